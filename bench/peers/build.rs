@@ -1,4 +1,5 @@
-//! Compiles the C++ peers where there is a C++ compiler, and Boost's where there are its headers. Without them their cells are skipped.
+//! Compiles the C++ deques if there is a C++ compiler, and Boost's deque if its headers are
+//! installed. Missing deques are skipped in comparisons.
 
 use std::path::Path;
 
@@ -7,7 +8,7 @@ fn main() {
     println!("cargo::rerun-if-env-changed=CXX");
     println!("cargo::rustc-check-cfg=cfg(has_cpp, has_boost)");
     let boost = ["/usr/include", "/usr/local/include"].map(|root| Path::new(root).join("boost/container/deque.hpp"));
-    // Also where it is not there yet: it may be installed later.
+    // Also watch missing files: Boost may be installed later.
     boost.iter().for_each(|header| println!("cargo::rerun-if-changed={}", header.display()));
     let has_boost = boost.iter().any(|header| header.exists());
     let mut build = cc::Build::new();

@@ -1,4 +1,4 @@
-//! Compiles the bare sequences of system calls that the section [pages] is measured against. Without a C compiler they are skipped.
+//! Compiles the hand-written system calls for the section [pages]. They are skipped without a C compiler.
 
 fn main() {
     println!("cargo::rerun-if-changed=src/pages/bare.c");

@@ -1,4 +1,4 @@
-//! Four crates that a Rust user would take instead: growable arrays in pieces, whose elements stay where they are.
+//! Four crates with growable arrays in segments, whose elements never move.
 
 use boxcar::Vec as Boxcar;
 use orx_split_vec::{Growth, PinnedVec, SplitVec};
@@ -7,12 +7,12 @@ use segvec::{Exponential, SegVec};
 
 use super::random_get;
 
-/// One of the crates' arrays, filled.
+/// The filled array of one crate.
 #[derive(Debug)]
 pub struct Peer {
-    /// The crate.
+    /// The name of the crate.
     pub name: &'static str,
-    /// Random gets: how many, and a seed.
+    /// The kernel that reads random elements: number of reads, and a seed.
     pub get: Getter,
 }
 
@@ -26,17 +26,17 @@ impl std::fmt::Debug for Getter {
 }
 
 impl Getter {
-    /// Reads so many elements at random places; their sum.
+    /// Reads `gets` elements at random indices; returns their sum.
     #[must_use]
     pub fn run(&self, gets: u64, seed: u64) -> u64 {
         (self.0)(gets, seed)
     }
 }
 
-/// The crates by name.
+/// The names of the crates.
 pub const NAMES: [&str; 4] = ["segvec", "segmented-vec", "orx-split-vec", "boxcar"];
 
-/// An array of one of the crates with the elements `value(0..len)`.
+/// Fills an array of one crate with `value(0)` to `value(len - 1)`.
 ///
 /// # Panics
 /// If `name` is not one of [`NAMES`].
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_crate_gives_the_elements_that_it_was_given() {
+    fn each_crate_returns_the_inserted_elements() {
         let expected = random_get(5000, 1000, 1, |index| index as u64 * 3);
         for name in NAMES {
             assert_eq!(filled(name, 5000, |at| at as u64 * 3).get.run(1000, 1), expected, "{name}");

@@ -1,5 +1,6 @@
-// Deques for the comparison: std::deque, and boost::container::deque with blocks of 32 KiB. The numbers are those of the
-// `random` module of the workloads: a counter through splitmix64's mixing function, scaled by a multiplication.
+// Deques for the comparison: std::deque, and boost::container::deque with blocks of 32 KiB. The
+// random numbers equal those of the `random` module of fieldstone-workloads: a counter through
+// splitmix64's mixing function, scaled by a multiplication.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,8 @@
-//! The deques that a C++ user would take instead, behind the few functions of `src/deque.cpp`.
+//! C++ deques, behind the C functions of `src/deque.cpp`.
 //!
-//! The loops are compiled with the deques, by the C++ compiler, with the same numbers as ours. Where there was no C++ compiler at build
-//! time there are none, and where there were no Boost headers there is no Boost deque.
+//! The C++ compiler compiles the loops together with the deques; the loops use the same random
+//! numbers as the Rust kernels. Without a C++ compiler at build time there are no deques, without
+//! Boost headers no Boost deque.
 
 #![allow(unsafe_code, reason = "calls C++")]
 
@@ -10,55 +11,56 @@ use std::ffi::c_void;
 /// A C++ deque of numbers.
 #[derive(Debug)]
 pub struct Deque {
-    kind: Kind,
+    kind: DequeKind,
     raw: *mut c_void,
 }
 
-/// Whose deque.
+/// The implementation of a deque.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum DequeKind {
     /// `std::deque`.
     Std,
     /// `boost::container::deque`, with blocks of 32 KiB.
     Boost,
 }
 
-/// Whether this program was built with such deques.
+/// Whether this program was built with this kind of deque.
 #[must_use]
-pub const fn is_there(kind: Kind) -> bool {
+pub const fn is_there(kind: DequeKind) -> bool {
     match kind {
-        Kind::Std => cfg!(has_cpp),
-        Kind::Boost => cfg!(has_boost),
+        DequeKind::Std => cfg!(has_cpp),
+        DequeKind::Boost => cfg!(has_boost),
     }
 }
 
 impl Deque {
-    /// A deque with the elements 0, 1, … below `len`; none where [`is_there`] is false or memory runs out.
+    /// A deque with the elements 0, 1, … below `len`; `None` if [`is_there`] is false or memory is
+    /// exhausted.
     #[must_use]
-    pub fn counting(kind: Kind, len: u64) -> Option<Self> {
-        // SAFETY: the function has no precondition; it returns null when it cannot.
+    pub fn counting(kind: DequeKind, len: u64) -> Option<Self> {
+        // SAFETY: the function has no precondition; it returns null on failure.
         let raw = unsafe { ffi::make(kind, len) };
         (!raw.is_null()).then_some(Self { kind, raw })
     }
 
-    /// Reads so many elements at random places, those of [`super::random_get`]; their sum.
+    /// Reads `gets` elements at the random indices of [`super::random_get`]; returns their sum.
     #[must_use]
     pub fn random_get(&self, gets: u64, seed: u64) -> u64 {
-        // SAFETY: `raw` is a deque of this kind.
+        // SAFETY: `raw` is a live deque of `kind`, made by `counting`.
         unsafe { ffi::random_get(self.kind, self.raw, gets, seed) }
     }
 
     /// The sum of all elements, by iterators.
     #[must_use]
     pub fn sum(&self) -> u64 {
-        // SAFETY: as above.
+        // SAFETY: `raw` is a live deque of `kind`, made by `counting`.
         unsafe { ffi::sum(self.kind, self.raw) }
     }
 }
 
 impl Drop for Deque {
     fn drop(&mut self) {
-        // SAFETY: as above; it is not used again.
+        // SAFETY: `raw` is a live deque of `kind`, made by `counting`, and is not used after drop.
         unsafe { ffi::free(self.kind, self.raw) };
     }
 }
@@ -67,18 +69,18 @@ impl Drop for Deque {
 mod ffi {
     use std::ffi::c_void;
 
-    use super::Kind;
+    use super::DequeKind;
 
     macro_rules! by_kind {
         ($kind:expr, $std:ident, $boost:ident, $($argument:expr),*) => {
             match $kind {
-                // SAFETY: the caller's promise.
-                Kind::Std => unsafe { $std($($argument),*) },
+                // SAFETY: the caller passes a live deque of this kind.
+                DequeKind::Std => unsafe { $std($($argument),*) },
                 #[cfg(has_boost)]
-                // SAFETY: the caller's promise.
-                Kind::Boost => unsafe { $boost($($argument),*) },
+                // SAFETY: the caller passes a live deque of this kind.
+                DequeKind::Boost => unsafe { $boost($($argument),*) },
                 #[cfg(not(has_boost))]
-                Kind::Boost => Default::default(),
+                DequeKind::Boost => Default::default(),
             }
         };
     }
@@ -97,30 +99,30 @@ mod ffi {
         fn boost_deque_free(raw: *mut c_void);
     }
 
-    pub(super) unsafe fn make(kind: Kind, len: u64) -> *mut c_void {
+    pub(super) unsafe fn make(kind: DequeKind, len: u64) -> *mut c_void {
         if !super::is_there(kind) {
             return std::ptr::null_mut();
         }
         match kind {
-            // SAFETY: no precondition.
-            Kind::Std => unsafe { std_deque_make(len) },
+            // SAFETY: the function has no precondition; it returns null on failure.
+            DequeKind::Std => unsafe { std_deque_make(len) },
             #[cfg(has_boost)]
-            // SAFETY: no precondition.
-            Kind::Boost => unsafe { boost_deque_make(len) },
+            // SAFETY: the function has no precondition; it returns null on failure.
+            DequeKind::Boost => unsafe { boost_deque_make(len) },
             #[cfg(not(has_boost))]
-            Kind::Boost => std::ptr::null_mut(),
+            DequeKind::Boost => std::ptr::null_mut(),
         }
     }
 
-    pub(super) unsafe fn random_get(kind: Kind, raw: *mut c_void, gets: u64, seed: u64) -> u64 {
+    pub(super) unsafe fn random_get(kind: DequeKind, raw: *mut c_void, gets: u64, seed: u64) -> u64 {
         by_kind!(kind, std_deque_get, boost_deque_get, raw, gets, seed)
     }
 
-    pub(super) unsafe fn sum(kind: Kind, raw: *mut c_void) -> u64 {
+    pub(super) unsafe fn sum(kind: DequeKind, raw: *mut c_void) -> u64 {
         by_kind!(kind, std_deque_sum, boost_deque_sum, raw)
     }
 
-    pub(super) unsafe fn free(kind: Kind, raw: *mut c_void) {
+    pub(super) unsafe fn free(kind: DequeKind, raw: *mut c_void) {
         by_kind!(kind, std_deque_free, boost_deque_free, raw);
     }
 }
@@ -129,21 +131,21 @@ mod ffi {
 mod ffi {
     use std::ffi::c_void;
 
-    use super::Kind;
+    use super::DequeKind;
 
-    pub(super) unsafe fn make(_: Kind, _: u64) -> *mut c_void {
+    pub(super) unsafe fn make(_: DequeKind, _: u64) -> *mut c_void {
         std::ptr::null_mut()
     }
 
-    pub(super) unsafe fn random_get(_: Kind, _: *mut c_void, _: u64, _: u64) -> u64 {
+    pub(super) unsafe fn random_get(_: DequeKind, _: *mut c_void, _: u64, _: u64) -> u64 {
         0
     }
 
-    pub(super) unsafe fn sum(_: Kind, _: *mut c_void) -> u64 {
+    pub(super) unsafe fn sum(_: DequeKind, _: *mut c_void) -> u64 {
         0
     }
 
-    pub(super) unsafe fn free(_: Kind, _: *mut c_void) {}
+    pub(super) unsafe fn free(_: DequeKind, _: *mut c_void) {}
 }
 
 #[cfg(test)]
@@ -152,7 +154,7 @@ mod tests {
 
     #[test]
     fn the_deques_see_the_same_numbers() {
-        for kind in [Kind::Std, Kind::Boost] {
+        for kind in [DequeKind::Std, DequeKind::Boost] {
             if !is_there(kind) {
                 println!("SKIP no {kind:?} deque: this was built without a C++ compiler or its headers");
                 continue;

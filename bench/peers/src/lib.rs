@@ -1,8 +1,9 @@
-//! Arrays that users would take instead of ours, and the kernels that compare them: a vector on one kind of pages, a tree of blocks, and other people's arrays.
+//! Kernels that compare a vector on one page size, a tree of blocks, and arrays of other libraries.
 //!
-//! Each kernel is one function that is not inlined and takes both sides wherever both can be the same code (a vector is one slice,
-//! a tree several): alignment of the code alone moves small loops by a factor of two. The random numbers are a counter through a
-//! mixing function, so that no kernel waits for the last one's.
+//! Each kernel is one function that is not inlined, and serves both sides if both can use the same
+//! code (a vector is one slice, a tree several). Code alignment alone changes the speed of small
+//! loops by a factor of two. The random numbers are a counter through a mixing function, so no
+//! iteration depends on the previous one.
 
 pub mod crates;
 pub mod deque;
@@ -13,7 +14,7 @@ use std::hint::black_box;
 use fieldstone_blocks::{Tree, TreeArray, prefetch, prefetch_far};
 use fieldstone_workloads::random::{mix, scale};
 
-/// Sums one slice: the loop that all sides of a linear scan share.
+/// Sums one slice; all sides of a linear scan share this loop.
 #[inline(never)]
 #[must_use]
 pub fn sum(slice: &[u64]) -> u64 {
@@ -34,7 +35,8 @@ pub fn stride(slice: &[u64], step: usize) -> u64 {
     slice.iter().step_by(step).fold(0, |sum, &value| sum.wrapping_add(value))
 }
 
-/// The same, with the element 40 steps ahead asked for, as [`fieldstone_blocks::Stride`] does.
+/// Sums every `step`-th element of a slice and prefetches the element 40 steps ahead, as
+/// [`fieldstone_blocks::Stride`] does.
 #[inline(never)]
 #[must_use]
 pub fn stride_prefetched(slice: &[u64], step: usize) -> u64 {
@@ -55,20 +57,21 @@ pub fn stride_tree(tree: &Tree<u64>, step: usize) -> u64 {
     tree.stride(step).fold(0, |sum, &value| sum.wrapping_add(value))
 }
 
-/// Random updates of a slice, one at a time: read, xor, write. Returns the xor of what was written in.
+/// Updates a slice at random indices, one at a time: read, xor, write. Returns the xor of the
+/// written values.
 #[inline(never)]
 pub fn gups(slice: &mut [u64], updates: u64, seed: u64) -> u64 {
     let mut xor = 0;
     for at in 0..updates {
         let draw = mix(seed.wrapping_add(at));
-        let place = scale(draw, slice.len());
-        slice[place] ^= draw;
+        let index = scale(draw, slice.len());
+        slice[index] ^= draw;
         xor ^= draw;
     }
     xor
 }
 
-/// The same on a tree.
+/// [`gups`] on a tree.
 #[inline(never)]
 pub fn gups_tree(tree: &mut TreeArray<u64>, updates: u64, seed: u64) -> u64 {
     let mut view = tree.view_mut();
@@ -82,7 +85,8 @@ pub fn gups_tree(tree: &mut TreeArray<u64>, updates: u64, seed: u64) -> u64 {
     xor
 }
 
-/// The same on a slice, in batches whose places are asked for before the first is used, as [`TreeArray::update`] does.
+/// [`gups`] in batches: prefetches all elements of a batch before the first use, as
+/// [`TreeArray::update`] does.
 #[inline(never)]
 pub fn gups_batched(slice: &mut [u64], updates: u64, seed: u64) -> u64 {
     const BATCH: usize = 64;
@@ -92,20 +96,20 @@ pub fn gups_batched(slice: &mut [u64], updates: u64, seed: u64) -> u64 {
         let mut count = 0;
         while count < BATCH && at < updates {
             let draw = mix(seed.wrapping_add(at));
-            let place = scale(draw, slice.len());
-            prefetch(slice.as_ptr().wrapping_add(place));
-            batch[count] = (place, draw);
+            let index = scale(draw, slice.len());
+            prefetch(slice.as_ptr().wrapping_add(index));
+            batch[count] = (index, draw);
             xor ^= draw;
             (count, at) = (count + 1, at + 1);
         }
-        for &(place, draw) in &batch[..count] {
-            slice[place] ^= draw;
+        for &(index, draw) in &batch[..count] {
+            slice[index] ^= draw;
         }
     }
     xor
 }
 
-/// The same on a tree, by [`TreeArray::update`].
+/// [`gups_batched`] on a tree, by [`TreeArray::update`].
 #[inline(never)]
 pub fn gups_tree_batched(tree: &mut TreeArray<u64>, updates: u64, seed: u64) -> u64 {
     let len = tree.len();
@@ -119,7 +123,7 @@ pub fn gups_tree_batched(tree: &mut TreeArray<u64>, updates: u64, seed: u64) -> 
     xor
 }
 
-/// Follows indices: each element is the next index. Returns the last one.
+/// Follows indices: each element is the next index. Returns the last index.
 #[inline(never)]
 #[must_use]
 #[expect(clippy::cast_possible_truncation, reason = "elements are indices")]
@@ -127,7 +131,7 @@ pub fn chase(slice: &[u64], steps: u64) -> u64 {
     (0..steps).fold(0, |at, _| slice[at as usize])
 }
 
-/// The same in a tree.
+/// [`chase`] on a tree.
 #[inline(never)]
 #[must_use]
 #[expect(clippy::cast_possible_truncation, reason = "elements are indices")]
@@ -135,20 +139,21 @@ pub fn chase_tree(tree: &Tree<u64>, steps: u64) -> u64 {
     (0..steps).fold(0, |at, _| tree[at as usize])
 }
 
-/// Reads at random places, each independent of the others, by `get`. Inlined into a function for each kind of array.
+/// Sums `gets` elements at random indices, all independent, through `get`. Inlined into a function
+/// per kind of array.
 #[inline(always)]
 pub fn random_get(len: usize, gets: u64, seed: u64, get: impl Fn(usize) -> u64) -> u64 {
     (0..gets).fold(0, |sum, at| sum.wrapping_add(get(scale(mix(seed.wrapping_add(at)), len))))
 }
 
-/// [`random_get`] of a tree.
+/// [`random_get`] on a tree.
 #[inline(never)]
 #[must_use]
 pub fn random_get_tree(tree: &Tree<u64>, gets: u64, seed: u64) -> u64 {
     random_get(tree.len(), gets, seed, |index| tree[index])
 }
 
-/// One cycle through all places in random order (Sattolo), as next indices.
+/// One random cycle through all indices (Sattolo): element i is the index after i.
 #[must_use]
 pub fn cycle(len: usize, seed: u64) -> Vec<u64> {
     let mut next: Vec<u64> = (0..len as u64).collect();

@@ -1,7 +1,9 @@
-//! The section `[arrays]`: `TreeArray<u64>` on the default pool against a vector on each kind of pages and against other people's arrays.
+//! The section `[arrays]`: `TreeArray<u64>` on the default pool against vectors on each kind of
+//! pages and against other array types.
 //!
-//! Both sides are filled, which touches their pages, before anything is timed; the kernels are those of the `peers` crate, and both
-//! sides' results are compared. A cell whose two sides do not fit in memory is skipped by name.
+//! Both sides are filled before timing, which makes their pages resident. The kernels are those of
+//! the `peers` crate, and the results of both sides are compared. A case that does not fit in
+//! memory is skipped.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -14,9 +16,9 @@ use fieldstone_sys::machine::machine;
 use fieldstone_sys::warm::warm;
 
 use crate::cell::Cell;
-use crate::duel::{cpu_seconds, duel};
 use crate::goals::{Goal, Goals, Limit};
-use crate::reach;
+use crate::huge_page_ratio;
+use crate::kernel_comparison::{compare, cpu_seconds};
 
 const SECTION: &str = "arrays";
 const KIB: usize = 1 << 10;
@@ -26,67 +28,68 @@ const WORD: usize = size_of::<u64>();
 /// A stride of 4 KiB.
 const STEP: usize = 512;
 const MANY: usize = 100_000_000;
-/// Elements or updates that make a kernel's run long enough to be timed.
+/// Elements or updates per run of a kernel, enough to be timed.
 const WORK: usize = 1 << 24;
 
-/// Not in goals.toml: the general allocator on blocks, against mimalloc on the same pages.
+/// Not in goals.toml: the general allocator on blocks against mimalloc on the same pages.
 const HEAP: &str = "heap_vs_mimalloc";
 const HEAP_LIMIT: f64 = 1.3;
 const HEAP_WORKLOADS: [Workload; 3] = [Workload::Trees, Workload::Map, Workload::Mail];
 const HEAP_ROUNDS: usize = 31;
 
-/// Measures the cells of one goal, one for each size or peer.
-type Measure = fn(&Stage, &Goal) -> Vec<Cell>;
+/// Measures the cells of one goal, one per size or peer.
+type Measure = fn(&ArrayBench, &Goal) -> Vec<Cell>;
 
-/// Every goal of the section.
+/// All goals of the section.
 const CELLS: [(&str, Measure); 15] = [
-    ("linear_large_vs_vec4k", |stage, goal| each(&LARGE, |bytes| stage.linear(goal, bytes, Vector::Small))),
-    ("linear_large_vs_vecthp", |stage, goal| each(&LARGE, |bytes| stage.linear(goal, bytes, Vector::Huge))),
-    ("linear_small_vs_vec4k", |stage, goal| {
-        each(&[4 * KIB, 4 * MIB], |bytes| stage.linear(goal, bytes, Vector::Small))
+    ("linear_large_vs_vec4k", |bench, goal| cells_for(&LARGE, |bytes| bench.linear(goal, bytes, VectorPages::Small))),
+    ("linear_large_vs_vecthp", |bench, goal| cells_for(&LARGE, |bytes| bench.linear(goal, bytes, VectorPages::Huge))),
+    ("linear_small_vs_vec4k", |bench, goal| {
+        cells_for(&[4 * KIB, 4 * MIB], |bytes| bench.linear(goal, bytes, VectorPages::Small))
     }),
-    ("strided_large_vs_vec4k", |stage, goal| each(&LARGE, |bytes| stage.strided(goal, bytes, Vector::Small))),
-    ("strided_large_vs_vecthp", |stage, goal| each(&LARGE, |bytes| stage.strided(goal, bytes, Vector::Huge))),
-    ("gups_4g_vs_vec4k", |stage, goal| vec![stage.gups(goal, Vector::Small, false)]),
-    ("gups_4g_vs_vecthp", |stage, goal| vec![stage.gups(goal, Vector::Huge, false)]),
-    ("gups_4g_batched_vs_vec4k", |stage, goal| vec![stage.gups(goal, Vector::Small, true)]),
-    ("gups_4g_batched_vs_vecthp", |stage, goal| vec![stage.gups(goal, Vector::Huge, true)]),
-    ("chase_small_vs_vec", |stage, goal| vec![stage.chase(goal)]),
-    ("push_mean_vs_vec", |stage, goal| vec![stage.push_mean(goal)]),
-    ("push_worst_cold_vs_vec", |stage, goal| vec![stage.push_worst(goal)]),
-    ("get_vs_std_deque", |stage, goal| stage.deque(goal, true)),
-    ("linear_vs_std_deque", |stage, goal| stage.deque(goal, false)),
-    ("get_vs_best_crate", Stage::crates),
+    ("strided_large_vs_vec4k", |bench, goal| cells_for(&LARGE, |bytes| bench.strided(goal, bytes, VectorPages::Small))),
+    ("strided_large_vs_vecthp", |bench, goal| cells_for(&LARGE, |bytes| bench.strided(goal, bytes, VectorPages::Huge))),
+    ("gups_4g_vs_vec4k", |bench, goal| vec![bench.gups(goal, VectorPages::Small, false)]),
+    ("gups_4g_vs_vecthp", |bench, goal| vec![bench.gups(goal, VectorPages::Huge, false)]),
+    ("gups_4g_batched_vs_vec4k", |bench, goal| vec![bench.gups(goal, VectorPages::Small, true)]),
+    ("gups_4g_batched_vs_vecthp", |bench, goal| vec![bench.gups(goal, VectorPages::Huge, true)]),
+    ("chase_small_vs_vec", |bench, goal| vec![bench.chase(goal)]),
+    ("push_mean_vs_vec", |bench, goal| vec![bench.push_mean(goal)]),
+    ("push_worst_cold_vs_vec", |bench, goal| vec![bench.push_worst(goal)]),
+    ("get_vs_std_deque", |bench, goal| bench.deque(goal, true)),
+    ("linear_vs_std_deque", |bench, goal| bench.deque(goal, false)),
+    ("get_vs_best_crate", ArrayBench::crates),
 ];
 
 const LARGE: [usize; 3] = [256 * MIB, GIB, 4 * GIB];
 
-fn each(sizes: &[usize], cell: impl Fn(usize) -> Cell) -> Vec<Cell> {
+fn cells_for(sizes: &[usize], cell: impl Fn(usize) -> Cell) -> Vec<Cell> {
     sizes.iter().map(|&bytes| cell(bytes)).collect()
 }
 
-/// Where the vector of a comparison lies.
+/// The pages of the vector in a comparison.
 #[derive(Clone, Copy, PartialEq)]
-enum Vector {
+enum VectorPages {
     Small,
     Huge,
 }
 
-/// Measures the section's cells.
+/// Measures the cells of the section.
 pub(crate) fn measure(goals: &Goals, limit: Duration, only: &str, show: &mut dyn FnMut(Cell)) -> anyhow::Result<()> {
     println!(
-        "# dependent reads, a line a page, 32 MiB: on huge pages {:.2} of the time on small ones (near 1: the host splits huge pages)",
-        reach::huge_by_small()
+        "# dependent reads, one line per page, 32 MiB: huge pages take {:.2} of the time on small pages (near 1: the host splits huge pages)",
+        huge_page_ratio::huge_to_small()
     );
-    // What comes from malloc has the pages that malloc asks for: glibc's tunable makes them those of our default pool.
+    // malloc chooses the pages of its memory. glibc's tunable makes it use those of our default
+    // pool.
     let tuned = std::env::var("GLIBC_TUNABLES").is_ok_and(|tunables| tunables.contains("glibc.malloc.hugetlb=1"));
     println!(
         "# deques and crates: malloc's memory on {} pages",
         if tuned { "transparent huge" } else { "the system's default" }
     );
-    let stage = Stage { limit };
+    let bench = ArrayBench { limit };
     for (name, measure) in CELLS.into_iter().filter(|(name, _)| name.contains(only)) {
-        measure(&stage, &goals.get(SECTION, name)?).into_iter().for_each(&mut *show);
+        measure(&bench, &goals.get(SECTION, name)?).into_iter().for_each(&mut *show);
     }
     if HEAP.contains(only) {
         HEAP_WORKLOADS.into_iter().map(heap).for_each(show);
@@ -94,11 +97,11 @@ pub(crate) fn measure(goals: &Goals, limit: Duration, only: &str, show: &mut dyn
     Ok(())
 }
 
-struct Stage {
+struct ArrayBench {
     limit: Duration,
 }
 
-impl Vector {
+impl VectorPages {
     const fn kind(self) -> PageKind {
         match self {
             Self::Small => PageKind::Small4k,
@@ -106,7 +109,7 @@ impl Vector {
         }
     }
 
-    /// A vector on these pages, with the elements `value(0..len)`.
+    /// A vector on these pages with the elements `value(0..len)`.
     fn filled(self, len: usize, value: impl Fn(usize) -> u64) -> Vec<u64> {
         let mut filled = vector::with_capacity(len, self.kind());
         filled.extend((0..len).map(value));
@@ -120,12 +123,12 @@ fn filled_tree(len: usize, value: impl Fn(usize) -> u64) -> TreeArray<u64> {
     tree
 }
 
-/// Why a cell is skipped whose sides take so many bytes in all, if it is.
-fn too_large(bytes: usize) -> Option<String> {
+/// A message if `bytes` of memory are not available; else `None`.
+fn memory_shortage(bytes: usize) -> Option<String> {
     let available = machine().memory_available_bytes;
     let wanted = bytes as u64 + (512 << 20);
     (wanted > available)
-        .then(|| format!("{} MiB of memory are needed, {} MiB are there", wanted >> 20, available >> 20))
+        .then(|| format!("{} MiB of memory are needed, {} MiB are available", wanted >> 20, available >> 20))
 }
 
 fn size_name(bytes: usize) -> String {
@@ -136,28 +139,28 @@ fn size_name(bytes: usize) -> String {
     }
 }
 
-impl Stage {
-    fn linear(&self, goal: &Goal, bytes: usize, against: Vector) -> Cell {
-        let part = size_name(bytes);
-        if let Some(why) = too_large(2 * bytes) {
-            return Cell::skipped_part(goal.clone(), &part, &why);
+impl ArrayBench {
+    fn linear(&self, goal: &Goal, bytes: usize, peer_pages: VectorPages) -> Cell {
+        let case = size_name(bytes);
+        if let Some(why) = memory_shortage(2 * bytes) {
+            return Cell::skipped_case(goal.clone(), &case, &why);
         }
         let len = bytes / WORD;
-        let (vector, tree) = (against.filled(len, |at| at as u64), filled_tree(len, |at| at as u64));
+        let (vector, tree) = (peer_pages.filled(len, |at| at as u64), filled_tree(len, |at| at as u64));
         assert_eq!(arrays::sum(&vector), arrays::sum_leaves(&tree), "both sides have the same elements");
         let times = WORK.div_ceil(len);
         let own = || repeat(times, || arrays::sum_leaves(black_box(&tree)));
         let other = || repeat(times, || arrays::sum(black_box(&vector)));
-        duel(goal.clone(), &part, "", self.limit, own, other)
+        compare(goal.clone(), &case, "", self.limit, own, other)
     }
 
-    fn strided(&self, goal: &Goal, bytes: usize, against: Vector) -> Cell {
-        let part = size_name(bytes);
-        if let Some(why) = too_large(2 * bytes) {
-            return Cell::skipped_part(goal.clone(), &part, &why);
+    fn strided(&self, goal: &Goal, bytes: usize, peer_pages: VectorPages) -> Cell {
+        let case = size_name(bytes);
+        if let Some(why) = memory_shortage(2 * bytes) {
+            return Cell::skipped_case(goal.clone(), &case, &why);
         }
         let len = bytes / WORD;
-        let (vector, tree) = (against.filled(len, |at| at as u64), filled_tree(len, |at| at as u64));
+        let (vector, tree) = (peer_pages.filled(len, |at| at as u64), filled_tree(len, |at| at as u64));
         assert_eq!(
             arrays::stride(&vector, STEP),
             arrays::stride_tree(&tree, STEP),
@@ -167,19 +170,19 @@ impl Stage {
         let own = || repeat(times, || arrays::stride_tree(black_box(&tree), STEP));
         let plain = || repeat(times, || arrays::stride(black_box(&vector), STEP));
         let prefetched = || repeat(times, || arrays::stride_prefetched(black_box(&vector), STEP));
-        match against {
-            Vector::Small => duel(goal.clone(), &part, "", self.limit, own, plain),
-            Vector::Huge => duel(goal.clone(), &part, "with the same prefetch", self.limit, own, prefetched),
+        match peer_pages {
+            VectorPages::Small => compare(goal.clone(), &case, "", self.limit, own, plain),
+            VectorPages::Huge => compare(goal.clone(), &case, "with the same prefetch", self.limit, own, prefetched),
         }
     }
 
-    fn gups(&self, goal: &Goal, against: Vector, batched: bool) -> Cell {
+    fn gups(&self, goal: &Goal, peer_pages: VectorPages, batched: bool) -> Cell {
         let bytes = 4 * GIB;
-        if let Some(why) = too_large(2 * bytes) {
-            return Cell::skipped_part(goal.clone(), "4 GiB", &why);
+        if let Some(why) = memory_shortage(2 * bytes) {
+            return Cell::skipped_case(goal.clone(), "4 GiB", &why);
         }
         let len = bytes / WORD;
-        let (mut vector, mut tree) = (against.filled(len, |at| at as u64), filled_tree(len, |at| at as u64));
+        let (mut vector, mut tree) = (peer_pages.filled(len, |at| at as u64), filled_tree(len, |at| at as u64));
         let updates = WORK as u64;
         let (mut seed_own, mut seed_other) = (0, 0);
         let own = || {
@@ -195,14 +198,14 @@ impl Stage {
         let other = || {
             seed_other += updates;
             cpu_seconds(|| {
-                black_box(if batched && against == Vector::Huge {
+                black_box(if batched && peer_pages == VectorPages::Huge {
                     arrays::gups_batched(&mut vector, updates, seed_other)
                 } else {
                     arrays::gups(&mut vector, updates, seed_other)
                 });
             })
         };
-        let cell = duel(goal.clone(), "4 GiB", "", self.limit, own, other);
+        let cell = compare(goal.clone(), "4 GiB", "", self.limit, own, other);
         assert!(seed_own == seed_other && tree == vector, "both sides did the same updates");
         cell
     }
@@ -216,17 +219,17 @@ impl Stage {
         assert_eq!(arrays::chase(&next, steps), arrays::chase_tree(&tree, steps));
         let own = || repeat(1, || arrays::chase_tree(black_box(&tree), steps));
         let other = || repeat(1, || arrays::chase(black_box(&next), steps));
-        duel(goal.clone(), "32 KiB", "", self.limit, own, other)
+        compare(goal.clone(), "32 KiB", "", self.limit, own, other)
     }
 
     fn push_mean(&self, goal: &Goal) -> Cell {
-        if let Some(why) = too_large(2 * MANY * WORD) {
-            return Cell::skipped_part(goal.clone(), "1e8", &why);
+        if let Some(why) = memory_shortage(2 * MANY * WORD) {
+            return Cell::skipped_case(goal.clone(), "1e8", &why);
         }
         let mut vector = vector::prefaulted(MANY, PageKind::Thp);
         let mut tree = TreeArray::new();
         if let Err(error) = tree.reserve_prefault(MANY) {
-            return Cell::skipped_part(goal.clone(), "1e8", &error.to_string());
+            return Cell::skipped_case(goal.clone(), "1e8", &error.to_string());
         }
         let own = || {
             tree.clear();
@@ -236,14 +239,14 @@ impl Stage {
             vector.clear();
             cpu_seconds(|| push_vector(&mut vector, MANY))
         };
-        let cell = duel(goal.clone(), "1e8", "", self.limit, own, other);
+        let cell = compare(goal.clone(), "1e8", "", self.limit, own, other);
         assert!(tree == vector, "both sides pushed the same");
         cell
     }
 
     fn push_worst(&self, goal: &Goal) -> Cell {
-        if let Some(why) = too_large(3 * MANY * WORD) {
-            return Cell::skipped_part(goal.clone(), "1e8", &why);
+        if let Some(why) = memory_shortage(3 * MANY * WORD) {
+            return Cell::skipped_case(goal.clone(), "1e8", &why);
         }
         let own = || {
             warm((2 * MANY * WORD) as u64);
@@ -256,57 +259,57 @@ impl Stage {
             let mut vector = Vec::new();
             longest(MANY, |value| vector.push(value))
         };
-        duel(goal.clone(), "1e8", "longest push, wall time", self.limit, own, other)
+        compare(goal.clone(), "1e8", "longest push, wall time", self.limit, own, other)
     }
 
     fn deque(&self, goal: &Goal, random: bool) -> Vec<Cell> {
-        if let Some(why) = too_large(2 * MANY * WORD) {
-            return vec![Cell::skipped_part(goal.clone(), "1e8", &why)];
+        if let Some(why) = memory_shortage(2 * MANY * WORD) {
+            return vec![Cell::skipped_case(goal.clone(), "1e8", &why)];
         }
         let tree = filled_tree(MANY, |at| at as u64);
-        let kinds = [(deque::Kind::Std, "std::deque"), (deque::Kind::Boost, "boost deque")];
-        let against = kinds.into_iter().map(|(kind, name)| {
+        let kinds = [(deque::DequeKind::Std, "std::deque"), (deque::DequeKind::Boost, "boost deque")];
+        let cells = kinds.into_iter().map(|(kind, name)| {
             if !deque::is_there(kind) {
                 let why = "not built: install a C++ compiler (and libboost-dev for Boost's), then `make build`";
-                return Cell::skipped_part(goal.clone(), name, why);
+                return Cell::skipped_case(goal.clone(), name, why);
             }
             let Some(peer) = deque::Deque::counting(kind, MANY as u64) else {
-                return Cell::skipped_part(goal.clone(), name, "the deque found no memory");
+                return Cell::skipped_case(goal.clone(), name, "out of memory");
             };
             let gets = WORK as u64;
             if random {
                 assert_eq!(arrays::random_get_tree(&tree, gets, 1), peer.random_get(gets, 1));
                 let own = || repeat(1, || arrays::random_get_tree(black_box(&tree), gets, 1));
                 let other = || repeat(1, || black_box(&peer).random_get(gets, 1));
-                return duel(goal.clone(), name, "", self.limit, own, other);
+                return compare(goal.clone(), name, "", self.limit, own, other);
             }
             assert_eq!(arrays::sum_leaves(&tree), peer.sum());
             let own = || repeat(1, || arrays::sum_leaves(black_box(&tree)));
             let other = || repeat(1, || black_box(&peer).sum());
-            duel(goal.clone(), name, "", self.limit, own, other)
+            compare(goal.clone(), name, "", self.limit, own, other)
         });
-        against.collect()
+        cells.collect()
     }
 
-    /// Against each crate; the goal is the fastest, and each is told.
+    /// One cell per crate; the goal applies to the fastest.
     fn crates(&self, goal: &Goal) -> Vec<Cell> {
-        if let Some(why) = too_large(3 * MANY * WORD) {
-            return vec![Cell::skipped_part(goal.clone(), "1e8", &why)];
+        if let Some(why) = memory_shortage(3 * MANY * WORD) {
+            return vec![Cell::skipped_case(goal.clone(), "1e8", &why)];
         }
         let tree = filled_tree(MANY, |at| at as u64);
         let gets = WORK as u64;
-        let against = crates::NAMES.into_iter().map(|name| {
+        let cells = crates::NAMES.into_iter().map(|name| {
             let peer = crates::filled(name, MANY, |at| at as u64);
             assert_eq!(arrays::random_get_tree(&tree, gets, 1), peer.get.run(gets, 1), "{name}");
             let own = || repeat(1, || arrays::random_get_tree(black_box(&tree), gets, 1));
             let other = || repeat(1, || black_box(&peer).get.run(gets, 1));
-            duel(goal.clone(), name, "", self.limit, own, other)
+            compare(goal.clone(), name, "", self.limit, own, other)
         });
-        against.collect()
+        cells.collect()
     }
 }
 
-/// Throughput of malloc and free on nodes.
+/// Time of malloc and free on node-based workloads, relative to mimalloc.
 fn heap(workload: Workload) -> Cell {
     let goal = Goal { name: HEAP.to_owned(), what: "node-heavy programs".to_owned(), limit: Limit::AtMost(HEAP_LIMIT) };
     let rounds = nodes::measure(workload, 5, HEAP_ROUNDS);
@@ -316,7 +319,7 @@ fn heap(workload: Workload) -> Cell {
     cell
 }
 
-/// The time on the processor of so many runs of a kernel.
+/// CPU time of `times` runs of a kernel, in seconds.
 fn repeat(times: usize, mut kernel: impl FnMut() -> u64) -> f64 {
     cpu_seconds(|| {
         for _ in 0..times {
@@ -339,7 +342,7 @@ fn push_vector(vector: &mut Vec<u64>, count: usize) {
     }
 }
 
-/// The longest of so many pushes, in seconds of wall time; each is timed and none is left out.
+/// The longest of `count` pushes, in seconds of wall time; each push is timed.
 fn longest(count: usize, mut push: impl FnMut(u64)) -> f64 {
     let mut longest = Duration::ZERO;
     let mut last = Instant::now();
@@ -361,8 +364,8 @@ mod tests {
     #[test]
     fn every_goal_is_measured() {
         let goals = Goals::read().unwrap();
-        let asked: BTreeSet<String> = goals.of(SECTION).map(|goal| goal.name).collect();
+        let required: BTreeSet<String> = goals.of(SECTION).map(|goal| goal.name).collect();
         let measured: BTreeSet<String> = CELLS.iter().map(|(name, _)| (*name).to_owned()).collect();
-        assert_eq!(measured, asked);
+        assert_eq!(measured, required);
     }
 }

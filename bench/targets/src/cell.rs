@@ -1,4 +1,4 @@
-//! One measured goal, as a line and as JSON.
+//! One measured goal, printed as a line and saved as JSON.
 
 use std::fmt;
 
@@ -7,20 +7,21 @@ use serde::Serialize;
 
 use crate::goals::{Goal, Limit};
 
-/// How a measurement compares with its goal, by the rule at the top of `goals.toml`.
+/// The result of a goal, by the rule at the top of `goals.toml`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum Verdict {
-    /// The median is on the good side of the limit.
+    /// The median meets the limit.
     Ok,
-    /// The whole 95 % interval is on the bad side.
+    /// The whole 95 % interval misses the limit.
     Miss,
-    /// The median is on the bad side and the interval reaches the good side; or there are too few pairs for an interval.
+    /// The median misses the limit, but the interval includes it; or there are too few pairs for an
+    /// interval.
     Undecided,
     /// Not measured.
     Skip,
 }
 
-/// A goal with what was measured.
+/// A goal and its measurement.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Cell {
     pub(crate) name: String,
@@ -29,9 +30,9 @@ pub(crate) struct Cell {
     pub(crate) estimate: Option<Estimate>,
     /// `at most 0.50`.
     goal: String,
-    /// Why it was skipped, or which peer was the best.
+    /// Why it was skipped, or which peer was best.
     pub(crate) note: String,
-    /// Every run's seconds, by contender, in the order of the rounds.
+    /// The seconds of all runs, by variant, in the order of the rounds.
     pub(crate) samples: Vec<(String, Vec<f64>)>,
 }
 
@@ -40,23 +41,23 @@ impl Cell {
         Self::new(goal, Verdict::Skip, None, why)
     }
 
-    /// A cell for a part of `goal` that is not measured.
-    pub(crate) fn skipped_part(mut goal: Goal, part: &str, why: &str) -> Self {
-        goal.name = format!("{} {part}", goal.name);
+    /// A cell for a case of `goal` that is not measured.
+    pub(crate) fn skipped_case(mut goal: Goal, case: &str, why: &str) -> Self {
+        goal.name = format!("{} {case}", goal.name);
         Self::skipped(goal, why)
     }
 
-    /// A cell for `goal`, measured on `part` of what it covers.
-    pub(crate) fn measured(mut goal: Goal, part: &str, estimate: Option<Estimate>, note: &str) -> Self {
-        let verdict = judge(goal.limit, estimate);
-        goal.name = format!("{} {part}", goal.name);
+    /// A cell for `goal`, measured on one of its cases.
+    pub(crate) fn measured(mut goal: Goal, case: &str, estimate: Option<Estimate>, note: &str) -> Self {
+        let verdict = decide(goal.limit, estimate);
+        goal.name = format!("{} {case}", goal.name);
         Self::new(goal, verdict, estimate, note)
     }
 
     fn new(goal: Goal, verdict: Verdict, estimate: Option<Estimate>, note: &str) -> Self {
         let bound = match goal.limit {
-            Limit::AtMost(most) => format!("at most {most:.2}"),
-            Limit::AtLeast(least) => format!("at least {least:.2}"),
+            Limit::AtMost(maximum) => format!("at most {maximum:.2}"),
+            Limit::AtLeast(minimum) => format!("at least {minimum:.2}"),
         };
         Self {
             name: goal.name,
@@ -70,20 +71,20 @@ impl Cell {
     }
 }
 
-/// The verdict of a median with its 95 % interval. An interval holds its median, so that one wholly on the bad side never has a
-/// median on the good side.
-pub(crate) fn judge(limit: Limit, estimate: Option<Estimate>) -> Verdict {
+/// The verdict for a median and its 95 % interval. The interval contains the median, so an interval
+/// that misses the limit never has a median that meets it.
+pub(crate) fn decide(limit: Limit, estimate: Option<Estimate>) -> Verdict {
     let Some(estimate) = estimate.filter(Estimate::is_interval) else { return Verdict::Undecided };
-    let reaches_the_good_side = limit.allows(estimate.low) || limit.allows(estimate.high);
-    match (limit.allows(estimate.median), reaches_the_good_side) {
+    let reaches_good_side = limit.allows(estimate.low) || limit.allows(estimate.high);
+    match (limit.allows(estimate.median), reaches_good_side) {
         (true, _) => Verdict::Ok,
         (false, true) => Verdict::Undecided,
         (false, false) => Verdict::Miss,
     }
 }
 
-/// Whether the whole 95 % interval is on one side of the limit: when to stop measuring. Stopping as soon as the verdict is `Ok`
-/// would end each run at its first lucky median.
+/// Whether the whole 95 % interval is on one side of the limit, which ends the measurement. Ending
+/// at the first `Ok` would select lucky medians.
 pub(crate) fn is_settled(limit: Limit, estimate: Option<Estimate>) -> bool {
     let interval = estimate.filter(Estimate::is_interval);
     interval.is_some_and(|estimate| limit.allows(estimate.low) == limit.allows(estimate.high))
@@ -116,32 +117,33 @@ mod tests {
     #[test]
     fn the_median_decides_unless_the_interval_contradicts_it() {
         let of = |low, median, high| Some(Estimate { n: 6, median, low, high, confidence: Some(0.96) });
-        // An interval below 1, three that reach over 1 with a median below, on and above it, one above 1.
+        // One interval below 1, three that contain 1 with a median below, at and above it, one
+        // above 1.
         let estimates =
             [of(0.8, 0.85, 0.9), of(0.9, 0.99, 1.1), of(0.9, 1.0, 1.1), of(0.9, 1.01, 1.1), of(1.05, 1.1, 1.2)];
-        let (most, least) = (Limit::AtMost(1.0), Limit::AtLeast(1.0));
+        let (maximum, minimum) = (Limit::AtMost(1.0), Limit::AtLeast(1.0));
         use Verdict::{Miss, Ok, Undecided};
-        assert_eq!(estimates.map(|estimate| judge(most, estimate)), [Ok, Ok, Ok, Undecided, Miss]);
-        assert_eq!(estimates.map(|estimate| judge(least, estimate)), [Miss, Undecided, Ok, Ok, Ok]);
-        for limit in [most, least] {
+        assert_eq!(estimates.map(|estimate| decide(maximum, estimate)), [Ok, Ok, Ok, Undecided, Miss]);
+        assert_eq!(estimates.map(|estimate| decide(minimum, estimate)), [Miss, Undecided, Ok, Ok, Ok]);
+        for limit in [maximum, minimum] {
             let settled = estimates.map(|estimate| is_settled(limit, estimate));
             assert_eq!(settled, [true, false, false, false, true], "an ok that straddles is measured on");
         }
     }
 
     #[test]
-    fn a_limit_that_an_interval_touches_is_reached() {
+    fn an_interval_that_touches_the_limit_is_not_a_miss() {
         let touching = Some(Estimate { n: 6, median: 1.1, low: 1.0, high: 1.2, confidence: Some(0.96) });
-        assert_eq!(judge(Limit::AtMost(1.0), touching), Verdict::Undecided);
-        assert_eq!(judge(Limit::AtLeast(1.2), touching), Verdict::Undecided);
-        assert_eq!(judge(Limit::AtLeast(1.1), touching), Verdict::Ok);
+        assert_eq!(decide(Limit::AtMost(1.0), touching), Verdict::Undecided);
+        assert_eq!(decide(Limit::AtLeast(1.2), touching), Verdict::Undecided);
+        assert_eq!(decide(Limit::AtLeast(1.1), touching), Verdict::Ok);
     }
 
     #[test]
-    fn a_range_of_few_values_is_no_verdict() {
+    fn a_range_without_an_interval_is_undecided() {
         let range = Some(Estimate { n: 3, median: 0.85, low: 0.8, high: 0.9, confidence: None });
         for estimate in [range, None] {
-            assert_eq!(judge(Limit::AtMost(1.0), estimate), Verdict::Undecided);
+            assert_eq!(decide(Limit::AtMost(1.0), estimate), Verdict::Undecided);
             assert!(!is_settled(Limit::AtMost(1.0), estimate));
         }
     }

@@ -1,4 +1,4 @@
-//! What `goals.toml` asks, word for word as it stands at the root.
+//! The goals of `goals.toml` at the root.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use serde::Deserialize;
 
 const TEXT: &str = include_str!("../../../goals.toml");
 
-/// Sections that nothing measures yet. They are listed by name, so that a section is never left out by accident.
+/// Sections without a measurement. Each must be listed here, so that none is forgotten.
 pub(crate) const NOT_MEASURED_YET: [&str; 9] =
     ["sharing-code", "checkpoint", "store", "guard", "paging", "gc", "dsm", "handles", "bare"];
 
-/// Every goal, by section and name.
+/// All goals, by section and name.
 #[derive(Debug)]
 pub(crate) struct Goals(BTreeMap<String, BTreeMap<String, Bound>>);
 
@@ -24,7 +24,7 @@ struct Bound {
     what: String,
 }
 
-/// One goal.
+/// A goal.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Goal {
     pub(crate) name: String,
@@ -32,7 +32,7 @@ pub(crate) struct Goal {
     pub(crate) limit: Limit,
 }
 
-/// On which side of a number the measurement has to lie.
+/// The bound of a goal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Limit {
     AtMost(f64),
@@ -40,11 +40,11 @@ pub(crate) enum Limit {
 }
 
 impl Limit {
-    /// Whether a measured value is on the good side; the limit itself is.
+    /// Whether a measured value meets the bound, including the bound itself.
     pub(crate) fn allows(self, value: f64) -> bool {
         match self {
-            Self::AtMost(most) => value <= most,
-            Self::AtLeast(least) => value >= least,
+            Self::AtMost(maximum) => value <= maximum,
+            Self::AtLeast(minimum) => value >= minimum,
         }
     }
 }
@@ -54,7 +54,7 @@ impl Goals {
         Ok(Self(toml::from_str(TEXT).context("goals.toml")?))
     }
 
-    /// The sections to measure.
+    /// The sections to measure: `only`, or all.
     pub(crate) fn sections(&self, only: Option<&str>) -> anyhow::Result<Vec<String>> {
         match only {
             Some(name) if !self.0.contains_key(name) => {
@@ -75,7 +75,7 @@ impl Goals {
         })
     }
 
-    /// One goal.
+    /// The goal of this name.
     pub(crate) fn get(&self, section: &str, name: &str) -> anyhow::Result<Goal> {
         self.of(section).find(|goal| goal.name == name).with_context(|| format!("goals.toml has no {section}.{name}"))
     }

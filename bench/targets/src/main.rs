@@ -1,28 +1,24 @@
-//! `make targets-NAME`: measures the cells of one section of `goals.toml`, side by side with the peers.
+//! `make targets-NAME`: measure the goals of one section of `goals.toml`, next to the peers.
 //!
 //! ```text
-//! goals     what goals.toml asks
-//! contest   programs run alternately, pair by pair, until the verdict stands or the time is over
-//! duel      kernels in this process, the same way
-//! cell      a line: name, measured, interval, goal, ok | MISS | UNDECIDED | SKIP reason
-//! reach     what a huge page is worth here
-//! region    the section [region]
-//! arrays    the section [arrays]
-//! pages     the section [pages]
-//! translation  the section [translation]
-//! sharing   the section [sharing], and `make soak-sharing`
-//! stacks    the section [stacks]
+//! goals               the goals of goals.toml
+//! program_comparison  programs run alternately until the result settles or time is up
+//! kernel_comparison   the same for kernels in this process
+//! cell                a line: name, measured, interval, goal, ok | MISS | UNDECIDED | SKIP reason
+//! huge_page_ratio     whether huge pages are faster on this machine
+//! region, arrays, pages, translation, stacks   the sections of these names
+//! sharing             the section [sharing], and `make soak-sharing`
 //! ```
-//! A section that nothing measures yet (`goals::NOT_MEASURED_YET`) is printed cell by cell as SKIP.
-//! Exit code: 0 without a MISS, 1 with one, 2 when nothing could be measured.
+//! Each goal of a section without a measurement (`goals::NOT_MEASURED_YET`) is printed as SKIP.
+//! Exit code: 0 without a MISS, 1 with one, 2 on an error.
 
 mod arrays;
 mod cell;
-mod contest;
-mod duel;
 mod goals;
+mod huge_page_ratio;
+mod kernel_comparison;
 mod pages;
-mod reach;
+mod program_comparison;
 mod region;
 #[cfg(target_arch = "x86_64")]
 mod sharing;
@@ -40,10 +36,11 @@ use clap::Parser;
 use cell::{Cell, Verdict};
 use goals::{Goals, NOT_MEASURED_YET};
 
-/// Measures the cells of one section whose names contain the given text, each within the given time, and passes them to the function.
+/// Measures the cells of one section. Takes a text that their names must contain and a time limit
+/// per cell, and passes each cell to the function.
 type Section = fn(&Goals, &Arguments, Duration, &mut dyn FnMut(Cell)) -> anyhow::Result<()>;
 
-/// The sections that this program measures.
+/// The sections that this program can measure.
 const SECTIONS: &[(&str, Section)] = &[
     ("region", |goals, arguments, limit, show| region::measure(goals, limit, &arguments.only, show)),
     ("arrays", |goals, arguments, limit, show| arrays::measure(goals, limit, &arguments.only, show)),
@@ -55,23 +52,24 @@ const SECTIONS: &[(&str, Section)] = &[
     ("stacks", |goals, arguments, limit, show| stacks::measure(goals, limit, &arguments.only, show)),
 ];
 
-/// Measures the goals, cell by cell.
+/// Measure the goals of goals.toml, cell by cell
 #[derive(Debug, Parser)]
 #[command(name = "fieldstone-targets", version)]
 struct Arguments {
-    /// The section of goals.toml; all without it
+    /// Section of goals.toml [default: all]
     section: Option<String>,
-    /// Seconds that one cell may take until it is left UNDECIDED
+    /// Seconds per cell, after which it is UNDECIDED
     #[arg(long, default_value_t = 240)]
     limit: u64,
-    /// Measure only cells whose name contains this; of [translation], of one program too: 'burst_miss_error cg';
-    /// of [sharing], 'objects clang-O2 list' prints one row of the table of objects
+    /// Measure only cells whose name contains this. In [translation] the name includes the program:
+    /// 'burst_miss_error cg'. In [sharing], 'objects clang-O2 list' prints a row of the table of
+    /// objects
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
-    /// Runs of each program for wrong_results of sharing; as many as the limit allows without it
+    /// Runs of each program for wrong_results of [sharing] [default: as many as the limit allows]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     runs: Option<u32>,
-    /// Where the raw samples go, as JSON
+    /// File for the raw samples, as JSON
     #[arg(long, value_name = "FILE", default_value = "build/targets.json")]
     json: PathBuf,
 }
@@ -124,15 +122,15 @@ mod tests {
 
     #[test]
     fn every_section_is_measured_or_listed_as_not_measured_yet() {
-        let asked: BTreeSet<String> = Goals::read().unwrap().sections(None).unwrap().into_iter().collect();
+        let required: BTreeSet<String> = Goals::read().unwrap().sections(None).unwrap().into_iter().collect();
         let named = SECTIONS.iter().map(|(name, _)| *name).chain(NOT_MEASURED_YET);
         let listed: Vec<String> = named.map(str::to_owned).collect();
-        assert_eq!(listed.iter().cloned().collect::<BTreeSet<_>>(), asked);
-        assert_eq!(listed.len(), asked.len(), "no section is in both lists: {listed:?}");
+        assert_eq!(listed.iter().cloned().collect::<BTreeSet<_>>(), required);
+        assert_eq!(listed.len(), required.len(), "no section is in both lists: {listed:?}");
     }
 
     #[test]
-    fn a_goal_that_nothing_measures_is_skipped_by_name() {
+    fn a_goal_without_a_measurement_is_skipped_by_name() {
         let goals = Goals::read().unwrap();
         for section in NOT_MEASURED_YET {
             let cells: Vec<Cell> = unmeasured(&goals, section, "").collect();

@@ -1,18 +1,22 @@
-//! The section `[pages]`: the primitives of `fieldstone-pages` against the system calls that a program would write by hand.
+//! The section `[pages]`: the primitives of `fieldstone-pages` against hand-written system calls.
 //!
 //! ```text
-//! bare.c   the bare sides, compiled by the C compiler
-//! bare     the door to them
+//! bare.c         the hand-written side, compiled by the C compiler
+//! bare           its Rust interface
+//! regions        a fault with 10,000 regions against one
+//! one_processor  pins all threads to one processor
 //! ```
-//! Both sides of a pair have memory of their own, made the same way and resident, and touch the same pages in the same order; the
-//! number of threads is the same. Times are this thread's on the processor; wall time where another thread answers the faults.
-//! A call that another side's handler could see is made while that side listens: the bare handlers are installed before a
-//! bare run and taken out after it, neither of which is timed.
+//! Both sides of a pair have separate resident memory of the same kind, access the same pages in
+//! the same order, and use the same number of threads. Times are CPU time of this thread, or wall
+//! time if another thread handles the faults.
+//!
+//! Invariant: the bare signal handlers are installed before a bare run and removed after it,
+//! outside the timed section, so they never see the faults of the other side.
 
 #![allow(unsafe_code, reason = "handlers in signals; writes through a second view")]
 
 mod bare;
-mod placed;
+mod one_processor;
 mod regions;
 
 use std::fs::File;
@@ -27,90 +31,96 @@ use fieldstone_stats::Estimate;
 use fieldstone_workloads::random::SplitMix64;
 
 use crate::cell::Cell;
-use crate::duel::{cpu_seconds, duel};
 use crate::goals::{Goal, Goals};
-use bare::{Bare, Told, write_each};
-use placed::OneProcessor;
+use crate::kernel_comparison::{compare, cpu_seconds};
+use bare::{Bare, FaultDelivery, write_each};
+use one_processor::OneProcessor;
 
 const SECTION: &str = "pages";
 const PAGE: usize = 4096;
-/// Pages of a primitive's memory.
+/// Pages per memory.
 const PAGES: usize = 2000;
-/// Faults in vain of one access.
+/// Faults of one access that the handler does not resolve.
 const FUTILE: u32 = 2000;
 const GIB: usize = 1 << 30;
 
-/// A userfaultfd or mprotect(2), each with the name and the bare side of it.
-const WAYS: [(&str, Mechanism, Told); 2] =
-    [("userfaultfd", Mechanism::UserfaultSignal, Told::Signal), ("mprotect", Mechanism::ProtectSignal, Told::Protect)];
+/// Mechanisms with a name and the bare counterpart.
+const MECHANISMS: [(&str, Mechanism, FaultDelivery); 2] = [
+    ("userfaultfd", Mechanism::UserfaultSignal, FaultDelivery::Signal),
+    ("mprotect", Mechanism::ProtectSignal, FaultDelivery::Protect),
+];
 
-/// Measures the section's cells.
+/// Measures the cells of the section.
 pub(crate) fn measure(goals: &Goals, limit: Duration, only: &str, show: &mut dyn FnMut(Cell)) -> anyhow::Result<()> {
-    println!("# bare sides: {}", if bare::is_there() { "C" } else { "none, there was no C compiler" });
-    let mut take = |name: &str, cells: &dyn Fn(&Stage) -> Vec<anyhow::Result<Cell>>| -> anyhow::Result<()> {
-        if !name.contains(only) {
-            return Ok(());
-        }
-        let stage = Stage { limit, goal: goals.get(SECTION, name)? };
-        if !bare::is_there() && name.contains("_vs_") && !name.contains("regions") {
-            show(Cell::skipped(stage.goal, "not built: install a C compiler, then `make build`"));
-            return Ok(());
-        }
-        for cell in cells(&stage) {
-            // What cannot be set up here is a mechanism that the machine or the user lacks; crates/lib/pages/tests hold that none is
-            // lost otherwise.
-            show(cell.unwrap_or_else(|error| Cell::skipped(stage.goal.clone(), &format!("{error:#}"))));
-        }
-        Ok(())
-    };
-    take("each_primitive_vs_bare", &|stage| {
-        let each =
-            WAYS.iter().flat_map(|&way| [stage.trap(way), stage.prot1(way), stage.protn(way), stage.unprot(way)]);
-        let thread = stage.trap(("userfaultfd, a thread, one processor", Mechanism::UserfaultThread, Told::Thread));
-        each.chain([thread, stage.dirty(), stage.map2(), stage.guard()]).collect()
+    println!("# bare system calls: {}", if bare::is_available() { "C" } else { "none, no C compiler was found" });
+    let mut measure_goal =
+        |name: &str, cells: &dyn Fn(&PagesBench) -> Vec<anyhow::Result<Cell>>| -> anyhow::Result<()> {
+            if !name.contains(only) {
+                return Ok(());
+            }
+            let bench = PagesBench { limit, goal: goals.get(SECTION, name)? };
+            if !bare::is_available() && name.contains("_vs_") && !name.contains("regions") {
+                show(Cell::skipped(bench.goal, "not built: install a C compiler, then `make build`"));
+                return Ok(());
+            }
+            for cell in cells(&bench) {
+                // A failed setup means a mechanism that the machine or the user lacks.
+                // crates/lib/pages/tests verify the mechanisms otherwise.
+                show(cell.unwrap_or_else(|error| Cell::skipped(bench.goal.clone(), &format!("{error:#}"))));
+            }
+            Ok(())
+        };
+    measure_goal("each_primitive_vs_bare", &|bench| {
+        let each = MECHANISMS.iter().flat_map(|&mechanism| {
+            [bench.trap(mechanism), bench.prot1(mechanism), bench.protn(mechanism), bench.unprot(mechanism)]
+        });
+        let thread =
+            bench.trap(("userfaultfd, a thread, one processor", Mechanism::UserfaultThread, FaultDelivery::Thread));
+        each.chain([thread, bench.dirty(), bench.map2(), bench.guard()]).collect()
     })?;
-    take("sparse_dirty_vs_mprotect", &|stage| vec![stage.sparse_dirty()])?;
-    take("guards_in_one_process", &|stage| vec![stage.guards()])?;
-    take("fault_10000_regions_vs_1", &|stage| {
+    measure_goal("sparse_dirty_vs_mprotect", &|bench| vec![bench.sparse_dirty()])?;
+    measure_goal("guards_in_one_process", &|bench| vec![bench.guards()])?;
+    measure_goal("fault_10000_regions_vs_1", &|bench| {
         [Mechanism::UserfaultSignal, Mechanism::ProtectSignal, Mechanism::UserfaultThread]
-            .map(|mechanism| regions::many_against_one(stage.goal.clone(), stage.limit, mechanism))
+            .map(|mechanism| regions::many_against_one(bench.goal.clone(), bench.limit, mechanism))
             .into()
     })
 }
 
-struct Stage {
+struct PagesBench {
     limit: Duration,
     goal: Goal,
 }
 
-type Way = (&'static str, Mechanism, Told);
+type MechanismCase = (&'static str, Mechanism, FaultDelivery);
 
-/// Memory of so many small pages, resident.
+/// Resident memory of `pages` small pages.
 fn memory(pages: usize) -> anyhow::Result<Memory> {
     let memory = Memory::anonymous(pages * PAGE)?;
     memory.populate()?;
     Ok(memory)
 }
 
-/// Our side: every fault opens its page, but for so many in vain.
-struct Own {
+/// Memory of our side: its handler unprotects the page of each fault, after `futile` unresolved
+/// faults.
+struct TrappedMemory {
     trapping: Trapping,
     futile: Arc<AtomicU32>,
 }
 
-impl Own {
+impl TrappedMemory {
     fn new(mechanism: Mechanism) -> anyhow::Result<Self> {
         let futile = Arc::new(AtomicU32::new(0));
         let left = Arc::clone(&futile);
         let handler = move |fault: &Fault<'_>| {
-            let vain = left.load(Ordering::Relaxed);
-            if vain > 0 {
-                left.store(vain - 1, Ordering::Relaxed);
+            let remaining = left.load(Ordering::Relaxed);
+            if remaining > 0 {
+                left.store(remaining - 1, Ordering::Relaxed);
                 return Outcome::Resolved;
             }
             if fault.unprotect().is_ok() { Outcome::Resolved } else { Outcome::Chain }
         };
-        // SAFETY: the handler makes a system call.
+        // SAFETY: the handler is async-signal-safe: it uses an atomic and at most one system call.
         let trapping = unsafe { Trapping::with(memory(PAGES)?, Watch::Writes, mechanism, handler) }?;
         Ok(Self { trapping, futile })
     }
@@ -120,7 +130,7 @@ impl Own {
     }
 }
 
-/// Pages in random order.
+/// The pages in random order.
 fn shuffled(pages: usize) -> Vec<usize> {
     let (mut order, mut random) = ((0..pages).collect::<Vec<_>>(), SplitMix64::new(1));
     for last in (1..pages).rev() {
@@ -130,7 +140,7 @@ fn shuffled(pages: usize) -> Vec<usize> {
     order
 }
 
-/// Every third page, in random order, so that neighbours of a page are of the other kind.
+/// Every third page in random order, so that the neighbours of each page have another protection.
 fn thirds() -> Vec<usize> {
     shuffled(PAGES / 3).into_iter().map(|page| 3 * page).collect()
 }
@@ -139,9 +149,9 @@ const fn page(at: usize) -> std::ops::Range<usize> {
     at * PAGE..(at + 1) * PAGE
 }
 
-/// The seconds of one access.
-fn timed(told: Told, access: impl FnOnce()) -> f64 {
-    if told != Told::Thread {
+/// Seconds of one access: wall time with a handler thread, else CPU time.
+fn access_seconds(delivery: FaultDelivery, access: impl FnOnce()) -> f64 {
+    if delivery != FaultDelivery::Thread {
         return cpu_seconds(access);
     }
     let since = Instant::now();
@@ -149,43 +159,44 @@ fn timed(told: Told, access: impl FnOnce()) -> f64 {
     since.elapsed().as_secs_f64()
 }
 
-/// Our calls fail only where the machine runs out of something in the middle of a run.
-const SET_UP: &str = "what worked when it was set up";
+/// For calls that fail only if the machine runs out of a resource during a run.
+const UNEXPECTED: &str = "a call that succeeded during setup";
 
-impl Stage {
-    fn duel(&self, part: &str, own: impl FnMut() -> f64, other: impl FnMut() -> f64) -> Cell {
-        duel(self.goal.clone(), part, "", self.limit, own, other)
+impl PagesBench {
+    fn compare(&self, case: &str, own: impl FnMut() -> f64, other: impl FnMut() -> f64) -> Cell {
+        compare(self.goal.clone(), case, "", self.limit, own, other)
     }
 
-    /// An access that faults, and whose handler changes nothing.
-    fn trap(&self, (name, mechanism, told): Way) -> anyhow::Result<Cell> {
-        let (own, mut other) = (Own::new(mechanism)?, Bare::new(memory(PAGES)?, told, false)?);
-        let _placed = if told == Told::Thread { Some(OneProcessor::take()?) } else { None };
-        Ok(self.duel(
+    /// A faulting access whose handler does not resolve the fault.
+    fn trap(&self, (name, mechanism, delivery): MechanismCase) -> anyhow::Result<Cell> {
+        let (own, mut other) = (TrappedMemory::new(mechanism)?, Bare::new(memory(PAGES)?, delivery, false)?);
+        let _pinned = if delivery == FaultDelivery::Thread { Some(OneProcessor::pin()?) } else { None };
+        Ok(self.compare(
             &format!("TRAP, {name}"),
             || {
-                own.trapping.protect(page(0)).expect(SET_UP);
+                own.trapping.protect(page(0)).expect(UNEXPECTED);
                 own.futile.store(FUTILE, Ordering::Relaxed);
-                timed(told, || write_each(own.trapping.memory(), &[0]))
+                access_seconds(delivery, || write_each(own.trapping.memory(), &[0]))
             },
             || {
-                other.listening(|bare| {
+                other.with_handler(|bare| {
                     bare.protect_each(&[0]);
-                    timed(told, || bare.trap(FUTILE))
+                    access_seconds(delivery, || bare.trap(FUTILE))
                 })
             },
         ))
     }
 
-    /// One page is protected, and another one, in random order.
-    fn prot1(&self, (name, mechanism, told): Way) -> anyhow::Result<Cell> {
-        let (own, other, order) = (Own::new(mechanism)?, Bare::new(memory(PAGES)?, told, false)?, thirds());
-        Ok(self.duel(
+    /// Protects single pages in random order.
+    fn prot1(&self, (name, mechanism, delivery): MechanismCase) -> anyhow::Result<Cell> {
+        let (own, other, order) =
+            (TrappedMemory::new(mechanism)?, Bare::new(memory(PAGES)?, delivery, false)?, thirds());
+        Ok(self.compare(
             &format!("PROT1, {name}"),
             || {
-                own.trapping.unprotect(Own::all()).expect(SET_UP);
+                own.trapping.unprotect(TrappedMemory::all()).expect(UNEXPECTED);
                 write_each(own.trapping.memory(), &order);
-                cpu_seconds(|| order.iter().for_each(|&at| own.trapping.protect(page(at)).expect(SET_UP)))
+                cpu_seconds(|| order.iter().for_each(|&at| own.trapping.protect(page(at)).expect(UNEXPECTED)))
             },
             || {
                 other.unprotect_all();
@@ -195,17 +206,17 @@ impl Stage {
         ))
     }
 
-    /// All pages are protected by one call.
-    fn protn(&self, (name, mechanism, told): Way) -> anyhow::Result<Cell> {
-        let (own, other) = (Own::new(mechanism)?, Bare::new(memory(PAGES)?, told, false)?);
+    /// Protects all pages by one call.
+    fn protn(&self, (name, mechanism, delivery): MechanismCase) -> anyhow::Result<Cell> {
+        let (own, other) = (TrappedMemory::new(mechanism)?, Bare::new(memory(PAGES)?, delivery, false)?);
         let all: Vec<usize> = (0..PAGES).collect();
         let open = |memory: &Memory| write_each(memory, &all);
-        Ok(self.duel(
+        Ok(self.compare(
             &format!("PROTN, {name}"),
             || {
-                own.trapping.unprotect(Own::all()).expect(SET_UP);
+                own.trapping.unprotect(TrappedMemory::all()).expect(UNEXPECTED);
                 open(own.trapping.memory());
-                cpu_seconds(|| own.trapping.protect(Own::all()).expect(SET_UP))
+                cpu_seconds(|| own.trapping.protect(TrappedMemory::all()).expect(UNEXPECTED))
             },
             || {
                 other.unprotect_all();
@@ -215,14 +226,15 @@ impl Stage {
         ))
     }
 
-    /// One page is opened, and another one, in random order.
-    fn unprot(&self, (name, mechanism, told): Way) -> anyhow::Result<Cell> {
-        let (own, other, order) = (Own::new(mechanism)?, Bare::new(memory(PAGES)?, told, false)?, thirds());
-        Ok(self.duel(
+    /// Unprotects single pages in random order.
+    fn unprot(&self, (name, mechanism, delivery): MechanismCase) -> anyhow::Result<Cell> {
+        let (own, other, order) =
+            (TrappedMemory::new(mechanism)?, Bare::new(memory(PAGES)?, delivery, false)?, thirds());
+        Ok(self.compare(
             &format!("UNPROT, {name}"),
             || {
-                own.trapping.protect(Own::all()).expect(SET_UP);
-                cpu_seconds(|| order.iter().for_each(|&at| own.trapping.unprotect(page(at)).expect(SET_UP)))
+                own.trapping.protect(TrappedMemory::all()).expect(UNEXPECTED);
+                cpu_seconds(|| order.iter().for_each(|&at| own.trapping.unprotect(page(at)).expect(UNEXPECTED)))
             },
             || {
                 other.protect_all();
@@ -231,85 +243,87 @@ impl Stage {
         ))
     }
 
-    /// Every third page was written; the written ones are found and made clean.
+    /// Finds the written pages, every third one, and makes them clean.
     fn dirty(&self) -> anyhow::Result<Cell> {
         let own = Tracking::with(memory(PAGES)?, Mechanism::Scan)?;
-        let other = Bare::new(memory(PAGES)?, Told::Nobody, false)?;
+        let other = Bare::new(memory(PAGES)?, FaultDelivery::None, false)?;
         other.protect_all();
         let (pagemap, order) = (File::open("/proc/self/pagemap").context("/proc/self/pagemap")?, thirds());
         let expected = i64::try_from(order.len())?;
         let mut found = 0;
-        let cell = self.duel(
+        let cell = self.compare(
             "DIRTY, pagemap-scan",
             || {
                 write_each(own.memory(), &order);
-                let took = cpu_seconds(|| found = pages_found(&own));
+                let seconds = cpu_seconds(|| found = pages_found(&own));
                 assert_eq!(found, expected, "each written page is found");
-                took
+                seconds
             },
             || {
                 write_each(other.memory(), &order);
                 let mut found = 0;
-                let took = cpu_seconds(|| found = other.dirty(&pagemap));
+                let seconds = cpu_seconds(|| found = other.dirty(&pagemap));
                 assert_eq!(found, expected, "each written page is found");
-                took
+                seconds
             },
         );
         Ok(cell)
     }
 
-    /// A second view is made, written on each page, and taken away.
+    /// Makes a second view, writes to each of its pages, and removes it.
     fn map2(&self) -> anyhow::Result<Cell> {
-        // The same pages on both sides: where they lie in the caches tells more than ten percent.
+        // Both sides use the same pages, because their cache sets change the time by more than 10
+        // %.
         let file = File::from(rustix::fs::memfd_create("fieldstone-map2", rustix::fs::MemfdFlags::CLOEXEC)?);
         file.set_len((PAGES * PAGE) as u64)?;
         let own = Memory::file(&file, 0, PAGES * PAGE)?;
         own.populate()?;
         let order: Vec<usize> = (0..PAGES).collect();
-        Ok(self.duel(
+        Ok(self.compare(
             "MAP2",
             || {
                 cpu_seconds(|| {
-                    let view = own.alias().expect(SET_UP);
+                    let view = own.alias().expect(UNEXPECTED);
                     bare::write_each_of(&view, &order);
                 })
             },
-            || cpu_seconds(|| bare::map2(&file, PAGES * PAGE, &order).expect(SET_UP)),
+            || cpu_seconds(|| bare::map2(&file, PAGES * PAGE, &order).expect(UNEXPECTED)),
         ))
     }
 
-    /// One page is made a guard, and another one, in random order; they were never touched.
+    /// Makes single untouched pages guards, in random order.
     fn guard(&self) -> anyhow::Result<Cell> {
         let (own, other, order) = (Memory::anonymous(PAGES * PAGE)?, Memory::anonymous(PAGES * PAGE)?, thirds());
         own.guard_with(0..PAGE, GuardMechanism::Marker).context("guards without a mapping take Linux 6.13")?;
-        Ok(self.duel(
+        Ok(self.compare(
             "guard",
             || {
-                own.unguard(Own::all()).expect(SET_UP);
+                own.unguard(TrappedMemory::all()).expect(UNEXPECTED);
                 cpu_seconds(|| {
                     for &at in &order {
-                        own.guard(page(at)).expect(SET_UP);
+                        own.guard(page(at)).expect(UNEXPECTED);
                     }
                 })
             },
             || {
-                other.unguard(Own::all()).expect(SET_UP);
+                other.unguard(TrappedMemory::all()).expect(UNEXPECTED);
                 cpu_seconds(|| bare::guard_each(&other, &order))
             },
         ))
     }
 
-    /// A round of incremental saving: all of 1 GiB is clean and watched, 1 % of it is written, the written pages are looked for.
-    /// Our look makes what it finds clean again in the same step; mprotect(2) has to protect everything anew.
+    /// A round of incremental checkpointing: 1 GiB is clean and tracked, 1 % of it is written, and
+    /// the written pages are collected. Our scan also makes them clean; mprotect(2) has to protect
+    /// all pages again.
     fn sparse_dirty(&self) -> anyhow::Result<Cell> {
         let pages = GIB / PAGE;
         let own = Tracking::with(memory(pages)?, Mechanism::Scan)?;
-        let mut other = Bare::new(memory(pages)?, Told::Protect, true)?;
+        let mut other = Bare::new(memory(pages)?, FaultDelivery::Protect, true)?;
         let mut order = shuffled(pages);
         order.truncate(pages / 100);
         let expected = i64::try_from(order.len())?;
         assert_eq!(pages_found(&own), 0, "all is clean at first");
-        Ok(self.duel(
+        Ok(self.compare(
             "1 % of 1 GiB",
             || {
                 cpu_seconds(|| {
@@ -319,7 +333,7 @@ impl Stage {
             },
             || {
                 cpu_seconds(|| {
-                    other.listening(|bare| {
+                    other.with_handler(|bare| {
                         bare.protect_all();
                         write_each(bare.memory(), &order);
                     });
@@ -329,7 +343,7 @@ impl Stage {
         ))
     }
 
-    /// Guards with a page between each two, counted by whether the kernel refuses to read them.
+    /// Counts guards with a page between each two. A guard counts if the kernel refuses to read it.
     fn guards(&self) -> anyhow::Result<Cell> {
         let wanted = 210_000;
         let memory = Memory::anonymous(2 * wanted * PAGE)?;
@@ -337,18 +351,18 @@ impl Stage {
         let kernel = File::open("/proc/self/mem").context("/proc/self/mem")?;
         let reads = |at: usize| kernel.read_exact_at(&mut [0], (memory.start() + at * PAGE) as u64).is_ok();
         let count = (0..made).take_while(|at| !reads(2 * at) && reads(2 * at + 1)).count() as f64;
-        // Counted, not estimated.
+        // A count without sampling error.
         let estimate = Estimate { n: 1, median: count, low: count, high: count, confidence: Some(1.0) };
         Ok(Cell::measured(
             self.goal.clone(),
             "",
             Some(estimate),
-            "each refused the kernel a read, and the page after it did not",
+            "the kernel cannot read each guard, and can read the page after it",
         ))
     }
 }
 
 fn pages_found(tracking: &Tracking) -> i64 {
-    let found = tracking.dirty().expect(SET_UP).map(|range| range.expect(SET_UP).len() / PAGE).sum::<usize>();
+    let found = tracking.dirty().expect(UNEXPECTED).map(|range| range.expect(UNEXPECTED).len() / PAGE).sum::<usize>();
     i64::try_from(found).expect("pages of a memory")
 }

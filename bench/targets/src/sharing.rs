@@ -1,28 +1,31 @@
-//! The section `[sharing]`: programs that share falsely under `fieldstone run --repair`, against what a programmer would have written.
+//! The section `[sharing]`: false sharing under `fieldstone run --repair`, against hand-optimised
+//! programs.
 //!
 //! ```text
-//! contests  which programs, which arguments, what is expected of the repair
-//! workload  a program run once, with or without the repair, and what it tells
-//! repair    what the repair's own record says was done
-//! rounds    rounds until the verdict stands or the time is over
-//! used      programs that people use: their output, and what looking on costs them
-//! latency   from the first contention to the last loop led away
-//! objects   `--only objects`: a table of C++ programs that a repair must not slow down, of which no goal speaks
-//! soak      results compared over thousands of runs (`make soak-sharing`)
+//! comparisons    pairs of programs, their arguments, and the expected repair
+//! program_run    runs a program with or without the repair, and reads its output
+//! repair_record  evaluates the record of a repair
+//! rounds         runs rounds until the result settles or time is up
+//! applications   common programs: their output, and the overhead of detection
+//! latency        time from the first contention to the last redirected loop
+//! objects        `--only objects`: a table of C++ programs that a repair must not slow down, without a goal
+//! soak           compares results over thousands of runs (`make soak-sharing`)
 //! ```
-//! A pair is two whole runs of a program, one of them repaired, detection and all. What is compared is the time of the threads as the
-//! program prints it, or that of the whole run by the clock where the cost of looking on is asked for. A pair counts when the run
-//! without repair took a second and had its processors. So must have the repaired run, unless it is the slower one: threads that ran
-//! one after the other do not fight, which would flatter us; threads that the repair held up are its own fault.
+//! A pair consists of two whole runs of a program, one with detection and repair. It compares the
+//! time of the threads, which the program prints, or the wall time where the overhead matters.
+//!
+//! A pair counts only if the plain run took at least a second and had its processors. The repaired
+//! run also needs its processors, unless it is slower: threads that run one after the other have no
+//! contention, which would favour us, but a delay by the repair itself must count.
 
-mod contests;
+mod applications;
+mod comparisons;
 mod latency;
 mod objects;
-mod repair;
+mod program_run;
+mod repair_record;
 mod rounds;
 mod soak;
-mod used;
-mod workload;
 
 use std::time::Duration;
 
@@ -31,25 +34,26 @@ use fieldstone_stats::{Estimate, order};
 
 use crate::cell::{Cell, Verdict};
 use crate::goals::{Goal, Goals, Limit};
-use contests::{CLEAN, CONTESTS, Contest, Size, Time};
-use repair::Repaired;
-use rounds::settle;
-use used::USED;
-use workload::{Place, Run};
+use applications::APPLICATIONS;
+use comparisons::{CLEAN, COMPARISONS, Comparison, Time, WorkSize};
+use program_run::{Programs, Run};
+use repair_record::RepairedRun;
+use rounds::run_rounds;
 
 const SECTION: &str = "sharing";
-/// Measured apart from the contests.
+/// Measured separately from the comparisons.
 const LATENCY: &str = "first_contention_to_repaired_ms";
 const WRONG_RESULTS: &str = "wrong_results";
 
-/// What a run without repair takes at least.
-const LEAST_S: f64 = 1.0;
-/// Processors that its two threads have at least, on the average.
-const LEAST_PARALLEL: f64 = 1.6;
-/// What runs are made to take, so that none falls below the least.
-const WANTED_S: f64 = 1.2;
+/// Minimum seconds of a plain run.
+const MIN_RUN_S: f64 = 1.0;
+/// Minimum mean number of processors of its two threads.
+const MIN_PROCESSORS: f64 = 1.6;
+/// Target seconds of a run, above the minimum.
+const TARGET_RUN_S: f64 = 1.2;
 
-/// Measures the section's cells. `runs` is how often each program runs for `wrong_results`, in place of what the time allows.
+/// Measures the cells of the section. `runs` overrides the number of runs per program for
+/// `wrong_results`.
 pub(crate) fn measure(
     goals: &Goals,
     limit: Duration,
@@ -57,61 +61,62 @@ pub(crate) fn measure(
     runs: Option<u32>,
     show: &mut dyn FnMut(Cell),
 ) -> anyhow::Result<()> {
-    let place = Place::find()?;
-    if let Some(why) = place.obstacle()? {
-        let asked = goals.of(SECTION).filter(|goal| goal.name.contains(only));
-        asked.for_each(|goal| show(Cell::skipped(goal, &why)));
+    let programs = Programs::find()?;
+    if let Some(why) = programs.obstacle()? {
+        let skipped = goals.of(SECTION).filter(|goal| goal.name.contains(only));
+        skipped.for_each(|goal| show(Cell::skipped(goal, &why)));
         return Ok(());
     }
     if let Some(rows) = only.strip_prefix(objects::NAME) {
-        return objects::print(&place, rows);
+        return objects::print(&programs, rows);
     }
-    println!("# false sharing: counters -O2 take {:.2} times as long as padded here", place.slowdown()?);
-    for contest in CONTESTS.iter().filter(|contest| contest.goal.contains(only)) {
-        show(hold(&place, contest, goals.get(SECTION, contest.goal)?, limit)?);
+    println!("# false sharing: counters -O2 take {:.2} times as long as padded here", programs.slowdown()?);
+    for comparison in COMPARISONS.iter().filter(|comparison| comparison.goal.contains(only)) {
+        show(measure_comparison(&programs, comparison, goals.get(SECTION, comparison.goal)?, limit)?);
     }
-    for used in USED.iter().filter(|_| CLEAN.contains(only)) {
-        show(used.hold(&place, goals.get(SECTION, CLEAN)?, limit)?);
+    for application in APPLICATIONS.iter().filter(|_| CLEAN.contains(only)) {
+        show(application.measure(&programs, goals.get(SECTION, CLEAN)?, limit)?);
     }
     if LATENCY.contains(only) {
-        for part in &latency::PARTS {
-            show(part.measure(&place, goals.get(SECTION, LATENCY)?, limit)?);
+        for case in &latency::CASES {
+            show(case.measure(&programs, goals.get(SECTION, LATENCY)?, limit)?);
         }
     }
     if WRONG_RESULTS.contains(only) {
-        show(soak::measure(&place, goals.get(SECTION, WRONG_RESULTS)?, limit, runs)?);
+        show(soak::measure(&programs, goals.get(SECTION, WRONG_RESULTS)?, limit, runs)?);
     }
     Ok(())
 }
 
-/// Seconds of the pairs that count, the plain and the repaired ones, and what else there was.
+/// The counted pairs, in seconds, and the number of the others.
 #[derive(Debug, Default)]
 struct Pairs {
     plain: Vec<f64>,
     repaired: Vec<f64>,
-    /// Pairs with a run that was too short, or had not its processors.
+    /// Pairs with a run that was too short or lacked processors.
     uncounted: usize,
-    /// Pairs of those that count whose repair did not do what the contest expects.
+    /// Counted pairs whose repair differs from the expected one.
     unexpected: usize,
 }
 
 impl Pairs {
-    fn take(&mut self, contest: &Contest, plain: &Run, repaired: &Repaired) -> anyhow::Result<bool> {
-        let (plain_s, repaired_s) = (contest.time.of(plain)?, contest.time.of(&repaired.run)?);
-        let had_processors = |run: &Run| run.parallel.is_none_or(|processors| processors >= LEAST_PARALLEL);
-        let flatters = !had_processors(plain) || !had_processors(&repaired.run) && repaired_s < plain_s;
-        if plain_s < LEAST_S || flatters {
+    fn add(&mut self, comparison: &Comparison, plain: &Run, repaired: &RepairedRun) -> anyhow::Result<bool> {
+        let (plain_s, repaired_s) = (comparison.time.of(plain)?, comparison.time.of(&repaired.run)?);
+        let had_processors = |run: &Run| run.parallel.is_none_or(|processors| processors >= MIN_PROCESSORS);
+        let favours_repair = !had_processors(plain) || !had_processors(&repaired.run) && repaired_s < plain_s;
+        if plain_s < MIN_RUN_S || favours_repair {
             self.uncounted += 1;
             return Ok(false);
         }
         self.plain.push(plain_s);
         self.repaired.push(repaired_s);
-        let is_expected = contest.expects.is_met_by(repaired);
+        let is_expected = comparison.expected_repair.is_met_by(repaired);
         self.unexpected += usize::from(!is_expected);
         Ok(true)
     }
 
-    /// A goal of at most so much asks for the time repaired by the time plain; one of at least so much for the inverse.
+    /// The last ratio: repaired by plain time for an upper limit, plain by repaired time for a
+    /// lower limit.
     fn last_ratio(&self, limit: Limit) -> Option<f64> {
         let (plain, repaired) = (self.plain.last()?, self.repaired.last()?);
         Some(match limit {
@@ -121,27 +126,32 @@ impl Pairs {
     }
 }
 
-fn hold(place: &Place, contest: &Contest, goal: Goal, limit: Duration) -> anyhow::Result<Cell> {
-    if let Some(why) = place.lacks(contest.program) {
-        return Ok(Cell::skipped_part(goal, contest.part, &why));
-    }
-    let plain = |size| place.plain(contest.program, contest.plain, size);
-    let repaired = |size| place.repaired(contest.program, contest.repaired, size);
-    compete(contest, goal, limit, &plain, &repaired)
-}
-
-/// Pairs of runs until the verdict stands.
-fn compete(
-    contest: &Contest,
+fn measure_comparison(
+    programs: &Programs,
+    comparison: &Comparison,
     goal: Goal,
     limit: Duration,
-    plain: &dyn Fn(Size) -> anyhow::Result<Run>,
-    repaired: &dyn Fn(Size) -> anyhow::Result<Repaired>,
 ) -> anyhow::Result<Cell> {
-    let size = workload::sized(contest.size, WANTED_S, |size| contest.time.of(&plain(size)?))
-        .with_context(|| format!("{} {}", goal.name, contest.part))?;
+    if let Some(why) = programs.missing_reason(comparison.program) {
+        return Ok(Cell::skipped_case(goal, comparison.case, &why));
+    }
+    let plain = |size| programs.plain(comparison.program, comparison.plain, size);
+    let repaired = |size| programs.repaired(comparison.program, comparison.repaired, size);
+    compare_runs(comparison, goal, limit, &plain, &repaired)
+}
+
+/// Runs pairs until the result settles.
+fn compare_runs(
+    comparison: &Comparison,
+    goal: Goal,
+    limit: Duration,
+    plain: &dyn Fn(WorkSize) -> anyhow::Result<Run>,
+    repaired: &dyn Fn(WorkSize) -> anyhow::Result<RepairedRun>,
+) -> anyhow::Result<Cell> {
+    let size = program_run::find_size(comparison.size, TARGET_RUN_S, |size| comparison.time.of(&plain(size)?))
+        .with_context(|| format!("{} {}", goal.name, comparison.case))?;
     let mut pairs = Pairs::default();
-    let once = |round: usize| {
+    let measure_round = |round: usize| {
         let (mut by_repair, mut by_plain) = (None, None);
         for side in order(2, round) {
             match side {
@@ -150,23 +160,29 @@ fn compete(
             }
         }
         let (repaired, plain) = by_repair.zip(by_plain).context("both sides run in each round")?;
-        let counts = pairs.take(contest, &plain, &repaired)?;
+        let counts = pairs.add(comparison, &plain, &repaired)?;
         Ok(if counts { pairs.last_ratio(goal.limit) } else { None })
     };
-    let ratios = settle(goal.limit, limit, once).with_context(|| format!("{} {}", goal.name, contest.part))?;
-    Ok(told(goal, contest, &ratios, pairs))
+    let ratios =
+        run_rounds(goal.limit, limit, measure_round).with_context(|| format!("{} {}", goal.name, comparison.case))?;
+    Ok(cell(goal, comparison, &ratios, pairs))
 }
 
-/// The cell of a contest. What held by chance, without the repair doing its part, is not `ok`.
-fn told(goal: Goal, contest: &Contest, ratios: &[f64], pairs: Pairs) -> Cell {
+/// The cell of a comparison. A result that meets the limit without the expected repair is not `ok`.
+fn cell(goal: Goal, comparison: &Comparison, ratios: &[f64], pairs: Pairs) -> Cell {
     let mut notes = Vec::new();
     if pairs.unexpected > 0 {
-        notes.push(format!("{} of {} runs {}", pairs.unexpected, ratios.len(), contest.expects.broken()));
+        notes.push(format!(
+            "{} of {} runs {}",
+            pairs.unexpected,
+            ratios.len(),
+            comparison.expected_repair.failure_text()
+        ));
     }
     if pairs.uncounted > 0 {
         notes.push(format!("{} pairs not counted: too short, or not in parallel", pairs.uncounted));
     }
-    let mut cell = Cell::measured(goal, contest.part, Estimate::of_median(ratios), &notes.join("; "));
+    let mut cell = Cell::measured(goal, comparison.case, Estimate::of_median(ratios), &notes.join("; "));
     if cell.verdict == Verdict::Ok && pairs.unexpected > 0 {
         cell.verdict = Verdict::Undecided;
     }
@@ -175,14 +191,15 @@ fn told(goal: Goal, contest: &Contest, ratios: &[f64], pairs: Pairs) -> Cell {
 }
 
 impl Time {
-    /// The seconds of a run that are compared.
+    /// The compared seconds of a run.
     fn of(self, run: &Run) -> anyhow::Result<f64> {
         match self {
             Self::Clock => Ok(run.wall_s),
-            // One without the other: the program no longer prints what we read.
-            Self::Kernel => {
-                run.kernel_s.filter(|_| run.parallel.is_some()).context("it does not tell its threads' time")
-            }
+            // If only one of the two values exists, the output format has changed.
+            Self::Kernel => run
+                .kernel_s
+                .filter(|_| run.parallel.is_some())
+                .context("the program does not print the time of its threads"),
         }
     }
 }
@@ -192,32 +209,32 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use contests::Expects;
+    use comparisons::ExpectedRepair;
 
     #[test]
     fn every_goal_is_measured() {
         let goals = Goals::read().unwrap();
-        let asked: BTreeSet<String> = goals.of(SECTION).map(|goal| goal.name).collect();
-        let contests = CONTESTS.iter().map(|contest| contest.goal);
-        let measured: BTreeSet<String> = contests.chain([LATENCY, WRONG_RESULTS]).map(str::to_owned).collect();
-        assert_eq!(measured, asked);
+        let required: BTreeSet<String> = goals.of(SECTION).map(|goal| goal.name).collect();
+        let comparisons = COMPARISONS.iter().map(|comparison| comparison.goal);
+        let measured: BTreeSet<String> = comparisons.chain([LATENCY, WRONG_RESULTS]).map(str::to_owned).collect();
+        assert_eq!(measured, required);
     }
 
     fn run(kernel_s: f64, parallel: f64) -> Run {
         Run { wall_s: kernel_s + 0.1, kernel_s: Some(kernel_s), parallel: Some(parallel), ..Run::default() }
     }
 
-    fn repaired(kernel_s: f64, lines: &[u64]) -> Repaired {
-        Repaired { run: run(kernel_s, 1.9), stats: repair::tests::stats_of(lines) }
+    fn repaired(kernel_s: f64, lines: &[u64]) -> RepairedRun {
+        RepairedRun { run: run(kernel_s, 1.9), stats: repair_record::tests::stats_of(lines) }
     }
 
-    fn contest(time: Time, expects: Expects) -> Contest {
-        Contest { goal: "reentry_100_vs_padded", part: "test", time, expects, ..CONTESTS[0] }
+    fn comparison(time: Time, expected_repair: ExpectedRepair) -> Comparison {
+        Comparison { goal: "reentry_100_vs_padded", case: "test", time, expected_repair, ..COMPARISONS[0] }
     }
 
     #[test]
-    fn pairs_that_would_flatter_do_not_count() {
-        let contest = contest(Time::Kernel, Expects::Repaired);
+    fn pairs_that_would_favour_the_repair_do_not_count() {
+        let comparison = comparison(Time::Kernel, ExpectedRepair::Separated);
         let mut pairs = Pairs::default();
         for (plain, ours, counts) in [
             (run(1.5, 1.9), run(1.4, 1.9), true),
@@ -226,51 +243,51 @@ mod tests {
             (run(1.5, 1.9), run(1.4, 1.2), false),
             (run(1.5, 1.9), run(1.6, 1.2), true),
         ] {
-            let ours = Repaired { run: ours, ..repaired(1.0, &[0x1000]) };
-            assert_eq!(pairs.take(&contest, &plain, &ours).unwrap(), counts, "{plain:?}, {ours:?}");
+            let ours = RepairedRun { run: ours, ..repaired(1.0, &[0x1000]) };
+            assert_eq!(pairs.add(&comparison, &plain, &ours).unwrap(), counts, "{plain:?}, {ours:?}");
         }
         assert_eq!((pairs.plain.len(), pairs.repaired.len(), pairs.uncounted), (2, 2, 3));
-        assert!(pairs.take(&contest, &Run { parallel: None, ..run(1.5, 1.9) }, &repaired(1.6, &[])).is_err());
+        assert!(pairs.add(&comparison, &Run { parallel: None, ..run(1.5, 1.9) }, &repaired(1.6, &[])).is_err());
     }
 
     #[test]
-    fn who_was_not_looked_at_did_nothing_as_expected() {
+    fn a_run_without_samples_meets_no_expectation() {
         let mut nothing = repaired(1.5, &[]);
-        assert!(Expects::Untouched.is_met_by(&nothing) && Expects::Anything.is_met_by(&nothing));
-        assert!(!Expects::Repaired.is_met_by(&nothing) && !Expects::TakenBack.is_met_by(&nothing));
+        assert!(ExpectedRepair::NothingMoved.is_met_by(&nothing) && ExpectedRepair::Any.is_met_by(&nothing));
+        assert!(!ExpectedRepair::Separated.is_met_by(&nothing) && !ExpectedRepair::RolledBack.is_met_by(&nothing));
         nothing.stats.seen.samples = 0;
-        assert!(!Expects::Untouched.is_met_by(&nothing) && !Expects::Anything.is_met_by(&nothing));
+        assert!(!ExpectedRepair::NothingMoved.is_met_by(&nothing) && !ExpectedRepair::Any.is_met_by(&nothing));
         let moved = repaired(1.5, &[0x1000]);
-        assert!(Expects::Repaired.is_met_by(&moved) && !Expects::Untouched.is_met_by(&moved));
-        assert!(!Expects::TakenBack.is_met_by(&moved), "it is not back");
+        assert!(ExpectedRepair::Separated.is_met_by(&moved) && !ExpectedRepair::NothingMoved.is_met_by(&moved));
+        assert!(!ExpectedRepair::RolledBack.is_met_by(&moved), "the page is not moved back");
     }
 
     #[test]
-    fn the_limit_says_which_way_the_ratio_goes() {
-        let (mut pairs, contest) = (Pairs::default(), contest(Time::Clock, Expects::Untouched));
-        pairs.take(&contest, &run(1.9, 1.9), &repaired(3.9, &[])).unwrap();
+    fn the_ratio_follows_the_kind_of_limit() {
+        let (mut pairs, comparison) = (Pairs::default(), comparison(Time::Clock, ExpectedRepair::NothingMoved));
+        pairs.add(&comparison, &run(1.9, 1.9), &repaired(3.9, &[])).unwrap();
         assert_eq!(pairs.last_ratio(Limit::AtMost(1.0)), Some(2.0));
         assert_eq!(pairs.last_ratio(Limit::AtLeast(1.0)), Some(0.5));
     }
 
     #[test]
-    fn what_held_without_a_repair_is_not_ok() {
+    fn a_good_ratio_without_a_repair_is_not_ok() {
         let goal = Goal { name: "reentry".to_owned(), what: String::new(), limit: Limit::AtMost(1.05) };
         let ratios = [1.0, 1.01, 1.0, 1.01, 1.0, 1.01];
-        for (lines, slow, expects, verdict) in [
-            (&[0x1000][..], 1.0, Expects::Repaired, Verdict::Ok),
-            (&[], 1.0, Expects::Repaired, Verdict::Undecided),
-            (&[], 2.0, Expects::Repaired, Verdict::Miss),
-            (&[], 1.0, Expects::Untouched, Verdict::Ok),
-            (&[0x1000], 1.0, Expects::Untouched, Verdict::Undecided),
+        for (lines, slow, expected_repair, verdict) in [
+            (&[0x1000][..], 1.0, ExpectedRepair::Separated, Verdict::Ok),
+            (&[], 1.0, ExpectedRepair::Separated, Verdict::Undecided),
+            (&[], 2.0, ExpectedRepair::Separated, Verdict::Miss),
+            (&[], 1.0, ExpectedRepair::NothingMoved, Verdict::Ok),
+            (&[0x1000], 1.0, ExpectedRepair::NothingMoved, Verdict::Undecided),
         ] {
-            let (mut pairs, contest) = (Pairs::default(), contest(Time::Kernel, expects));
+            let (mut pairs, comparison) = (Pairs::default(), comparison(Time::Kernel, expected_repair));
             for _ in ratios {
-                assert!(pairs.take(&contest, &run(1.5, 1.9), &repaired(1.5, lines)).unwrap());
+                assert!(pairs.add(&comparison, &run(1.5, 1.9), &repaired(1.5, lines)).unwrap());
             }
-            let cell = told(goal.clone(), &contest, &ratios.map(|ratio| ratio * slow), pairs);
-            assert_eq!(cell.verdict, verdict, "{expects:?}, {lines:x?}: {cell}");
-            assert_eq!(cell.note.is_empty(), contest.expects.is_met_by(&repaired(1.5, lines)), "{cell}");
+            let cell = cell(goal.clone(), &comparison, &ratios.map(|ratio| ratio * slow), pairs);
+            assert_eq!(cell.verdict, verdict, "{expected_repair:?}, {lines:x?}: {cell}");
+            assert_eq!(cell.note.is_empty(), comparison.expected_repair.is_met_by(&repaired(1.5, lines)), "{cell}");
         }
     }
 }

@@ -1,16 +1,18 @@
-//! The section `[stacks]`: stacks made of blocks against plain contiguous ones, which gcc builds from the same source.
+//! The section `[stacks]`: stacks made of blocks against contiguous ones, compiled from the same
+//! source.
 //!
 //! ```text
-//! linkers   Lua and SQLite by each linker
-//! rust      recursion in Rust that asks for its stack, in this process
-//! both      trees and stacks of blocks together
+//! linkers           Lua and SQLite with each linker
+//! rust_recursion    recursion in Rust with a check of its stack, in this process
+//! trees_and_stacks  trees and stacks of blocks together
 //! ```
-//! Programs are built by `fieldstone_reproduce::figure3`. The small ones measure themselves by their thread's clock and print what a call
-//! took. Each pair is two runs, and where the layout decides some percent two builds.
+//! `fieldstone_reproduce::figure3` builds the programs. Small programs time themselves with their
+//! thread's clock and print nanoseconds per call. Each pair consists of two runs. Where code layout
+//! matters, it also consists of two builds.
 
-mod both;
 mod linkers;
-mod rust;
+mod rust_recursion;
+mod trees_and_stacks;
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -22,63 +24,64 @@ use fieldstone_reproduce::figure3::{BORDER, Builds, COROUTINES, FIB, FIB_ALONE, 
 use fieldstone_stats::{Estimate, FEWEST_FOR_INTERVAL};
 
 use crate::cell::Cell;
-use crate::duel::duel_of_at_least;
 use crate::goals::{Goal, Goals};
+use crate::kernel_comparison::compare_with_min_pairs;
 
 const SECTION: &str = "stacks";
 
-/// Layouts over which fib's time is a median: the goal names them.
+/// Number of code layouts for the median of fib's time, as in the goal.
 const LAYOUTS: usize = 20;
 
-/// A program that prints nanoseconds a call: its goal, what it is given.
-struct Contest {
+/// A program that prints nanoseconds per call, with its goal and arguments.
+struct StackComparison {
     goal: &'static str,
-    part: &'static str,
+    case: &'static str,
     program: Program,
     arguments: &'static [&'static str],
-    /// Builds to choose from, pair by pair.
+    /// Number of builds with different code layouts.
     layouts: usize,
     note: &'static str,
 }
 
-const CONTESTS: [Contest; 5] = [
-    Contest {
+const COMPARISONS: [StackComparison; 5] = [
+    StackComparison {
         goal: "fib",
-        part: "gcc -O2",
+        case: "gcc -O2",
         program: FIB,
         arguments: &["36"],
         layouts: LAYOUTS,
         note: "20 builds each, their functions moved by up to 256 bytes",
     },
-    Contest {
+    StackComparison {
         goal: "fib",
-        part: "gcc -O2, a call each",
+        case: "gcc -O2, a call each",
         program: FIB_ALONE,
         arguments: &["36"],
         layouts: LAYOUTS,
         note: "20 builds each, their functions moved by up to 256 bytes",
     },
-    Contest {
+    StackComparison {
         goal: "hot_split_linked",
-        part: "a call over the border",
+        case: "a call over the border",
         program: BORDER,
-        // The first border: from what the system gave the thread to the first block, which lies elsewhere.
+        // The first segment border: from the thread's own stack to the first block elsewhere.
         arguments: &["60000", "72000"],
         layouts: 1,
         note: "the worst of all places around the first border, which is never grown over",
     },
-    Contest {
+    StackComparison {
         goal: "hot_split_in_place",
-        part: "a call over the border",
+        case: "a call over the border",
         program: BORDER,
-        // The first segment of blocks ended 108 KiB down, grown once 172, twice 300.
+        // The first segment of blocks ended 108 KiB down; grown once, at 172 KiB; grown twice, at
+        // 300 KiB.
         arguments: &["80000", "320000"],
         layouts: 1,
         note: "the worst of all places in the first blocks, grown into one another",
     },
-    Contest {
+    StackComparison {
         goal: "recursion_20k_warm",
-        part: "sum of 20,000",
+        case: "sum of 20,000",
         program: SUM,
         arguments: &["20000", "1000"],
         layouts: LAYOUTS,
@@ -86,7 +89,7 @@ const CONTESTS: [Contest; 5] = [
     },
 ];
 
-/// Measures the section's cells.
+/// Measures the cells of the section.
 pub(crate) fn measure(goals: &Goals, limit: Duration, only: &str, show: &mut dyn FnMut(Cell)) -> anyhow::Result<()> {
     let builds = match Builds::find() {
         Err(error) if error.is::<Missing>() => {
@@ -96,22 +99,22 @@ pub(crate) fn measure(goals: &Goals, limit: Duration, only: &str, show: &mut dyn
         }
         builds => builds?,
     };
-    for contest in CONTESTS.iter().filter(|contest| contest.goal.contains(only)) {
-        show(contest.hold(&builds, goals.get(SECTION, contest.goal)?, limit)?);
+    for comparison in COMPARISONS.iter().filter(|comparison| comparison.goal.contains(only)) {
+        show(comparison.measure(&builds, goals.get(SECTION, comparison.goal)?, limit)?);
     }
     let named = |name: &str| name.contains(only).then(|| goals.get(SECTION, name)).transpose();
     if let Some(goal) = named("coroutine_resident_kib")? {
         show(coroutines(&builds, goal)?);
     }
     if let Some(goal) = named("rust_fib")? {
-        show(rust::fib(goal, limit));
+        show(rust_recursion::fib(goal, limit));
     }
     if let Some(goal) = named("rust_grow_ns_vs_stacker")? {
-        show(rust::grow(goal, limit));
+        show(rust_recursion::grow(goal, limit));
     }
     if let Some(goal) = named("trees_and_split_stacks")? {
-        show(both::blackscholes(goal.clone(), limit)?);
-        show(both::game(goal, limit)?);
+        show(trees_and_stacks::blackscholes(goal.clone(), limit)?);
+        show(trees_and_stacks::game(goal, limit)?);
     }
     if let Some(goal) = named("lua_sqlite_any_linker")? {
         linkers::measure(&builds, &goal, limit, show)?;
@@ -119,28 +122,28 @@ pub(crate) fn measure(goals: &Goals, limit: Duration, only: &str, show: &mut dyn
     Ok(())
 }
 
-impl Contest {
-    fn hold(&self, builds: &Builds, goal: Goal, limit: Duration) -> anyhow::Result<Cell> {
-        let made = pairs(builds, &self.program, "bfd", self.layouts)?;
-        let fewest = self.layouts.max(FEWEST_FOR_INTERVAL);
-        duel_of_builds(&made, fewest, goal, (self.part, self.note), limit, |program| {
+impl StackComparison {
+    fn measure(&self, builds: &Builds, goal: Goal, limit: Duration) -> anyhow::Result<Cell> {
+        let pairs_of_builds = pairs(builds, &self.program, "bfd", self.layouts)?;
+        let min_pairs = self.layouts.max(FEWEST_FOR_INTERVAL);
+        compare_builds(&pairs_of_builds, min_pairs, goal, (self.case, self.note), limit, |program| {
             first_number(builds, program, self.arguments)
         })
     }
 }
 
-/// Builds on blocks and plain ones, at so many places.
+/// Builds the program `layouts` times: (on blocks, contiguous).
 fn pairs(builds: &Builds, program: &Program, linker: &str, layouts: usize) -> anyhow::Result<Vec<(PathBuf, PathBuf)>> {
     let build = |kind, layout| builds.build(program, kind, linker, layout);
     (0..layouts).map(|layout| Ok((build(Kind::Blocks, layout)?, build(Kind::Plain, layout)?))).collect()
 }
 
-/// A duel of programs: pair by pair two of `made`, one of ours and one of the others'. `run` gives what one took.
-fn duel_of_builds(
-    made: &[(PathBuf, PathBuf)],
-    fewest: usize,
+/// Compares builds pair by pair. `run` returns the seconds of one run.
+fn compare_builds(
+    pairs_of_builds: &[(PathBuf, PathBuf)],
+    min_pairs: usize,
     goal: Goal,
-    (part, note): (&str, &str),
+    (case, note): (&str, &str),
     limit: Duration,
     run: impl Fn(&Path) -> anyhow::Result<f64>,
 ) -> anyhow::Result<Cell> {
@@ -152,26 +155,27 @@ fn duel_of_builds(
         })
     };
     let (mut own, mut other) = (0, 0);
-    // Each build of ours meets each of the others', not one over and over.
-    let next = |at: &mut usize, shift: usize| {
+    // Shifts the second side after each cycle, so that all combinations of builds meet.
+    let next_build = |at: &mut usize, shift: usize| {
         *at += 1;
-        (*at + *at / made.len() * shift) % made.len()
+        (*at + *at / pairs_of_builds.len() * shift) % pairs_of_builds.len()
     };
-    let (ours, theirs) = (|| run(&made[next(&mut own, 0)].0), || run(&made[next(&mut other, 1)].1));
-    let cell = duel_of_at_least(fewest, goal, part, note, limit, ours, theirs);
-    failed.into_inner().map_or(Ok(cell), |error| Err(error).with_context(|| part.to_owned()))
+    let (ours, theirs) =
+        (|| run(&pairs_of_builds[next_build(&mut own, 0)].0), || run(&pairs_of_builds[next_build(&mut other, 1)].1));
+    let cell = compare_with_min_pairs(min_pairs, goal, case, note, limit, ours, theirs);
+    failed.into_inner().map_or(Ok(cell), |error| Err(error).with_context(|| case.to_owned()))
 }
 
-/// KiB that a waiting coroutine takes, page tables included.
+/// Resident KiB per waiting coroutine, with page tables.
 fn coroutines(builds: &Builds, goal: Goal) -> anyhow::Result<Cell> {
     let program = builds.build(&COROUTINES, Kind::Blocks, "bfd", 0)?;
-    let taken = (0..FEWEST_FOR_INTERVAL)
+    let kib = (0..FEWEST_FOR_INTERVAL)
         .map(|_| first_number(builds, &program, &["100000"]))
         .collect::<anyhow::Result<Vec<_>>>()?;
-    Ok(Cell::measured(goal, "100,000 by ucontext", Estimate::of_median(&taken), "KiB, with page tables; not a ratio"))
+    Ok(Cell::measured(goal, "100,000 by ucontext", Estimate::of_median(&kib), "KiB, with page tables; not a ratio"))
 }
 
-/// What a program tells first.
+/// The first number that a program prints.
 fn first_number(builds: &Builds, program: &Path, arguments: &[&str]) -> anyhow::Result<f64> {
     Ok(builds.run_with(program, arguments)?.numbers()?[0])
 }

@@ -1,32 +1,34 @@
-//! Black-Scholes prices of European options, however they lie in memory: the kernel, the options, the check.
+//! Black-Scholes prices of European options over any array type: the kernel, the options, the
+//! check.
 //!
-//! The normal distribution is Abramowitz and Stegun's polynomial 26.2.17 (error below 7.5e-8), in single precision, as in
-//! PARSEC. Options are synthetic and come in pairs: 2i is a call and 2i + 1 the put of the same contract, so that every
-//! price is checked by put-call parity: C - P = S - K exp(-r T). Parity alone would pass any odd-symmetric distribution, so
-//! the first pair is a textbook one with known prices.
+//! The normal distribution is Abramowitz and Stegun's polynomial 26.2.17 (error below 7.5e-8), in
+//! single precision, as in PARSEC. Options are synthetic and come in pairs: 2i is a call and 2i + 1
+//! the put of the same contract. The check is put-call parity for every pair: C - P = S - K exp(-r
+//! T). Parity alone holds for any odd-symmetric distribution, so the first pair is a textbook one
+//! with known prices.
 
 use std::ops::Index;
 
 use crate::{Error, random::SplitMix64};
 
-/// One option; money in any currency, times in years, rates a year.
+/// An option. Money is in any currency, times in years, rates per year.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Contract {
-    /// What the share costs today.
+    /// The price of the share today.
     pub spot: f32,
-    /// What it may be bought or sold for.
+    /// The price at which the option buys or sells the share.
     pub strike: f32,
-    /// Interest without risk.
+    /// The risk-free interest rate.
     pub rate: f32,
-    /// Standard deviation of the share's yearly return.
+    /// The standard deviation of the share's yearly return.
     pub volatility: f32,
-    /// Years until then.
+    /// The time to expiry in years.
     pub time: f32,
-    /// Whether it may be sold; else bought.
+    /// Whether the option sells (put) or buys (call) the share.
     pub put: bool,
 }
 
-/// The published layout: an array for each field, of a type that may be a vector or a tree.
+/// The published layout: an array for each field, of any indexable type.
 #[derive(Debug)]
 pub struct Arrays<F, B> {
     /// See [`Contract::spot`].
@@ -64,7 +66,8 @@ pub fn price(option: Contract) -> f32 {
     price_of(spot, strike, rate, volatility, time, put)
 }
 
-/// One function for all that is measured, its arguments in registers, as in PARSEC: what differs is how they were fetched.
+/// One function for all array types, with arguments in registers, as in PARSEC: only the loads
+/// differ.
 #[inline(never)]
 fn price_of(spot: f32, strike: f32, rate: f32, volatility: f32, time: f32, put: bool) -> f32 {
     let spread = volatility * time.sqrt();
@@ -74,7 +77,7 @@ fn price_of(spot: f32, strike: f32, rate: f32, volatility: f32, time: f32, put: 
     if put { discounted * (1.0 - down) - spot * (1.0 - up) } else { spot * up - discounted * down }
 }
 
-/// Options in pairs of call and put, the textbook's first.
+/// Pairs of call and put, the textbook pair first.
 pub fn contracts(n: usize) -> impl Iterator<Item = Contract> {
     let mut random = SplitMix64::new(SEED);
     let drawn = move || Contract {
@@ -92,10 +95,10 @@ pub fn contracts(n: usize) -> impl Iterator<Item = Contract> {
 }
 
 impl<F, B> Arrays<F, B> {
-    /// The arrays that `numbers` and `flags` make of each field.
+    /// Creates the arrays: `numbers` and `flags` create one from the function that selects a field.
     ///
     /// # Errors
-    /// The first of theirs.
+    /// The first error of `numbers` or `flags`.
     pub fn try_new<E>(
         mut numbers: impl FnMut(fn(Contract) -> f32) -> Result<F, E>,
         flags: impl FnOnce(fn(Contract) -> bool) -> Result<B, E>,
@@ -126,25 +129,27 @@ impl<F: Index<usize, Output = f32>, B: Index<usize, Output = bool>> Arrays<F, B>
     }
 }
 
-/// Checks the textbook's prices and the parity of every pair of as many [`contracts`]; the sum of all prices in hundredths.
+/// Checks the textbook prices, and the parity of each pair of [`contracts`]. Returns the sum of all
+/// prices in hundredths.
 ///
 /// # Errors
-/// [`Error::Wrong`] with the first pair that is wrong.
+/// [`Error::Wrong`] for the first wrong pair.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rounded price, below 10,000")]
 pub fn verify(prices: &[f32]) -> Result<u64, Error> {
-    let &[call, put, ..] = prices else { return Err(Error::wrong("there are no two prices")) };
+    let &[call, put, ..] = prices else { return Err(Error::wrong("there are fewer than two prices")) };
     if (call - 4.76).abs() > 0.005 || (put - 0.81).abs() > 0.005 {
-        return Err(Error::wrong(format!("the textbook's pair costs {call} and {put}, not 4.76 and 0.81")));
+        return Err(Error::wrong(format!("the textbook pair costs {call} and {put}, not 4.76 and 0.81")));
     }
     let mut options = contracts(prices.len());
     let mut sum = 0;
     for pair in prices.chunks_exact(2) {
         let (Some(call), Some(_)) = (options.next(), options.next()) else { break };
         let parity = call.spot - call.strike * (-call.rate * call.time).exp();
-        // Single precision: each price carries a few rounding errors of the size of 2^-24 of spot and strike.
+        // Single precision: each price carries a few rounding errors of the size of 2^-24 of spot
+        // and strike.
         let error = (pair[0] - pair[1] - parity).abs();
         if error.is_nan() || error > 8e-6 * (call.spot + call.strike) {
-            return Err(Error::wrong(format!("call {} and put {} break parity, {parity}", pair[0], pair[1])));
+            return Err(Error::wrong(format!("call {} and put {} violate parity {parity}", pair[0], pair[1])));
         }
         sum += pair.iter().map(|p| (p * 100.0).round().max(0.0) as u64).sum::<u64>();
     }

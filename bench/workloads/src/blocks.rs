@@ -1,9 +1,11 @@
-//! Blocks of the C allocator under random use, contents checked: malloc, calloc, posix_memalign, realloc, free, malloc_trim.
+//! Random use of the C allocator with checked contents: malloc, calloc, posix_memalign, realloc,
+//! free, malloc_trim.
 //!
-//! A block's bytes follow from its seed alone (word i is a mix of seed and i), so that a block can be checked without a copy,
-//! and a grown one can be filled on. Sizes run from one byte to tens of megabytes: from thread arenas to mremap'ed giants.
+//! A block's bytes are a function of its seed (word i is a mix of seed and i), so a block can be
+//! checked without a copy and filled after growing. Sizes run from one byte to tens of megabytes:
+//! from thread arenas to blocks that realloc moves with mremap.
 
-#![allow(unsafe_code, reason = "this is about the C allocator's own calls, which hand out raw memory")]
+#![allow(unsafe_code, reason = "calls the C allocator")]
 
 use crate::{
     Error,
@@ -11,7 +13,7 @@ use crate::{
 };
 use std::ops::Range;
 
-/// Live blocks, at most 64 of them and at most so many bytes as was said at the start. Dropping them frees them, unchecked.
+/// At most 64 live blocks, of at most a total number of bytes. Dropping frees them without a check.
 #[derive(Debug)]
 pub struct Blocks {
     blocks: Vec<Block>,
@@ -25,28 +27,29 @@ struct Block {
     seed: u64,
 }
 
-const MOST_BLOCKS: usize = 64;
+const MAX_BLOCKS: usize = 64;
 const WORD: usize = size_of::<u64>();
 
 impl Blocks {
-    /// None yet; never more than `limit_bytes` in all.
+    /// Creates an empty set that never exceeds `limit_bytes` in total.
     #[must_use]
     pub fn new(limit_bytes: usize) -> Self {
-        Self { blocks: Vec::with_capacity(MOST_BLOCKS), limit_bytes }
+        Self { blocks: Vec::with_capacity(MAX_BLOCKS), limit_bytes }
     }
 
-    /// One random action: allocate, resize or free one block; what it touches is checked.
+    /// Allocates, resizes or frees one random block, and checks the affected bytes.
     ///
     /// # Errors
-    /// [`Error::Wrong`] when malloc refuses, or a block does not hold what it must.
+    /// [`Error::Wrong`] if malloc fails, or if a block's contents changed.
     pub fn step(&mut self, random: &mut SplitMix64) -> Result<(), Error> {
-        let full = self.blocks.len() == MOST_BLOCKS;
+        let full = self.blocks.len() == MAX_BLOCKS;
         match random.below(8) {
             _ if self.blocks.is_empty() => self.allocate(random),
             0..=2 if !full => self.allocate(random),
             3..=4 => self.resize(random),
             5 if random.below(16) == 0 => {
-                // SAFETY: takes no pointer; it gives free memory back and leaves blocks alone, which is what is checked.
+                // SAFETY: the call takes no pointer, and must not change live blocks, which is
+                // checked below.
                 unsafe { libc::malloc_trim(0) };
                 self.check()
             }
@@ -57,12 +60,12 @@ impl Blocks {
     /// Checks every byte of every block.
     ///
     /// # Errors
-    /// [`Error::Wrong`] with the first byte that differs.
+    /// [`Error::Wrong`] for the first byte that differs.
     pub fn check(&self) -> Result<(), Error> {
         self.blocks.iter().try_for_each(|block| block.check(0..block.bytes))
     }
 
-    /// The addresses that the blocks take.
+    /// The address ranges of the blocks.
     pub fn ranges(&self) -> impl Iterator<Item = Range<usize>> {
         self.blocks.iter().map(|block| block.address..block.address + block.bytes)
     }
@@ -86,7 +89,7 @@ impl Blocks {
             _ => Block::new(bytes, seed)?,
         };
         if let Some(other) = self.ranges().find(|r| r.start < block.address + bytes && block.address < r.end) {
-            return Err(Error::wrong(format!("malloc gave {:#x}, inside the block {other:#x?}", block.address)));
+            return Err(Error::wrong(format!("malloc returned {:#x}, inside the block {other:#x?}", block.address)));
         }
         block.write(0);
         self.blocks.push(block);
@@ -98,7 +101,8 @@ impl Blocks {
         let bytes = self.size(random);
         let block = &mut self.blocks[index];
         let kept = block.bytes.min(bytes);
-        // SAFETY: the block came from malloc's family and is live; its old address is forgotten in the same statement.
+        // SAFETY: the block came from malloc's family and is live; its old address is replaced
+        // below.
         let address = unsafe { libc::realloc(block.address as *mut libc::c_void, bytes) };
         if address.is_null() {
             return Err(refused("realloc", bytes));
@@ -145,29 +149,32 @@ impl Block {
 
     fn aligned(bytes: usize, alignment: usize, seed: u64) -> Result<Self, Error> {
         let mut memory = std::ptr::null_mut();
-        // SAFETY: `memory` is a place for the result; the alignment is a power of two and a multiple of a pointer's size.
+        // SAFETY: `memory` receives the result; the alignment is a power of two and a multiple of a
+        // pointer's size.
         let error = unsafe { libc::posix_memalign(&raw mut memory, alignment, bytes) };
         if error != 0 {
             return Err(refused("posix_memalign", bytes));
         }
         let address = memory as usize;
         if !address.is_multiple_of(alignment) {
-            return Err(Error::wrong(format!("posix_memalign gave {address:#x} for an alignment of {alignment:#x}")));
+            return Err(Error::wrong(format!(
+                "posix_memalign returned {address:#x} for an alignment of {alignment:#x}"
+            )));
         }
         Ok(Self { address, bytes, seed })
     }
 
     fn free(self) {
-        // SAFETY: the block came from malloc's family, and `self` goes with it.
+        // SAFETY: the block came from malloc's family, and `self` is consumed.
         unsafe { libc::free(self.address as *mut libc::c_void) };
     }
 
-    /// The bytes of `range` as they are: zeroed by calloc, or written before.
+    /// The current bytes of `range`: zeroed by calloc, or written before.
     fn bytes(&self, range: Range<usize>) -> &[u8] {
         assert!(range.end <= self.bytes, "{range:?} is beyond the block's {} bytes", self.bytes);
         let start = (self.address + range.start) as *const u8;
-        // SAFETY: the block is live and the range within it, and initialised: the callers ask for what calloc zeroed, or
-        // what `write` has covered (realloc's new tail is asked for only after that).
+        // SAFETY: the block is live and contains the range. It is initialised: callers pass bytes
+        // that calloc zeroed or `write` has written (realloc's new tail is read only after that).
         unsafe { std::slice::from_raw_parts(start, range.len()) }
     }
 
@@ -180,14 +187,15 @@ impl Block {
         for index in from / WORD..self.bytes.div_ceil(WORD) {
             let at = index * WORD;
             let count = WORD.min(self.bytes - at);
-            // SAFETY: `at + count` is at most the block's length, the block is live, and no reference into it is held.
+            // SAFETY: `at + count` is at most the block's length, the block is live, and no
+            // reference into it exists.
             unsafe {
                 std::ptr::copy_nonoverlapping(self.word(index).as_ptr(), (self.address + at) as *mut u8, count);
             };
         }
     }
 
-    /// Checks the words that `range` touches.
+    /// Checks the words that overlap `range`.
     fn check(&self, range: Range<usize>) -> Result<(), Error> {
         let first = range.start / WORD;
         let bytes = self.bytes(first * WORD..range.end);
@@ -207,7 +215,7 @@ impl Block {
 }
 
 fn refused(call: &str, bytes: usize) -> Error {
-    Error::wrong(format!("{call} refused {bytes} bytes: {}", std::io::Error::last_os_error()))
+    Error::wrong(format!("{call} failed for {bytes} bytes: {}", std::io::Error::last_os_error()))
 }
 
 #[cfg(test)]

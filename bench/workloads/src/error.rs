@@ -1,52 +1,52 @@
-//! What can go wrong in a measured program.
+//! The error type of the measured programs.
 
-/// Why a program ends with something else than 0.
+/// Why a program ends with an exit code other than 0.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A size on the command line that is no size.
+    /// An invalid size on the command line.
     #[error("'{text}' is not a size: {reason}; give bytes or a number with K, M, G or T, such as 512M")]
     Size {
-        /// What was given.
+        /// The argument.
         text: String,
-        /// What is wrong with it.
+        /// The cause.
         reason: &'static str,
     },
-    /// An argument that parses, but that the program cannot work with.
+    /// An argument that parses but is not supported.
     #[error("{what}")]
     Argument {
-        /// What it is and what would do.
+        /// The argument and the remedy.
         what: String,
     },
-    /// The allocator refused.
-    #[error("no memory for {bytes} bytes: ask for a smaller size, or lift the limit (ulimit -v, the container's)")]
+    /// The allocator failed.
+    #[error("cannot allocate {bytes} bytes: use a smaller size, or raise the limit (ulimit -v, the container's)")]
     Memory {
-        /// Bytes asked for.
+        /// Bytes requested.
         bytes: usize,
     },
-    /// A system call failed that has to work here.
+    /// A system call failed.
     #[error("{call} failed: {source}")]
     System {
-        /// The call, as its man page names it.
+        /// The call's name in its man page.
         call: &'static str,
         /// The errno.
         source: std::io::Error,
     },
-    /// The program ran and its own check failed: memory did not keep what was written, or the program is wrong.
+    /// The program's own check failed: memory lost its contents, or the program is wrong.
     #[error("wrong result: {what}")]
     Wrong {
-        /// What was found and what was expected.
+        /// The value found and the value expected.
         what: String,
     },
 }
 
 impl Error {
-    /// A failed check, `what` found and expected.
+    /// A failed check; `what` names the values found and expected.
     pub fn wrong(what: impl Into<String>) -> Self {
         Self::Wrong { what: what.into() }
     }
 
-    /// The system call `call`, just failed, with its errno.
+    /// The error of the system call `call`, which has just failed.
     #[must_use]
     pub fn system(call: &'static str) -> Self {
         Self::System { call, source: std::io::Error::last_os_error() }

@@ -1,17 +1,17 @@
-//! Arrays filled at birth: the allocation may fail, and each element is written once, in order, so that the first touch of
-//! every page happens here and not in the measured kernel.
+//! Filled arrays. The allocation may fail. Each element is written once, in order, so that page
+//! faults happen here and not in the measured kernel.
 
 use crate::Error;
 
-/// A `Vec` of `count` elements, element i being `value(i)`. The vector is exactly as long as it needs to be: one call of malloc.
+/// A `Vec` of `count` elements, element i being `value(i)`. Allocates exactly once.
 ///
 /// # Errors
-/// [`Error::Memory`] when malloc gives none.
+/// [`Error::Memory`] if malloc fails.
 pub fn fill<T>(count: usize, value: impl FnMut(usize) -> T) -> Result<Vec<T>, Error> {
     fill_from(count, (0..count).map(value))
 }
 
-/// A `Vec` of the first `count` elements that `source` gives.
+/// A `Vec` of the first `count` elements of `source`.
 ///
 /// # Errors
 /// As [`fill`].

@@ -1,8 +1,9 @@
-//! Connect Four solved by alpha-beta with a transposition table: one read and one write a position, at a random place of a
-//! big table, which is what a chess program does with most of its memory.
+//! Connect Four solved by alpha-beta with a transposition table: one random read and one random
+//! write of a big table per position, as in a chess program.
 //!
-//! The table lies in whatever indexes words: a vector in the program `game`, a tree of blocks where trees are measured. Its
-//! size changes how much is searched twice, never the value.
+//! The table's array is of any type that indexes words: a vector in the program `game`, a tree of
+//! blocks in measurements of trees. Its size changes how many positions are searched twice, but not
+//! the result.
 
 mod board;
 mod search;

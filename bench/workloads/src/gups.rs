@@ -1,19 +1,20 @@
-//! Random access (HPC Challenge): read, xor, write 8 bytes at a random place of a big table. The kernel and its check, over
-//! whatever indexes words.
+//! Random access (HPC Challenge): read, xor and write 8 bytes at a random place of a big table. The
+//! kernel and its check work on any type that indexes words.
 //!
-//! Where we differ from HPCC: the stream is splitmix64 (HPCC's shift register doubles the last index at each step), the
-//! table may have any size, and the check is exact and cheap instead of a second run: xor is its own inverse, so the xor of
-//! the whole table must be the xor of its first contents and of all the values that were written in.
+//! Differences from HPCC: the stream is splitmix64 (HPCC's shift register doubles the last index at
+//! each step). The table may have any size. The check is exact and cheap, without a second run: xor
+//! is its own inverse, so the xor of the whole table must equal the xor of its initial contents and
+//! all values written.
 
 use std::ops::IndexMut;
 
 use crate::random::{SplitMix64, scale};
 
-/// The stream of the program `gups`. Its like, of other seeds, are for those who update a table more than once: the same
-/// updates twice undo each other.
+/// The seed of the program `gups`. To update a table several times, use other seeds: the same
+/// updates twice cancel out.
 pub const SEED: u64 = 0x6775_7073;
 
-/// `count` places below `words`, each with what is xored in there.
+/// `count` indices below `words`, each with the value to xor.
 #[inline(always)]
 pub fn updates(words: usize, count: u64, seed: u64) -> impl Iterator<Item = (usize, u64)> {
     let mut random = SplitMix64::new(seed);
@@ -23,7 +24,8 @@ pub fn updates(words: usize, count: u64, seed: u64) -> impl Iterator<Item = (usi
     })
 }
 
-/// The kernel, on a table of `words`; the xor of all values written in. Always inlined, so that a measurement can place it.
+/// The kernel, on a table of `words` words. Returns the xor of all values written. Always inlined,
+/// so that a measurement can place it.
 #[inline(always)]
 pub fn update<T: IndexMut<usize, Output = u64> + ?Sized>(table: &mut T, words: usize, count: u64, seed: u64) -> u64 {
     updates(words, count, seed).fold(0, |xor, (place, draw)| {
@@ -32,7 +34,7 @@ pub fn update<T: IndexMut<usize, Output = u64> + ?Sized>(table: &mut T, words: u
     })
 }
 
-/// What the xor of a table of `words` is before any update, word i being i.
+/// The xor of a table of `words` words before any update, with word i equal to i.
 #[must_use]
 pub fn first_xor(words: usize) -> u64 {
     (0..words as u64).fold(0, |xor, i| xor ^ i)
@@ -53,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_updates_twice_undo_each_other() {
+    fn the_same_updates_twice_cancel_out() {
         let mut table: Vec<u64> = (0..1000).collect();
         update(&mut table, 1000, 500, 1);
         update(&mut table, 1000, 500, 1);

@@ -1,20 +1,23 @@
-//! What the measured programs share: sizes on the command line, a seeded generator, filled arrays, phase times, the verdict.
+//! The code shared by the measured programs: sizes, a seeded generator, filled arrays, phase times,
+//! exit codes.
 //!
-//! The programs are plain single programs, one file or folder each in `src/bin`. They take their memory from the system
-//! allocator through `Vec` and `Box`, so that the page kind is the only thing that a measurement changes. Each
+//! Each program is a file or folder in `src/bin`. Programs take memory from the system allocator
+//! through `Vec` and `Box`, so that a measurement changes only the page kind. Each program
 //!
-//! - draws everything from a fixed seed, so that two runs do the same work;
-//! - checks its own result, and prints a checksum on stdout that is the same in each run;
-//! - prints the time of its phases on stderr, a `phase: seconds` line each; `init` is the first touch of its memory;
-//! - ends with 0 when the result is right, 1 when it is wrong, 2 when it could not run (arguments, memory).
+//! - draws all random numbers from a fixed seed, so that two runs do the same work;
+//! - checks its result, and prints a checksum on stdout that is the same in each run;
+//! - prints the time of its phases on stderr, one line `phase: seconds` each; `init` is the first
+//!   touch of its memory;
+//! - exits with 0 if the result is right, 1 if it is wrong, 2 if it cannot run (arguments, memory).
 //!
-//! Kernels that other crates measure too are modules here: `blackscholes`, `game`, `gups`.
+//! Modules with kernels that other crates measure too: `blackscholes`, `game`, `gups`.
 //!
-//! Two kinds are not built by cargo: `rbtree.cpp`, and the programs for false sharing in `sharing`, C, since it matters for them
-//! what a compiler keeps in registers at each level of optimisation: `counters` (and what looks like false sharing and is
-//! none), `linear_regression`, `histogram`, `string_match`, `word_count`, `streamcluster`.
+//! Two kinds are not built by cargo: `rbtree.cpp`, and the C programs for false sharing in
+//! `sharing`, which are built at several optimisation levels: `counters` (with patterns that only
+//! look like false sharing), `linear_regression`, `histogram`, `string_match`, `word_count`,
+//! `streamcluster`.
 //!
-//! `odd` and `mmap-stress` are not measured: they are what the tests of `profile` and `run` let loose on them.
+//! `odd` and `mmap-stress` are not measured: the tests of `profile` and `run` use them.
 
 pub mod blackscholes;
 pub mod blocks;

@@ -1,8 +1,8 @@
-//! Phase times on stderr, a `phase: seconds` line each, as the phase ends.
+//! Phase times on stderr: one line `phase: seconds` at the end of each phase.
 
 use std::time::Instant;
 
-/// Runs `work`, prints how long it took as `name: seconds`, returns what it returned.
+/// Runs `work` and prints its time as `name: seconds`. Returns its result.
 pub fn timed<T>(name: &str, work: impl FnOnce() -> T) -> T {
     let start = Instant::now();
     let result = work();

@@ -1,10 +1,10 @@
-// Red-black tree: std::map of N random keys: insert, look up, go through in order, erase half.
+// Red-black tree: std::map of N random keys: insert, look up, iterate in order, erase half.
 //
-// The nodes are 48 bytes, malloc'ed one by one: the tree is a pointer chase with a comparison at each step. Key i is the
-// i-th number of splitmix64 (a bijection of i, so no two keys are equal) and its value is i: what a look-up or the walk
-// must find is known without a copy of the keys.
+// The nodes are 48 bytes, allocated one by one: the tree is a pointer chase with a comparison at each step. Key i is the
+// i-th number of splitmix64 (a bijection of i, so all keys differ) and its value is i. So the expected results of look-ups
+// and of the iteration are known without a copy of the keys.
 //
-// Like the other programs: phases on stderr, checksum on stdout, exit 1 when the result is wrong, 2 when it cannot run.
+// Like the other programs: phases on stderr, checksum on stdout, exit 1 if the result is wrong, 2 if it cannot run.
 
 #include <cerrno>
 #include <chrono>
@@ -45,7 +45,7 @@ void expect(const char *what, std::uint64_t found, std::uint64_t expected) {
     std::exit(1);
 }
 
-// The sum of the values, or a sum that cannot be right when the keys are not in order.
+// The sum of the values, or an impossible sum if the keys are not in order.
 std::uint64_t ordered_sum(const Tree &tree) {
     std::uint64_t sum = 0, last = 0;
     bool first = true;

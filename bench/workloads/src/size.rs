@@ -1,11 +1,12 @@
-//! Sizes as people write them: `4096`, `64K`, `512M`, `2G`, also `2GiB`. K, M, G, T are powers of 1024.
+//! Parses sizes: `4096`, `64K`, `512M`, `2G`, also `2GiB`. K, M, G, T are powers of 1024.
 
 use crate::Error;
 
-/// Bytes meant by `text`; shaped as a clap value parser.
+/// The bytes of `text`; usable as a clap value parser.
 ///
 /// # Errors
-/// [`Error::Size`] when `text` is no whole number with one of the suffixes, or is more than `usize::MAX` bytes.
+/// [`Error::Size`] unless `text` is a whole number with one of the suffixes, of at most
+/// `usize::MAX` bytes.
 pub fn parse(text: &str) -> Result<usize, Error> {
     let wrong = |reason| Error::Size { text: text.to_owned(), reason };
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
@@ -39,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_refused() {
+    fn invalid_sizes_are_refused() {
         for text in ["", "G", "-1", "1.5G", "12Q", "64 K", "99999999999999999999", "18446744073709551615K"] {
             assert!(parse(text).is_err(), "{text}");
         }

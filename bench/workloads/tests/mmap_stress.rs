@@ -1,4 +1,4 @@
-//! The oracle passes on the bare kernel and C library, and notices when one of them lies.
+//! The test passes on the bare kernel and C library, and detects faulty replacements of either.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -39,28 +39,25 @@ fn bad_arguments_end_with_2() {
     }
 }
 
-/// Each is a C library that lies in one way. The lies are small C files, preloaded in front of the real functions.
-const LIES: [(&str, &str); 10] = [
+/// Faulty C libraries. Each is a small C file, preloaded in front of the real functions.
+const FAULTS: [(&str, &str); 10] = [
     // Contents.
-    (
-        "discard forgotten",
-        "int madvise(void *a, size_t n, int how) { return how == 4 ? 0 : CALL(madvise, a, n, how); }",
-    ),
+    ("discard skipped", "int madvise(void *a, size_t n, int how) { return how == 4 ? 0 : CALL(madvise, a, n, how); }"),
     (
         "dirty mapping",
         "void *mmap(void *a, size_t n, int p, int f, int fd, off_t o) { \
         char *m = (char *)CALL(mmap, a, n, p, f, fd, o); if (m != MAP_FAILED && (p & 2) && fd < 0 && n > 9000) m[8999] = 1; return m; }",
     ),
     (
-        "move loses a page",
+        "move drops a page",
         "void *mremap(void *a, size_t o, size_t n, int f, void *to) { \
         char *m = (char *)CALL(mremap, a, o, n, f, to); \
         if (m != MAP_FAILED && m != a) CALL(madvise, m, 4096, 4); return m; }",
     ),
-    // What is mapped.
-    ("unmap forgotten", "int munmap(void *a, size_t n) { return (size_t)a % 4096 || !n ? CALL(munmap, a, n) : 0; }"),
+    // Mappings.
+    ("unmap skipped", "int munmap(void *a, size_t n) { return (size_t)a % 4096 || !n ? CALL(munmap, a, n) : 0; }"),
     ("unmap too short", "int munmap(void *a, size_t n) { return CALL(munmap, a, n > 8192 ? n - 4096 : n); }"),
-    ("protect forgotten", "int mprotect(void *a, size_t n, int p) { return p ? CALL(mprotect, a, n, p) : 0; }"),
+    ("protect skipped", "int mprotect(void *a, size_t n, int p) { return p ? CALL(mprotect, a, n, p) : 0; }"),
     (
         "no-replace replaces",
         "void *mmap(void *a, size_t n, int p, int f, int fd, off_t o) { \
@@ -82,7 +79,7 @@ const HEAD: &str = "#define _GNU_SOURCE\n#include <stddef.h>\n#include <unistd.h
     #define MAP_FAILED ((void *)-1)\n#define MAP_FIXED 0x10\n#define MAP_FIXED_NOREPLACE 0x100000\n\
     #define CALL(name, ...) syscall(SYS_##name, __VA_ARGS__)\n";
 
-/// The library with `body`, or nothing where there is no compiler.
+/// Compiles the library with `body`; returns its path, or `None` without a C compiler.
 fn compiled(name: &str, body: &str) -> Option<String> {
     let stem = format!("{}/{}", env!("CARGO_TARGET_TMPDIR"), name.replace(' ', "-"));
     let (source, library) = (format!("{stem}.c"), format!("{stem}.so"));
@@ -98,19 +95,19 @@ fn compiled(name: &str, body: &str) -> Option<String> {
 }
 
 #[test]
-fn a_lying_library_is_caught() {
-    for (name, body) in LIES {
+fn a_faulty_library_is_detected() {
+    for (name, body) in FAULTS {
         let Some(library) = compiled(name, body) else { return };
         let output = stress(&["1", "1000"], Some(&library));
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{name}: {said}");
-        assert!(said.contains("step "), "{name}: {said}");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{name}: {message}");
+        assert!(message.contains("step "), "{name}: {message}");
     }
 }
 
 #[test]
 fn a_kind_of_step_can_be_left_out() {
-    let Some(library) = compiled("deaf limit", "int setrlimit(int what, const void *limit) { return 0; }") else {
+    let Some(library) = compiled("limit skipped", "int setrlimit(int what, const void *limit) { return 0; }") else {
         return;
     };
     let output = stress(&["1", "200", "--skip", "limit,fork"], Some(&library));

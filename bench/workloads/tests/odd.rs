@@ -1,4 +1,4 @@
-//! The odd programs are as odd as they say.
+//! The odd programs misbehave as documented.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -17,7 +17,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn each_ends_its_own_way() {
+fn each_mode_ends_as_documented() {
     for (arguments, signal) in
         [(&["crash", "1"][..], libc::SIGSEGV), (&["abort"], libc::SIGABRT), (&["kill-self"], libc::SIGKILL)]
     {
@@ -34,7 +34,7 @@ fn random_output_differs() {
     assert_ne!(odd(&["random-output"]).stdout, odd(&["random-output"]).stdout);
 }
 
-/// Starts `mode`, waits for `ready`, sends each of `signals`; the signal that ended it.
+/// Starts `mode`, waits for `ready`, sends `signals`; returns the signal that ended the process.
 fn killed_by(mode: &str, signals: &[&str]) -> Option<i32> {
     let mut child = Command::new(env!("CARGO_BIN_EXE_odd")).arg(mode).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
@@ -50,7 +50,7 @@ fn killed_by(mode: &str, signals: &[&str]) -> Option<i32> {
 }
 
 #[test]
-fn hanging_programs_end_by_the_signal_they_heed() {
+fn hanging_programs_end_by_the_signal_they_do_not_ignore() {
     assert_eq!(killed_by("hang", &["TERM"]), Some(libc::SIGTERM));
     assert_eq!(killed_by("ignore-sigterm", &["TERM", "KILL"]), Some(libc::SIGKILL));
 }
@@ -78,13 +78,13 @@ fn surroundings_shows_arguments_environment_and_descriptors() {
 }
 
 #[test]
-fn memory_holders_find_what_they_wrote() {
+fn programs_that_keep_memory_find_their_writes() {
     for arguments in [&["hold", "1M", "1"][..], &["fork-tree", "1M"], &["threads", "100"]] {
         let (first, second) = (odd(arguments), odd(arguments));
         assert!(first.status.success(), "{arguments:?}: {}", text(&first.stderr));
         assert_eq!(first.stdout, second.stdout, "{arguments:?}");
     }
-    // It counts its rounds, of which there are as many as there is time for: two at least for each of its four threads.
+    // The program counts its rounds, at least two for each of its four threads.
     let churned = odd(&["churn", "1M"]);
     assert!(churned.status.success(), "{}", text(&churned.stderr));
     let rounds = text(&churned.stdout);

@@ -1,10 +1,11 @@
-//! Each measured program, small: it passes its own check, prints the same each time, and refuses bad arguments with 2.
+//! Each measured program, at small sizes: it passes its own check, prints the same result each
+//! time, and exits with 2 for bad arguments.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use assert_cmd::Command;
 
-/// Runs `line`; stdout and stderr when it ended with `code`.
+/// Runs `line` and checks the exit code; returns stdout and stderr.
 fn run(line: &str, code: i32) -> (String, String) {
     let mut words = line.split_whitespace();
     let program = words.next().unwrap();
@@ -23,11 +24,11 @@ fn program_path(name: &str) -> &'static str {
         "blackscholes" => env!("CARGO_BIN_EXE_blackscholes"),
         "game" => env!("CARGO_BIN_EXE_game"),
         "spin" => env!("CARGO_BIN_EXE_spin"),
-        _ => panic!("{name} is no measured program"),
+        _ => panic!("{name} is not a measured program"),
     }
 }
 
-/// The checksum that `line` prints; a `kernel: seconds` line stands on stderr.
+/// Returns the checksum that `line` prints, after checking the `kernel: seconds` line of stderr.
 fn checksum(line: &str) -> String {
     let (out, err) = run(line, 0);
     let seconds = err.lines().find_map(|phase| phase.strip_prefix("kernel: ")).expect(&err);
@@ -38,7 +39,7 @@ fn checksum(line: &str) -> String {
 }
 
 #[test]
-fn each_program_passes_its_check_and_repeats_itself() {
+fn each_program_passes_its_check_and_prints_the_same_again() {
     for line in [
         "gups 1M 10000",
         "gups 24 1000",
@@ -77,32 +78,32 @@ fn different_work_gives_different_checksums() {
 }
 
 #[test]
-fn closed_forms() {
+fn checksums_match_closed_forms() {
     // 0 + 1 + … + 7, twice.
     assert_eq!(checksum("scan 64 2"), format!("{:016x}", 2 * 28));
     // Every second of 8 words.
     assert_eq!(checksum("scan 64 --stride 16 1"), format!("{:016x}", 2 + 4 + 6));
     // One lap of 16 lines.
     assert_eq!(checksum("chase 1K 16"), format!("{:016x}", 15 * 16 / 2));
-    // A step of Lehmer's generator from 1 is the multiplier itself.
+    // One step of Lehmer's generator from 1 returns the multiplier.
     assert_eq!(checksum("spin 1"), format!("{:016x}", 437_799_614_237_992_725_u64));
 }
 
 #[test]
-fn a_rate_is_told_that_is_no_phase() {
+fn a_rate_is_printed_but_is_not_a_phase() {
     let (_, err) = run("bfs 8", 0);
-    let rate = err.lines().find_map(|line| line.split_once(" traversed edges a second")).expect(&err);
+    let rate = err.lines().find_map(|line| line.split_once(" traversed edges per second")).expect(&err);
     assert!(rate.0.parse::<f64>().unwrap() > 0.0, "{err}");
     assert_eq!(err.lines().filter(|line| line.contains(": ")).count(), 3, "init, kernel, verify: {err}");
 }
 
 #[test]
-fn both_layouts_price_alike() {
+fn both_layouts_give_the_same_prices() {
     assert_eq!(checksum("blackscholes 5000 --layout arrays"), checksum("blackscholes 5000 --layout structs"));
 }
 
 #[test]
-fn bad_arguments_end_with_2_and_say_why() {
+fn bad_arguments_end_with_2_and_a_reason() {
     for (line, why) in [
         ("gups", "Usage"),
         ("gups 12Q", "12Q"),
@@ -122,7 +123,7 @@ fn bad_arguments_end_with_2_and_say_why() {
         ("blackscholes 10 --layout heap", "heap"),
         ("game 1M 9x9", "9x9"),
         ("spin", "Usage"),
-        ("gups 100000T", "no memory"),
+        ("gups 100000T", "cannot allocate"),
     ] {
         let (out, err) = run(line, 2);
         assert!(out.is_empty(), "{line}: {out}");

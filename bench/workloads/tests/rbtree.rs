@@ -1,10 +1,10 @@
-//! The one program in C++: cargo does not build it, so the test does.
+//! The C++ program; the test compiles it, since cargo does not.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::process::{Command, Output};
 
-/// Compiles it; its path, or nothing where there is no compiler.
+/// Compiles the program; returns its path, or `None` without a compiler.
 fn compiled() -> Option<String> {
     let program = format!("{}/rbtree", env!("CARGO_TARGET_TMPDIR"));
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/rbtree.cpp");
@@ -26,7 +26,7 @@ fn run(program: &str, arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn it_passes_its_check_repeats_itself_and_refuses_bad_arguments() {
+fn it_passes_its_check_and_rejects_bad_arguments() {
     let Some(program) = compiled() else { return };
     let (first, second) = (run(&program, &["10001"]), run(&program, &["10001"]));
     assert!(first.status.success(), "{first:?}");

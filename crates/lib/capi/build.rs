@@ -1,5 +1,5 @@
-//! Gives the shared library its soname, so that a program finds the version that it was linked with. Before 1.0 each minor
-//! version may break the ABI.
+//! Sets the shared library's soname, so that a program loads the version that it was linked with.
+//! Before 1.0 each minor version may break the ABI.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

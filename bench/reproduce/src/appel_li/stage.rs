@@ -12,7 +12,7 @@ use anyhow::Result;
 use fieldstone_pages::{Error, Mechanism, Memory};
 use fieldstone_stats::median;
 use fieldstone_sys::huge_pages::mode_path;
-use fieldstone_sys::knob::{Restorer, SetKnob};
+use fieldstone_sys::knob::{KnobSetting, Restorer};
 use fieldstone_sys::pagemap;
 use fieldstone_workloads::random::SplitMix64;
 use rustix::mm::{Advice, madvise};
@@ -36,7 +36,7 @@ pub(super) struct Units {
 pub(super) struct Ground {
     pub(super) memory: Memory,
     pub(super) units: Units,
-    _folios: Option<(SetKnob, Restorer)>,
+    _folios: Option<(KnobSetting, Restorer)>,
 }
 
 impl Ground {
@@ -70,7 +70,7 @@ impl Ground {
 }
 
 /// Turns folios of 64 KiB on for memory that asks for them, where this user may. The numbers name the pages that were obtained.
-fn folios_on() -> Option<(SetKnob, Restorer)> {
+fn folios_on() -> Option<(KnobSetting, Restorer)> {
     let restorer = Restorer::start().ok()?;
     let knob = restorer.set(&mode_path(FOLIO.bytes as u64), "madvise").ok()?;
     Some((knob, restorer))

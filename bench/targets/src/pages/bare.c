@@ -1,4 +1,4 @@
-/* The primitives by hand: what a program would write that knows its one region. Kernel headers may be older than the kernel. */
+/* The primitives by hand-written system calls, for one region. Kernel headers may be older than the kernel. */
 
 #include <errno.h>
 #include <fcntl.h>
@@ -28,13 +28,13 @@ struct scan_arg {
 #define SCAN _IOWR('f', 16, struct scan_arg)
 #define WRITTEN 2UL
 
-/* The region under a fault handler. There is one at a time. */
+/* The only region with a fault handler. */
 static struct {
     char *start;
     size_t bytes;
     int uffd;             /* -1: mprotect */
-    long futile;          /* faults that are answered without a change */
-    unsigned char *log;   /* a byte a page, or null */
+    long futile;          /* faults that the handler does not resolve */
+    unsigned char *log;   /* one byte per page, or null */
     struct sigaction before[2];
 } at;
 
@@ -54,7 +54,7 @@ int bare_unprotect(int uffd, char *start, size_t bytes)
     return uffd >= 0 ? write_protect(uffd, start, bytes, 0) : mprotect(start, bytes, PROT_READ | PROT_WRITE);
 }
 
-/* Each page of an order, by a call of its own. */
+/* One call per page. */
 int bare_protect_each(int uffd, char *start, const size_t *order, size_t count)
 {
     for (size_t i = 0; i < count; i++)
@@ -81,11 +81,11 @@ void bare_write_each(char *start, const size_t *order, size_t count)
     for (size_t i = 0; i < count; i++) ((volatile char *)start)[order[i] * PAGE] = 1;
 }
 
-/* Opens a userfaultfd and registers the memory with it. told: 0 a thread, 1 a signal, 2 nobody. */
-int bare_open(int told, char *start, size_t bytes)
+/* Opens a userfaultfd and registers the memory. delivery: 0 to a thread, 1 as a signal, 2 none. */
+int bare_open(int delivery, char *start, size_t bytes)
 {
     int uffd = -1;
-    if (told != 1) {
+    if (delivery != 1) {
         int device = open("/dev/userfaultfd", O_RDWR | O_CLOEXEC);
         if (device >= 0) {
             uffd = ioctl(device, _IO(0xAA, 0), O_CLOEXEC);
@@ -96,7 +96,7 @@ int bare_open(int told, char *start, size_t bytes)
     if (uffd < 0) uffd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | 1);
     if (uffd < 0) return -1;
     static const uint64_t features[3] = { 0, FEATURE_SIGBUS, FEATURE_WP_ASYNC };
-    struct uffdio_api api = { .api = UFFD_API, .features = features[told] | FEATURE_WP_UNPOPULATED };
+    struct uffdio_api api = { .api = UFFD_API, .features = features[delivery] | FEATURE_WP_UNPOPULATED };
     struct uffdio_register memory = { .range = { (uintptr_t)start, bytes }, .mode = UFFDIO_REGISTER_MODE_WP };
     if (ioctl(uffd, UFFDIO_API, &api) || ioctl(uffd, UFFDIO_REGISTER, &memory)) {
         close(uffd);
@@ -121,7 +121,7 @@ static void on_fault(int signal, siginfo_t *info, void *context)
     errno = saved;
 }
 
-/* Has the signals of these faults come here, until bare_hush. */
+/* Installs the handler for the signals of these faults, until bare_unlisten. */
 int bare_listen(int uffd, char *start, size_t bytes, unsigned char *log)
 {
     struct sigaction ours = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER };
@@ -130,12 +130,12 @@ int bare_listen(int uffd, char *start, size_t bytes, unsigned char *log)
     return sigaction(SIGSEGV, &ours, &at.before[0]) || sigaction(SIGBUS, &ours, &at.before[1]);
 }
 
-int bare_hush(void)
+int bare_unlisten(void)
 {
     return sigaction(SIGSEGV, &at.before[0], NULL) || sigaction(SIGBUS, &at.before[1], NULL);
 }
 
-/* One access that faults so often in vain, and once more. */
+/* One access with `futile` unresolved faults and a resolved one. */
 void bare_trap(char *start, long futile)
 {
     __atomic_store_n(&at.futile, futile, __ATOMIC_RELAXED);
@@ -160,7 +160,7 @@ static void *serve(void *argument)
     return NULL;
 }
 
-/* A thread that answers the faults of a userfaultfd, as long as the process lives. */
+/* Starts a thread that handles the faults of a userfaultfd until the process ends. */
 int bare_serve(int uffd)
 {
     pthread_t thread;
@@ -168,7 +168,7 @@ int bare_serve(int uffd)
     return pthread_create(&thread, NULL, serve, (void *)(intptr_t)uffd);
 }
 
-/* The written pages, which are clean then: how many, or -1. */
+/* Counts the written pages and makes them clean; -1 on an error. */
 long bare_dirty(int pagemap, char *start, size_t bytes)
 {
     static struct scan_region found[1024];
@@ -186,7 +186,7 @@ long bare_dirty(int pagemap, char *start, size_t bytes)
     return pages;
 }
 
-/* A second view: mapped, written on each page, unmapped. */
+/* Maps a second view, writes to each page, and unmaps it. */
 int bare_map2(int memory, size_t bytes, const size_t *order, size_t count)
 {
     char *view = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);

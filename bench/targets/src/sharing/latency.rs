@@ -1,12 +1,15 @@
-//! From the first contention to the last loop led away.
+//! Measure the time from the first contention to the last redirected loop.
 //!
 //! ```text
-//!   program   ──┬─ starts ── … ── last thread begins: first contention ── … ─────────────── ends
-//!   repairer  ──┴── starts ── samples ── events, a line each, at so many ms of its own clock ──→ we, at so much of ours
+//!   program   ──┬─ starts ── … ── last thread starts: first contention ── … ─────────────── ends
+//!   repairer  ──┴── starts ── samples ── events, one line each with the repairer's time in ms ──→ read, with our time
 //! ```
-//! As `run --repair` does it: the program is started, and `fieldstone repair --events` beside it; so what the repairer takes to start is
-//! in it, where the threads fight from the beginning. The program tells when its threads begin, by `CLOCK_MONOTONIC`. The events tell
-//! times since the repairer began; a line is read a moment after it was written, so the shortest of these ways tells when it began.
+//! Like `run --repair`: starts the program, and `fieldstone repair --events` in parallel. The start
+//! of the repairer is thus included if the threads contend from the start.
+//!
+//! The program prints the start of its threads in `CLOCK_MONOTONIC`. Events have times since the
+//! start of the repairer. Each line is read some time after it is written, so the smallest
+//! difference gives the start of the repairer.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
@@ -17,47 +20,49 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use fieldstone_launch::Program;
-use fieldstone_launch::launch::{Treatment, Wiring, launch};
+use fieldstone_launch::launch::{Treatment, ChildOptions, launch};
 use fieldstone_repair::Event;
 use fieldstone_stats::Estimate;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::contests::Size;
-use super::repair::complete_at_ms;
-use super::rounds::settle;
-use super::workload::{HANGS, Place, Run, arguments, wait};
+use super::comparisons::WorkSize;
+use super::program_run::{Programs, RUN_TIME_LIMIT, Run, arguments, wait};
+use super::repair_record::complete_at_ms;
+use super::rounds::run_rounds;
 use crate::cell::Cell;
 use crate::goals::Goal;
 
-/// A program whose threads fight in one loop from their beginning to their end: no access comes late that has to be led away.
-pub(super) struct Part {
+/// A program whose threads contend in one loop from start to end, so that no late access needs a
+/// redirection.
+pub(super) struct LatencyCase {
     name: &'static str,
     program: &'static str,
-    words: &'static str,
-    size: Size,
+    arguments: &'static str,
+    size: WorkSize,
 }
 
-const ITERATIONS: Size = Size { option: "--iterations", number: 200_000_000 };
+const ITERATIONS: WorkSize = WorkSize { option: "--iterations", number: 200_000_000 };
 
-pub(super) const PARTS: [Part; 3] = [
-    Part { name: "counters -O0", program: "sharing/counters-O0", words: "--pin", size: ITERATIONS },
-    Part { name: "counters -O2", program: "sharing/counters-O2", words: "--pin", size: ITERATIONS },
-    // Its threads begin when the repairer has been there for a while.
-    Part {
+pub(super) const CASES: [LatencyCase; 3] = [
+    LatencyCase { name: "counters -O0", program: "sharing/counters-O0", words: "--pin", size: ITERATIONS },
+    LatencyCase { name: "counters -O2", program: "sharing/counters-O2", words: "--pin", size: ITERATIONS },
+    // Its threads start some time after the repairer.
+    LatencyCase {
         name: "linear_regression -O0",
         program: "sharing/linear_regression-O0",
         words: "--pin --shift 16",
-        size: Size { option: "--points", number: 100_000_000 },
+        size: WorkSize { option: "--points", number: 100_000_000 },
     },
 ];
 
-impl Part {
-    pub(super) fn measure(&self, place: &Place, goal: Goal, limit: Duration) -> anyhow::Result<Cell> {
-        if let Some(why) = place.lacks(self.program) {
-            return Ok(Cell::skipped_part(goal, self.name, &why));
+impl LatencyCase {
+    pub(super) fn measure(&self, programs: &Programs, goal: Goal, limit: Duration) -> anyhow::Result<Cell> {
+        if let Some(why) = programs.missing_reason(self.program) {
+            return Ok(Cell::skipped_case(goal, self.name, &why));
         }
-        let once = |_| self.once(place).map(Some);
-        let values = settle(goal.limit, limit, once).with_context(|| format!("{} {}", goal.name, self.name))?;
+        let measure_round = |_| self.measure_round(programs).map(Some);
+        let values =
+            run_rounds(goal.limit, limit, measure_round).with_context(|| format!("{} {}", goal.name, self.name))?;
         let worst = values.iter().copied().fold(0.0, f64::max);
         let note = format!("the median; the worst was {worst:.0}");
         let mut cell = Cell::measured(goal, self.name, Estimate::of_median(&values), &note);
@@ -65,53 +70,53 @@ impl Part {
         Ok(cell)
     }
 
-    /// Milliseconds; endless where nothing was repaired.
-    fn once(&self, place: &Place) -> anyhow::Result<f64> {
-        let command: Vec<OsString> = std::iter::once(place.path(self.program).into_os_string())
-            .chain(arguments(self.words, self.size).into_iter().map(OsString::from))
+    /// The time in milliseconds; infinite without a repair.
+    fn measure_round(&self, programs: &Programs) -> anyhow::Result<f64> {
+        let command: Vec<OsString> = std::iter::measure_round(programs.path(self.program).into_os_string())
+            .chain(arguments(self.arguments, self.size).into_iter().map(OsString::from))
             .collect();
         let (output, errors) = (tempfile::tempfile()?, tempfile::tempfile()?);
         let (stdout, stderr) = (output.try_clone()?.into(), errors.try_clone()?.into());
-        let wiring = Wiring { stdin: Stdio::null(), stdout, stderr, own_group: true, keeps_closed: false };
+        let wiring = ChildOptions { stdin: Stdio::null(), stdout, stderr, own_group: true, keeps_closed: false };
         let since = Instant::now();
         let mut program = launch(&Program::find(&command)?, &Treatment::Traceable, wiring)?.child;
         let pid = program.id();
-        let mut repairer = Command::new(place.path("fieldstone"))
+        let mut repairer = Command::new(programs.path("fieldstone"))
             .args(["attach", "--events", "--repair", &pid.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .process_group(0)
             .spawn()?;
         let lines = repairer.stdout.take().context("it was piped")?;
-        let listener = spawn(move || hear(lines));
-        let status = wait(&mut program, HANGS)?;
+        let reader = spawn(move || read_events(lines));
+        let status = wait(&mut program, RUN_TIME_LIMIT)?;
         let run = Run::read(status, since.elapsed().as_secs_f64(), output, errors)?;
-        wait(&mut repairer, HANGS)?;
-        // It ends with the repairer, which holds the other end.
-        let heard = listener.join().unwrap_or_default();
+        wait(&mut repairer, RUN_TIME_LIMIT)?;
+        // Terminates: the repairer has ended, which closed the other end.
+        let events = reader.join().unwrap_or_default();
         let run = run.successful(self.program)?;
-        let began_s = run.began_s.context("it does not tell when its threads began")?;
-        Ok(milliseconds(&heard, pid, began_s, run.threads_s()))
+        let began_s = run.began_s.context("the program does not print the start of its threads")?;
+        Ok(milliseconds(&events, pid, began_s, run.threads_s()))
     }
 }
 
-/// An event, and when it was heard of, in seconds.
-type Heard = (f64, Event);
+/// The time when an event was read, in seconds, and the event.
+type TimedEvent = (f64, Event);
 
-fn hear(lines: ChildStdout) -> Vec<Heard> {
+fn read_events(lines: ChildStdout) -> Vec<TimedEvent> {
     let lines = BufReader::new(lines).lines().map_while(Result::ok).map(|line| (now_s(), line));
     lines.filter_map(|(at_s, line)| Some((at_s, serde_json::from_str(&line).ok()?))).collect()
 }
 
-/// `CLOCK_MONOTONIC`.
+/// `CLOCK_MONOTONIC` in seconds.
 fn now_s() -> f64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as f64 + now.tv_nsec as f64 * 1e-9
 }
 
-fn milliseconds(heard: &[Heard], first_thread: u32, began_s: f64, threads_s: f64) -> f64 {
-    let repairer_began_s = heard.iter().map(|(at_s, event)| at_s - event.at_ms * 1e-3).min_by(f64::total_cmp);
-    let events: Vec<Event> = heard.iter().map(|(_, event)| event.clone()).collect();
+fn milliseconds(timed: &[TimedEvent], first_thread: u32, began_s: f64, threads_s: f64) -> f64 {
+    let repairer_began_s = timed.iter().map(|(at_s, event)| at_s - event.at_ms * 1e-3).min_by(f64::total_cmp);
+    let events: Vec<Event> = timed.iter().map(|(_, event)| event.clone()).collect();
     match (repairer_began_s, complete_at_ms(&events, first_thread, threads_s)) {
         (Some(repairer_began_s), Some(complete_ms)) => (repairer_began_s - began_s) * 1e3 + complete_ms,
         _ => f64::INFINITY,
@@ -120,28 +125,28 @@ fn milliseconds(heard: &[Heard], first_thread: u32, began_s: f64, threads_s: f64
 
 #[cfg(test)]
 mod tests {
-    use super::super::contests::tests::check_words;
+    use super::super::comparisons::tests::check_options;
     use super::*;
     use fieldstone_repair::Happened;
 
     #[test]
-    fn the_programs_know_their_words() {
-        PARTS.iter().for_each(|part| check_words(part.program, &[part.words, part.size.option]));
+    fn programs_know_their_options() {
+        CASES.iter().for_each(|case| check_options(case.program, &[case.arguments, case.size.option]));
     }
 
     #[test]
-    fn both_clocks_are_brought_together() {
+    fn both_clocks_are_aligned() {
         let moved = Happened::Moved { page: 0x7000, views: 1, lines: vec![0x7000] };
         let led = Happened::Led { ip: 1, thread: 8 };
-        // The repairer began at 100.005; the first line was 3 ms on its way, the others took no time.
-        let heard = [
+        // The repairer started at 100.005. The first line was read after 3 ms, the others at once.
+        let events = [
             (100.038, Event { at_ms: 30.0, what: moved }),
             (100.037, Event { at_ms: 32.0, what: led }),
             (100.305, Event { at_ms: 300.0, what: Happened::Led { ip: 2, thread: 7 } }),
         ];
-        let found = milliseconds(&heard, 7, 100.0, 1.0);
+        let found = milliseconds(&events, 7, 100.0, 1.0);
         assert!((found - 37.0).abs() < 1e-6, "{found}");
-        assert_eq!(milliseconds(&heard[1..], 7, 100.0, 1.0), f64::INFINITY, "nothing was moved");
+        assert_eq!(milliseconds(&events[1..], 7, 100.0, 1.0), f64::INFINITY, "nothing was moved");
         assert_eq!(milliseconds(&[], 7, 100.0, 1.0), f64::INFINITY);
     }
 }

@@ -1,6 +1,8 @@
-//! Objects side by side (`bench/workloads/src/sharing/objects.cpp`): a table of how long each kind takes under `run --repair` and without.
+//! Adjacent objects (`bench/workloads/src/sharing/objects.cpp`): a table of run times with and
+//! without `run --repair`.
 //!
-//! No goal asks for these programs to get faster. They must not get slower: where a repair does not pay it has to end soon.
+//! These programs have no speed goal, but they must not get slower: a repair without a gain must
+//! end soon.
 
 use std::collections::BTreeSet;
 
@@ -8,16 +10,16 @@ use anyhow::{Context, ensure};
 use fieldstone_repair::{Happened, RepairStats};
 use fieldstone_stats::{median, order};
 
-use super::contests::Size;
-use super::workload::{Place, Run, sized};
+use super::comparisons::WorkSize;
+use super::program_run::{Programs, Run, find_size};
 
-/// What `--only` has to say for the table.
+/// The value of `--only` for the table.
 pub(super) const NAME: &str = "objects";
 
-/// Alternating pairs of runs a row.
+/// Alternating pairs of runs per row.
 const PAIRS: usize = 5;
-/// What a run without the repair takes at least.
-const WANTED_S: f64 = 2.0;
+/// Target seconds of a plain run.
+const TARGET_RUN_S: f64 = 2.0;
 
 const PROGRAMS: [&str; 4] =
     ["sharing/objects-cxx-O0", "sharing/objects-cxx-O2", "sharing/objects-clang-O0", "sharing/objects-clang-O2"];
@@ -31,28 +33,29 @@ const KINDS: [&str; 7] = [
     "--kind swaps --iterations",
 ];
 
-/// Prints a row for each kind, compiler and level whose name has all words of `rows` in it.
-pub(super) fn print(place: &Place, rows: &str) -> anyhow::Result<()> {
+/// Prints a row per program and kind whose name contains all words of `rows`.
+pub(super) fn print(programs: &Programs, rows: &str) -> anyhow::Result<()> {
     println!(
-        "program, kind: seconds without, seconds under `run --repair`, their ratio (medians of {PAIRS} pairs), what became of it"
+        "program, kind: seconds without, seconds under `run --repair`, their ratio (medians of {PAIRS} pairs), final state"
     );
     for program in PROGRAMS {
-        if let Some(why) = place.lacks(program) {
+        if let Some(why) = programs.missing_reason(program) {
             println!("{program}: SKIP {why}");
             continue;
         }
         let is_wanted =
             |option: &&str| rows.split_whitespace().all(|word| format!("{program} {option}").contains(word));
         for option in KINDS.into_iter().filter(is_wanted) {
-            print_row(place, program, option)?;
+            print_row(programs, program, option)?;
         }
     }
     Ok(())
 }
 
-fn print_row(place: &Place, program: &str, option: &'static str) -> anyhow::Result<()> {
-    let size =
-        sized(Size { option, number: 10_000_000 }, WANTED_S, |size| Ok(place.plain(program, "", size)?.threads_s()))?;
+fn print_row(programs: &Programs, program: &str, option: &'static str) -> anyhow::Result<()> {
+    let size = find_size(WorkSize { option, number: 10_000_000 }, TARGET_RUN_S, |size| {
+        Ok(programs.plain(program, "", size)?.threads_s())
+    })?;
     let (mut plain, mut repaired, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     let (mut outputs, mut ends) = (BTreeSet::new(), BTreeSet::new());
     let mut take = |run: &Run| {
@@ -63,8 +66,8 @@ fn print_row(place: &Place, program: &str, option: &'static str) -> anyhow::Resu
         let (mut without, mut with) = (None, None);
         for side in order(2, pair) {
             match side {
-                0 => without = Some(place.plain(program, "", size)?),
-                _ => with = Some(place.repaired(program, "", size)?),
+                0 => without = Some(programs.plain(program, "", size)?),
+                _ => with = Some(programs.repaired(program, "", size)?),
             }
         }
         let (without, with) = without.zip(with).context("both sides run in each pair")?;
@@ -82,7 +85,7 @@ fn print_row(place: &Place, program: &str, option: &'static str) -> anyhow::Resu
     Ok(())
 }
 
-/// What became of the repair of a run, in words without numbers.
+/// The final state of a repair, without numbers.
 fn end(stats: &RepairStats) -> String {
     let last = stats.events.iter().rev().find_map(|event| match &event.what {
         Happened::Moved { .. } => Some("moved, stays".to_owned()),

@@ -1,4 +1,4 @@
-//! Lua and SQLite with stacks of blocks against plain ones, by each linker that is there.
+//! Lua and SQLite with stacks of blocks against contiguous ones, with each installed linker.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use fieldstone_stats::FEWEST_FOR_INTERVAL;
 
 use crate::cell::Cell;
 use crate::goals::Goal;
-use crate::stacks::{duel_of_builds, pairs};
+use crate::stacks::{compare_builds, pairs};
 
-/// Layouts that the pairs go through: link order alone moves a program by some percent.
+/// Number of code layouts: link order alone changes the time by some percent.
 const LAYOUTS: usize = 6;
 
-/// Processor time of whole runs, alternately.
+/// Compares the CPU time of whole runs.
 pub(crate) fn measure(builds: &Builds, goal: &Goal, limit: Duration, show: &mut dyn FnMut(Cell)) -> anyhow::Result<()> {
     for program in [LUA, SQLITE] {
         for linker in LINKERS {
@@ -21,7 +21,7 @@ pub(crate) fn measure(builds: &Builds, goal: &Goal, limit: Duration, show: &mut 
                 show(Cell::skipped(goal.clone(), &format!("{}: there is no linker {linker}", program.name)));
                 continue;
             }
-            match hold(builds, goal, &program, linker, limit) {
+            match measure_with(builds, goal, &program, linker, limit) {
                 Err(error) if error.is::<Missing>() => {
                     show(Cell::skipped(goal.clone(), &error.to_string()));
                     break;
@@ -33,13 +33,19 @@ pub(crate) fn measure(builds: &Builds, goal: &Goal, limit: Duration, show: &mut 
     Ok(())
 }
 
-fn hold(builds: &Builds, goal: &Goal, program: &Program, linker: &str, limit: Duration) -> anyhow::Result<Cell> {
-    let made = pairs(builds, program, linker, LAYOUTS)?;
-    let expected = builds.run(program, &made[0].1, true)?.printed;
-    let told = (format!("{} by {linker}", program.name), "whole runs, 6 layouts each");
-    duel_of_builds(&made, FEWEST_FOR_INTERVAL, goal.clone(), (&told.0, told.1), limit, |file| {
-        let ran = builds.run(program, file, true)?;
-        anyhow::ensure!(ran.printed == expected, "it printed something else than with a plain stack");
-        Ok(ran.seconds)
+fn measure_with(
+    builds: &Builds,
+    goal: &Goal,
+    program: &Program,
+    linker: &str,
+    limit: Duration,
+) -> anyhow::Result<Cell> {
+    let builds_by_layout = pairs(builds, program, linker, LAYOUTS)?;
+    let expected = builds.run(program, &builds_by_layout[0].1, true)?.printed;
+    let label = (format!("{} by {linker}", program.name), "whole runs, 6 layouts each");
+    compare_builds(&builds_by_layout, FEWEST_FOR_INTERVAL, goal.clone(), (&label.0, label.1), limit, |file| {
+        let run = builds.run(program, file, true)?;
+        anyhow::ensure!(run.printed == expected, "it printed something else than with a plain stack");
+        Ok(run.seconds)
     })
 }

@@ -1,5 +1,5 @@
-//! Black-Scholes prices of N European options, in the two layouts that are compared: an array of structs, and the arrays of
-//! PARSEC's published program, one a field.
+//! Prices N European options by Black-Scholes, in the two compared layouts: one array of structs,
+//! or one array per field as in PARSEC's program.
 
 use clap::{Parser, ValueEnum};
 use fieldstone_workloads::{
@@ -11,30 +11,30 @@ use fieldstone_workloads::{
 };
 use std::{hint::black_box, process::ExitCode};
 
-/// Prices options.
+/// Price options.
 #[derive(Parser)]
 #[command(name = "blackscholes", version)]
 struct Arguments {
-    /// Number of options; rounded up to an even number.
+    /// Number of options, rounded up to an even number.
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     n: u32,
-    /// How often all are priced.
+    /// Number of times that all options are priced.
     #[arg(default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     passes: u32,
-    /// How the options lie in memory.
+    /// Layout of the options in memory.
     #[arg(long, value_enum, default_value_t = Layout::Arrays)]
     layout: Layout,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Layout {
-    /// An array for each field.
+    /// One array per field.
     Arrays,
     /// One array of structs.
     Structs,
 }
 
-/// Prices all, `passes` times, from either layout.
+/// Prices all options `passes` times, from either layout.
 fn price_all(arguments: &Arguments, n: usize) -> Result<Vec<f32>, Error> {
     let mut prices = fill(n, |_| 0.0_f32)?;
     match arguments.layout {
@@ -48,8 +48,8 @@ fn price_all(arguments: &Arguments, n: usize) -> Result<Vec<f32>, Error> {
         }
         Layout::Arrays => {
             let options = timed("init", || {
-                let numbers = |of: fn(Contract) -> f32| fill_from(n, contracts(n).map(of));
-                Arrays::try_new(numbers, |of| fill_from(n, contracts(n).map(of)))
+                let floats = |of: fn(Contract) -> f32| fill_from(n, contracts(n).map(of));
+                Arrays::try_new(floats, |of| fill_from(n, contracts(n).map(of)))
             })?;
             timed("kernel", || {
                 for _ in 0..arguments.passes {

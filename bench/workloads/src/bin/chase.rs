@@ -1,8 +1,9 @@
-//! Pointer chase: each read's address is the last read's value, over one cycle through all cache lines in random order.
-//! Nothing overlaps: a step costs a cache miss and, on small pages, the walk before it.
+//! Pointer chase over one cycle through all cache lines in random order: each read's address is the
+//! value of the previous read. Reads never overlap, so a step costs a cache miss plus, on small
+//! pages, a page walk.
 //!
-//! Sattolo's shuffle makes a permutation that is one single cycle, so that a lap visits each line once: after a lap the walk
-//! must be back where it began, and the sum of the indices it saw is known.
+//! Sattolo's shuffle makes a permutation with a single cycle, so a lap visits each line once. After
+//! a lap the chase is back at its start, and the sum of the visited indices is known.
 
 use clap::Parser;
 use fieldstone_workloads::{
@@ -15,11 +16,11 @@ use fieldstone_workloads::{
 };
 use std::{hint::black_box, process::ExitCode};
 
-/// Follows a random cycle of pointers, a cache line each.
+/// Follow a random cycle of pointers, one per cache line.
 #[derive(Parser)]
 #[command(name = "chase", version)]
 struct Arguments {
-    /// Bytes of the array, for example 1G.
+    /// Size of the array in bytes, for example 1G.
     #[arg(value_parser = size::parse)]
     size: usize,
     /// Number of steps.
@@ -27,7 +28,7 @@ struct Arguments {
     steps: u64,
 }
 
-/// A cache line; the first word is the index of the next one.
+/// A cache line; its first word is the index of the next line.
 type Line = [usize; 8];
 
 const SEED: u64 = 0x0063_6861_7365;
@@ -53,23 +54,24 @@ fn cycle(lines: usize) -> Result<Vec<Line>, Error> {
     Ok(array)
 }
 
-/// Walks `steps`, lap by lap from line 0, and checks each lap. Returns the sum of the indices seen.
+/// Walks `steps`, lap by lap from line 0, and checks each lap. Returns the sum of the visited
+/// indices.
 fn laps(array: &[Line], steps: u64) -> Result<u64, Error> {
     let lap = array.len() as u64;
     let lap_sum = lap * (lap - 1) / 2;
     let mut total = 0_u64;
     for _ in 0..steps / lap {
-        expect_equal("place and sum after a lap", &walk(array, lap), &(0, lap_sum))?;
+        expect_equal("index and sum after a lap", &walk(array, lap), &(0, lap_sum))?;
         total = total.wrapping_add(lap_sum);
     }
     let (end, sum) = walk(array, steps % lap);
     if end == 0 && !steps.is_multiple_of(lap) {
-        return Err(Error::wrong("the walk came back before the lap was over"));
+        return Err(Error::wrong("the walk returned to its start before the end of the lap"));
     }
     Ok(total.wrapping_add(sum).wrapping_add(end as u64))
 }
 
-/// The kernel: where the walk ends, and the sum of the indices on the way.
+/// The kernel: returns the last index, and the sum of the visited indices.
 #[inline(never)]
 fn walk(array: &[Line], steps: u64) -> (usize, u64) {
     let (mut at, mut sum) = (0, 0_u64);

@@ -1,9 +1,10 @@
-//! Game search: Connect Four solved by alpha-beta with a transposition table, which is what a chess program does with most of
-//! its memory: one read and one write a position, at a random place of a big table.
+//! Game search: solves Connect Four by alpha-beta search with a transposition table, the main
+//! memory use of a chess program. Each position costs one read and one write at a random index of a
+//! large table.
 //!
-//! The value of each board is known: all but 7x5 were also solved without a table, the tests check smaller ones against plain
-//! minimax, and the search must find it. The table's size changes how much is searched twice, never the value: compare times
-//! at the same SIZE only.
+//! The value of each board is known, and the search must find it. All boards but 7x5 were also
+//! solved without a table, and tests check smaller ones against plain minimax. The size of the
+//! table changes only how much is searched twice: compare times at one SIZE.
 
 use clap::{Parser, ValueEnum};
 use fieldstone_workloads::{
@@ -15,19 +16,19 @@ use fieldstone_workloads::{
 };
 use std::process::ExitCode;
 
-/// Solves Connect Four.
+/// Solve Connect Four.
 #[derive(Parser)]
 #[command(name = "game", version)]
 struct Arguments {
-    /// Bytes of the transposition table, for example 1G.
+    /// Size of the transposition table in bytes, for example 1G.
     #[arg(value_parser = size::parse)]
     size: usize,
-    /// Columns by rows.
+    /// Board size: columns by rows.
     #[arg(value_enum, default_value_t = Size::B6x5)]
     board: Size,
 }
 
-/// The boards that are solved in seconds, the last in a quarter of a minute.
+/// The boards that are solved in seconds (7x5: a quarter of a minute).
 #[derive(Clone, Copy, ValueEnum)]
 enum Size {
     #[value(name = "5x4")]
@@ -53,7 +54,8 @@ fn run(arguments: &Arguments) -> Result<u64, Error> {
     }
 }
 
-/// Solves the board of W columns and H rows. The checksum is the number of positions, which depends on the table's size.
+/// Solves a board of W columns and H rows. The checksum is the number of positions, which depends
+/// on the size of the table.
 fn solve<const W: u32, const H: u32>(table: Table, expected: Outcome) -> Result<u64, Error> {
     let mut search = Search::<W, H>::new(table);
     let outcome = timed("kernel", || search.solve());

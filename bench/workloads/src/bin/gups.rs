@@ -1,4 +1,5 @@
-//! Random access (HPC Challenge): read, xor, write 8 bytes at a random place of a big table, one thread. A TLB miss an update.
+//! Random access (HPC Challenge): one thread reads, xors and writes 8 bytes at random indices of a
+//! large table. Each update costs a TLB miss.
 
 use clap::Parser;
 use fieldstone_workloads::{
@@ -11,11 +12,11 @@ use fieldstone_workloads::{
 };
 use std::{hint::black_box, process::ExitCode};
 
-/// Updates a table at random, read-xor-write.
+/// Update a table at random indices: read, xor, write.
 #[derive(Parser)]
 #[command(name = "gups", version)]
 struct Arguments {
-    /// Bytes of the table, for example 2G.
+    /// Size of the table in bytes, for example 2G.
     #[arg(value_parser = size::parse)]
     size: usize,
     /// Number of updates.
@@ -29,7 +30,8 @@ fn run(arguments: &Arguments) -> Result<u64, Error> {
         return Err(Error::Argument { what: "SIZE is less than one 8-byte word".into() });
     }
     let mut table = timed("init", || fill(words, |i| i as u64))?;
-    // The slice, not the vector: its address and length are in registers, and an update is one access to memory.
+    // Pass the slice, not the vector: its address and length stay in registers, so an update is one
+    // memory access.
     let written = timed("kernel", || update(black_box(&mut table[..]), words, arguments.updates, SEED));
     timed("verify", || {
         expect_equal("the xor of the table", &table.iter().fold(0, |xor, v| xor ^ v), &(first_xor(words) ^ written))?;
@@ -37,7 +39,7 @@ fn run(arguments: &Arguments) -> Result<u64, Error> {
     })
 }
 
-/// A checksum that sees where a value stands.
+/// A checksum that depends on the position of each value.
 fn weighted_sum(table: &[u64]) -> u64 {
     table.iter().zip((1_u64..).step_by(2)).fold(0, |sum, (v, weight)| sum.wrapping_add(v.wrapping_mul(weight)))
 }

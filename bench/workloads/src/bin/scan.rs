@@ -1,7 +1,7 @@
-//! Sums 64-bit words in order, all of them or one every `--stride` bytes. In order a page walk is shared by 512 words; with
-//! a stride of a page each word pays its own.
+//! Sums 64-bit words in order: all of them, or one every `--stride` bytes. In order, 512 words
+//! share a page walk; with a stride of a page, each word needs its own.
 //!
-//! Word i holds i, so that the sum of a pass is known in closed form.
+//! Word i holds i, so the sum of a pass is known in closed form.
 
 use clap::Parser;
 use fieldstone_workloads::{
@@ -13,17 +13,17 @@ use fieldstone_workloads::{
 };
 use std::{hint::black_box, process::ExitCode};
 
-/// Sums an array, in order or with a stride.
+/// Sum an array, in order or with a stride.
 #[derive(Parser)]
 #[command(name = "scan", version)]
 struct Arguments {
-    /// Bytes of the array, for example 1G.
+    /// Size of the array in bytes, for example 1G.
     #[arg(value_parser = size::parse)]
     size: usize,
-    /// How often the array is gone through; by default so often that 128 Mi cache lines are read.
+    /// Number of passes over the array; by default, enough to read 128 Mi cache lines.
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     passes: Option<u64>,
-    /// Reads one word every BYTES, a multiple of 8.
+    /// Read one word every BYTES, a multiple of 8.
     #[arg(long, value_name = "BYTES", default_value = "8", value_parser = size::parse)]
     stride: usize,
 }
@@ -49,7 +49,7 @@ fn run(arguments: &Arguments) -> Result<u64, Error> {
     Ok(total)
 }
 
-/// One pass. The plain loop is kept apart, so that it is compiled to vector code.
+/// One pass. The sequential loop is separate, so that it is compiled to vector code.
 #[inline(never)]
 fn sum(array: &[u64], step: usize) -> u64 {
     if step == 1 {
@@ -60,7 +60,7 @@ fn sum(array: &[u64], step: usize) -> u64 {
 }
 
 /// 0 + step + 2 step + …, below `words`, modulo 2^64.
-#[expect(clippy::cast_possible_truncation, reason = "modulo 2^64 is meant")]
+#[expect(clippy::cast_possible_truncation, reason = "the sum is modulo 2^64")]
 fn series(words: usize, step: usize) -> u64 {
     let count = words.div_ceil(step) as u128;
     (count * (count - 1) / 2 * step as u128) as u64

@@ -1,7 +1,9 @@
-//! CPU-bound, next to no memory: what gains nothing from any page kind, and shows what a mend costs those who need none.
+//! A CPU-bound program with almost no memory. It gains nothing from any page size, and shows the
+//! overhead of a remedy for programs that do not need one.
 //!
-//! N steps of Lehmer's generator, x becomes a x modulo the prime 2^61 - 1, each waiting for the last. (An affine step modulo
-//! 2^64 would not do: LLVM composes several into one.) The result is checked by a^N, which takes log2 N multiplications.
+//! N steps of Lehmer's generator (x becomes a x modulo the prime 2^61 - 1), each dependent on the
+//! previous one. LLVM would combine several affine steps modulo 2^64 into one. The result is
+//! checked by a^N, which takes log2 N multiplications.
 
 use clap::Parser;
 use fieldstone_workloads::{
@@ -11,7 +13,7 @@ use fieldstone_workloads::{
 };
 use std::{hint::black_box, process::ExitCode};
 
-/// Multiplies, N times.
+/// Multiply N times.
 #[derive(Parser)]
 #[command(name = "spin", version)]
 struct Arguments {
@@ -22,10 +24,11 @@ struct Arguments {
 
 /// A Mersenne prime.
 const MODULUS: u64 = (1 << 61) - 1;
-/// Any number that is not of small order does.
+/// Any number of large order would do.
 const MULTIPLIER: u64 = 437_799_614_237_992_725;
 
-/// The product modulo 2^61 - 1: 2^61 is 1 there, so the upper bits are added to the lower ones. Both below the modulus.
+/// The product modulo 2^61 - 1. There 2^61 equals 1, so the upper bits are added to the lower ones.
+/// Both factors are below the modulus.
 #[expect(clippy::cast_possible_truncation, reason = "the product is below 2^122, both parts fit")]
 const fn multiply(a: u64, b: u64) -> u64 {
     let product = a as u128 * b as u128;
@@ -33,7 +36,7 @@ const fn multiply(a: u64, b: u64) -> u64 {
     if sum >= MODULUS { sum - MODULUS } else { sum }
 }
 
-/// a^n: square and multiply.
+/// a^n by squaring and multiplying.
 fn power(mut a: u64, mut n: u64) -> u64 {
     let mut result = 1;
     while n > 0 {

@@ -1,4 +1,5 @@
-//! A Connect Four position in two words: W columns of H cells, one bit a cell and one bit of margin above each column.
+//! A Connect Four position in two words: W columns of H cells, one bit per cell and a margin bit
+//! above each column.
 //!
 //! ```text
 //! H = 4, bit numbers:      4  9 14 …   margin, always 0
@@ -7,8 +8,9 @@
 //!                          1  6 11 …
 //!                          0  5 10 …   bottom row
 //! ```
-//! A stone falls into a column by an addition: `taken + bottom bit` carries through the taken cells of the column into the
-//! first free one. Four in a row are found with two shifts a direction; the margin keeps columns from running together.
+//! An addition drops a stone into a column: `taken + bottom bit` carries through the column's taken
+//! cells into the first free one. Two shifts per direction find four in a row; the margin separates
+//! the columns.
 
 /// A position, seen by the player to move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,10 +44,11 @@ impl<const W: u32, const H: u32> Board<W, H> {
         Self { mine: 0, taken: 0 }
     }
 
-    /// A number for this position that no other one has, below 2^56.
+    /// A unique number of this position, below 2^56.
     #[must_use]
     pub const fn key(self) -> u64 {
-        // Per column: the carry of `taken + BOTTOM` marks its height, the bits below say whose the stones are.
+        // Per column: the carry of `taken + BOTTOM` marks the height, the bits below it mark the
+        // player's stones.
         self.taken + Self::BOTTOM + self.mine
     }
 
@@ -55,7 +58,7 @@ impl<const W: u32, const H: u32> Board<W, H> {
         self.taken == Self::CELLS
     }
 
-    /// The cells in which a stone can come to lie, one a column that is not full.
+    /// The cells that a stone can reach, one per column that is not full.
     #[must_use]
     pub const fn moves(self) -> u64 {
         (self.taken + Self::BOTTOM) & Self::CELLS
@@ -73,20 +76,21 @@ impl<const W: u32, const H: u32> Board<W, H> {
         Self { mine: self.mine ^ self.taken, taken: self.taken | cell }
     }
 
-    /// The free cells that would complete four for the player to move.
+    /// The free cells that complete four for the player to move.
     #[must_use]
     pub const fn winning_cells(self) -> u64 {
         self.completing(self.mine)
     }
 
-    /// The free cells that would complete four for the other player.
+    /// The free cells that complete four for the other player.
     #[must_use]
     pub const fn threatened_cells(self) -> u64 {
         self.completing(self.mine ^ self.taken)
     }
 
     const fn completing(self, stones: u64) -> u64 {
-        // Upwards: three below. Other directions: three of the four cells of a line, whichever is missing.
+        // Upwards: three below. Other directions: three of the four cells of a line, with any one
+        // missing.
         let mut cells = (stones << 1) & (stones << 2) & (stones << 3);
         let directions = [Self::COLUMN, Self::COLUMN - 1, Self::COLUMN + 1];
         let mut i = 0;
@@ -110,7 +114,7 @@ mod tests {
 
     type Small = Board<5, 4>;
 
-    /// Whether `stones` hold four in a row, cell by cell.
+    /// Whether `stones` have four in a row, tested cell by cell.
     fn four(stones: u64) -> bool {
         let has = |x: i32, y: i32| (0..5).contains(&x) && (0..4).contains(&y) && stones >> (x * 5 + y) & 1 == 1;
         (0..5).any(|x| {

@@ -1,7 +1,8 @@
-//! Alpha-beta (negamax form) to the end of the game, with a transposition table.
+//! Alpha-beta in negamax form to the end of the game, with a transposition table.
 //!
-//! Before it looks at moves the search settles what the board shows: a winning cell within reach wins, two threats of the
-//! other lose, one must be answered, and no move may open the cell above it to a threat. Moves are tried from the middle.
+//! Before it tries moves, the search evaluates the board. A reachable winning cell wins. Two
+//! threats of the other player lose; one must be answered. A move below a threat is excluded. Moves
+//! are tried from the middle column outwards.
 
 use std::marker::PhantomData;
 use std::ops::IndexMut;
@@ -13,22 +14,22 @@ use super::{Board, Bounds, Table};
 pub enum Outcome {
     /// The player to move loses.
     Loss,
-    /// Nobody gets four.
+    /// No player gets four.
     Draw,
     /// The player to move wins.
     Win,
 }
 
-/// A key has 56 bits.
+/// The bits of a key.
 const KEY_MASK: u64 = (1 << 56) - 1;
 
-/// How the search calls itself: on the stack as it is, or on one that is asked for at each call.
+/// How the search calls itself: directly, or through a function that may grow the stack.
 pub trait Calls {
     /// Calls `f`.
     fn call<R>(f: impl FnOnce() -> R) -> R;
 }
 
-/// On the stack as it is.
+/// Direct calls.
 #[derive(Debug)]
 pub struct Plain;
 
@@ -39,25 +40,25 @@ impl Calls for Plain {
     }
 }
 
-/// A search of the board of W columns and H rows, and what it remembers.
+/// A search of a board with W columns and H rows.
 #[derive(Debug)]
 pub struct Search<const W: u32, const H: u32, E = Vec<u64>, C = Plain> {
     table: Table<E>,
-    /// Stands above a position's number in its key, so that a solved game's entries are not the next one's.
+    /// Added above a position's bits in its key, so that entries of earlier games do not match.
     game: u64,
     positions: u64,
     calls: PhantomData<C>,
 }
 
 impl<const W: u32, const H: u32, E: IndexMut<usize, Output = u64>, C: Calls> Search<W, H, E, C> {
-    /// A search that uses `table`, an empty one.
+    /// Creates a search that uses `table`, which is empty.
     pub const fn new(table: Table<E>) -> Self {
         Self { table, game: 0, positions: 0, calls: PhantomData }
     }
 
-    /// Begins anew, as with an empty table, at no cost: what the last game left is written over in time. After 2^14 games on the
-    /// largest board the first one's entries would come back to life.
-    pub const fn begin(&mut self) {
+    /// Starts a new game without clearing the table: old entries do not match and are overwritten.
+    /// On the largest board old entries match again after 2^14 games.
+    pub const fn start_game(&mut self) {
         self.game += 1 << (W * (H + 1));
     }
 
@@ -70,13 +71,13 @@ impl<const W: u32, const H: u32, E: IndexMut<usize, Output = u64>, C: Calls> Sea
         }
     }
 
-    /// Positions looked at so far: the same for tables of the same size.
+    /// Positions visited so far: equal for tables of equal size.
     #[must_use]
     pub const fn positions(&self) -> u64 {
         self.positions
     }
 
-    /// The value of `board` where it lies within `window`, otherwise a bound on it from that side (fail-soft).
+    /// The value of `board` if it is within `window`, else a bound on it (fail-soft).
     fn value(&mut self, board: Board<W, H>, window: Bounds) -> i8 {
         self.positions += 1;
         let moves = match candidates(board) {
@@ -90,18 +91,18 @@ impl<const W: u32, const H: u32, E: IndexMut<usize, Output = u64>, C: Calls> Sea
             return if known.low >= window.high { known.low } else { known.high };
         }
         let best = self.best(board, moves, window);
-        let learnt = if best >= window.high {
+        let bounds = if best >= window.high {
             Bounds { low: best, high: known.high }
         } else if best <= window.low {
             Bounds { low: known.low, high: best }
         } else {
             Bounds { low: best, high: best }
         };
-        self.table.put(key, learnt);
+        self.table.put(key, bounds);
         best
     }
 
-    /// The best value among `moves`; stops at the first that reaches the window's end.
+    /// The best value among `moves`. Stops at the first that reaches the window's upper end.
     fn best(&mut self, board: Board<W, H>, moves: u64, window: Bounds) -> i8 {
         let (mut best, mut low) = (-1, window.low);
         for column in middle_out::<W>() {
@@ -119,7 +120,7 @@ impl<const W: u32, const H: u32, E: IndexMut<usize, Output = u64>, C: Calls> Sea
     }
 }
 
-/// The moves worth a look, or the value when the board shows it already.
+/// The moves to search, or the value if the board determines it.
 fn candidates<const W: u32, const H: u32>(board: Board<W, H>) -> Result<u64, i8> {
     let moves = board.moves();
     if board.winning_cells() & moves != 0 {
@@ -137,7 +138,7 @@ fn candidates<const W: u32, const H: u32>(board: Board<W, H>) -> Result<u64, i8>
     if safe == 0 { Err(-1) } else { Ok(safe) }
 }
 
-/// Column numbers, the middle first: its cells are part of more lines.
+/// Column numbers from the middle outwards: middle cells are part of more lines.
 fn middle_out<const W: u32>() -> impl Iterator<Item = u32> {
     (0..W).map(|i| if i % 2 == 0 { (W - 1) / 2 - i / 2 } else { (W - 1) / 2 + i.div_ceil(2) })
 }
@@ -150,7 +151,7 @@ mod tests {
         Search::<W, H>::new(Table::new(table_bytes).unwrap()).solve()
     }
 
-    /// The game's rules and nothing else: no table, no window, no look at threats.
+    /// Plain minimax: no table, no window, no threats.
     fn naive<const W: u32, const H: u32>(board: Board<W, H>) -> i8 {
         if board.winning_cells() & board.moves() != 0 {
             return 1;
@@ -177,12 +178,12 @@ mod tests {
     }
 
     #[test]
-    fn a_game_begun_anew_is_searched_anew() {
+    fn a_new_game_does_not_use_old_entries() {
         let mut search = Search::<4, 4>::new(Table::new(1 << 12).unwrap());
         let first = (search.solve(), search.positions());
-        // With its own entries at hand, the root's value is looked up.
+        // With its own entries, the root's value is looked up.
         assert_eq!((search.solve(), search.positions()), (first.0, first.1 + 1));
-        search.begin();
+        search.start_game();
         let before = search.positions();
         assert_eq!(search.solve(), first.0);
         let again = search.positions() - before;

@@ -1,4 +1,4 @@
-//! The transposition table: one word an entry, direct mapped, the newest entry stays.
+//! The transposition table: one word per entry, direct-mapped, always replaced.
 //!
 //! ```text
 //! bit 63                      8 7      2 1   0
@@ -13,7 +13,7 @@ use crate::{
     random::{mix, scale},
 };
 
-/// What is known of a position's value, which is -1, 0 or 1: both at once is exact.
+/// The bounds of a position's value, which is -1, 0 or 1. Equal bounds are exact.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounds {
     /// The value is at least this.
@@ -22,7 +22,7 @@ pub struct Bounds {
     pub high: i8,
 }
 
-/// The table, in an array of words. A size of 0 makes one that forgets all.
+/// The table, in an array of words. With size 0 it stores nothing.
 #[derive(Debug)]
 pub struct Table<E = Vec<u64>> {
     entries: E,
@@ -30,10 +30,10 @@ pub struct Table<E = Vec<u64>> {
 }
 
 impl Bounds {
-    /// Nothing is known.
+    /// No information.
     pub const ALL: Self = Self { low: -1, high: 1 };
 
-    /// 1 to 15.
+    /// A code from 1 to 15.
     fn code(self) -> u64 {
         u64::from((self.low + 1).unsigned_abs()) << 2 | u64::from((self.high + 1).unsigned_abs())
     }
@@ -45,10 +45,10 @@ impl Bounds {
 }
 
 impl Table {
-    /// A table of at most `bytes` in a vector, each page touched.
+    /// Creates a table of at most `bytes` in a vector, with each page touched.
     ///
     /// # Errors
-    /// [`Error::Memory`] when malloc gives none.
+    /// [`Error::Memory`] if malloc fails.
     pub fn new(bytes: usize) -> Result<Self, Error> {
         let len = bytes / size_of::<u64>();
         Ok(Self::over(fill(len, |_| 0)?, len))
@@ -56,29 +56,29 @@ impl Table {
 }
 
 impl<E: IndexMut<usize, Output = u64>> Table<E> {
-    /// A table in `entries`, which has `len` words, all of them 0.
+    /// Creates a table in `entries`, which has `len` words, all 0.
     pub const fn over(entries: E, len: usize) -> Self {
         Self { entries, len }
     }
 
-    /// What was last stored for `key`, if it is still there.
+    /// The bounds last stored for `key`, or [`Bounds::ALL`] if they were replaced.
     pub fn get(&self, key: u64) -> Bounds {
         if self.len == 0 {
             return Bounds::ALL;
         }
-        let entry = self.entries[self.place(key)];
+        let entry = self.entries[self.index(key)];
         if entry >> 8 == key { Bounds::decode(entry) } else { Bounds::ALL }
     }
 
-    /// Stores `bounds` over whatever was there. `key` is below 2^56.
+    /// Stores `bounds`, replacing the old entry. `key` is below 2^56.
     pub fn put(&mut self, key: u64, bounds: Bounds) {
         if self.len > 0 {
-            let place = self.place(key);
-            self.entries[place] = key << 8 | bounds.code();
+            let index = self.index(key);
+            self.entries[index] = key << 8 | bounds.code();
         }
     }
 
-    fn place(&self, key: u64) -> usize {
+    fn index(&self, key: u64) -> usize {
         scale(mix(key), self.len)
     }
 }
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_is_found_until_another_takes_its_place() {
+    fn an_entry_is_found_until_another_replaces_it() {
         let mut table = Table::new(8).unwrap();
         let exact = Bounds { low: 0, high: 0 };
         table.put(77, exact);
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn all_bounds_survive_their_code() {
+    fn all_bounds_are_encoded_and_decoded() {
         for (low, high) in [(-1, -1), (-1, 0), (-1, 1), (0, 0), (0, 1), (1, 1)] {
             assert_eq!(Bounds::decode(Bounds { low, high }.code()), Bounds { low, high });
         }

@@ -2,19 +2,19 @@
 //
 //     line 0                                                     line 1
 //     | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 |                          ...         own: one line for eight threads
-//     | 0 |                               ... (next line too)    | 1 | ...   padded: two lines a thread
+//     | 0 |                               ... (next line too)    | 1 | ...   padded: two lines per thread
 //
-// The worst case of false sharing, and beside it the patterns that look like it and are not:
+// The worst case of false sharing, and patterns that look like it but are not:
 //
 //     own        thread i adds to element i                  false sharing
 //     padded     the same, elements two lines apart          none
 //     same       all add to element 0, atomically            true sharing
-//     read       all read the line, nobody writes            none
-//     pair       thread 0 writes a word that thread 1 waits for, and the other way round: producer and consumer
-//     bits       thread i flips bit i of one byte, atomically: no byte can be given to one thread
-//     turns      as own, but one thread after the other      none worth the name
+//     read       all read the line, none writes              none
+//     pair       thread 0 writes a word that thread 1 waits for, and vice versa: producer and consumer
+//     bits       thread i flips bit i of one byte, atomically: one byte cannot be separated
+//     turns      like own, but one thread after the other    negligible
 //
-// With --save the kernel reads the elements now and then, wherever a repair has put them.
+// With --save the kernel reads the elements periodically, wherever a repair has moved them.
 //
 // The counter is volatile: at every level of optimisation each addition is a load and a store, or one `add`.
 
@@ -27,12 +27,12 @@
 static const char *const program = "counters";
 static const char *const usage_text =
     "Usage: counters [OPTIONS]\n"
-    "  --iterations N  a thread (100000000)\n"
+    "  --iterations N  per thread (100000000)\n"
     "  --pattern P     own, padded, same, read, pair, bits or turns (own); bits for 8 threads at most, pair for 2\n"
-    "  --atomic        adds by `lock add` with own, padded and turns too\n"
-    "  --globals       the array is a global, not on the heap\n"
-    "  --reenter N     leaves the loop and enters it again every N iterations\n"
-    "  --save N        writes its element to a file in memory every N iterations\n";
+    "  --atomic        use `lock add` with own, padded and turns, too\n"
+    "  --globals       put the array in a global, not on the heap\n"
+    "  --reenter N     leave and re-enter the loop every N iterations\n"
+    "  --save N        write the element to a memfd every N iterations\n";
 
 enum pattern { OWN, PADDED, SAME, READ, PAIR, BITS, TURNS };
 static const char *const patterns[] = {"own", "padded", "same", "read", "pair", "bits", "turns", NULL};
@@ -56,9 +56,9 @@ static const struct option options[] = {
 };
 
 static char *array;
-static int file; // of --save: a word a thread
+static int file; // of --save: a word per thread
 
-// What each thread of `read` found, far from each other.
+// The result of each thread of `read`, far from the others.
 static struct {
     uint64_t sum;
     char rest[APART - WORD];
@@ -89,10 +89,10 @@ __attribute__((noinline)) static uint64_t read_all(const volatile uint64_t *from
     return sum;
 }
 
-// Takes the even values of a word, or the odd ones, one further: the other thread does the rest.
+// Increments a word whenever it is even, or odd; the other thread increments it otherwise.
 __attribute__((noinline)) static void hand_over(uint64_t *word, unsigned side, uint64_t times) {
     for (uint64_t i = 0; i < times; ++i) {
-        // Where both run on one CPU, the other one has to be let on.
+        // On one CPU, let the other thread run.
         for (unsigned tries = 1; __atomic_load_n(word, __ATOMIC_ACQUIRE) % 2 != side; ++tries)
             if (tries % 256 == 0) sched_yield();
         __atomic_store_n(word, *word + 1, __ATOMIC_RELEASE);
@@ -124,7 +124,7 @@ static void work(unsigned index) {
     if (asked.pattern == TURNS) pthread_mutex_unlock(&turn);
 }
 
-// Sum of the line as `read` finds it: element i holds i + 1.
+// The sum that `read` computes: element i is i + 1.
 static uint64_t line_sum(uint64_t times) {
     const uint64_t words = LINE / WORD, rest = times % words;
     return times / words * (words * (words + 1) / 2) + rest * (rest + 1) / 2;
@@ -137,7 +137,7 @@ static uint64_t check(void) {
         if (asked.pattern == SAME) value = *element(0), expected = asked.iterations * common.threads;
         if (asked.pattern == PAIR) value = *element(0), expected = asked.iterations * 2;
         if (asked.pattern == BITS) value = array[0] >> i & 1, expected = asked.iterations & 1;
-        // Reading in pieces begins each of them with the first word.
+        // Each piece starts reading at the first word.
         if (asked.pattern == READ) {
             const uint64_t pieces = asked.reenter > 0 ? asked.iterations / asked.reenter : 0;
             value = found[i].sum;
@@ -159,7 +159,7 @@ int main(int argc, char **argv) {
     if (asked.pattern == PAIR && common.threads != 2) usage("--threads", "a pair is two threads");
     if (asked.pattern == BITS && common.threads > 8) usage("--threads", "a byte has eight bits");
     if (asked.save > 0 && (asked.reenter > 0 || (asked.pattern != OWN && asked.pattern != PADDED)))
-        usage("--save", "only with own and padded, and without --reenter");
+        usage("--save", "requires own or padded, and no --reenter");
     if (asked.save > 0 && (file = memfd_create("counters", MFD_CLOEXEC)) < 0) cannot("memfd_create", errno);
     array = asked.globals ? global_array : lines(sizeof global_array, 0);
     if (asked.pattern == READ)
@@ -168,7 +168,7 @@ int main(int argc, char **argv) {
     run_together(work);
     const double took = seconds() - start;
     const uint64_t checksum = check();
-    // Not a phase, and not to be taken for one.
+    // Formatted so that it is not parsed as a phase.
     fprintf(stderr, "%.4e operations a second\n", (double)(asked.iterations * common.threads) / took);
     conclude(checksum);
 }

@@ -1,10 +1,10 @@
-// Histogram: how often each value of red, green and blue occurs in a picture, a part of the picture a thread.
+// Histogram: how often each value of red, green and blue occurs in a picture, of which each thread counts a part.
 //
-// After the Phoenix suite's program of this name, from its description; the code is ours. Each thread counts in its own element
-// of one array. The elements are large (3 KiB), so that only the lines at their borders are shared falsely, and only when
-// the array does not begin with a line: little to be gained, which is what it is here for.
+// After the Phoenix suite's program of this name, written from its description. Each thread counts in its own element
+// of one array. The elements are large (3 KiB), so that only the lines at their borders are shared falsely, and only if
+// the array does not begin with a line: a case with little to gain.
 //
-// The picture is drawn from a fixed seed in place of a file.
+// The picture is drawn from a fixed seed instead of read from a file.
 
 #define _GNU_SOURCE
 #include "threads.h"
@@ -12,9 +12,9 @@
 static const char *const program = "histogram";
 static const char *const usage_text =
     "Usage: histogram [OPTIONS]\n"
-    "  --pixels N      in all (50000000)\n"
+    "  --pixels N      in total (50000000)\n"
     "  --rounds N      passes over the picture (1)\n"
-    "  --shift N       the array begins N bytes into a line: 0, 8, ... 56 (16, as malloc does it)\n";
+    "  --shift N       start the array N bytes into a line: 0, 8, ... 56 (16, as malloc does)\n";
 
 #define VALUES 256
 
@@ -54,7 +54,7 @@ static void work(unsigned index) {
     }
 }
 
-// The counts of all threads, against those of one pass by one thread.
+// Compares the counts of all threads with those of one pass by one thread.
 static uint64_t check(const unsigned char *pixels) {
     static uint64_t expected[3][VALUES];
     for (uint64_t i = 0; i < asked.pixels * 3; ++i) expected[i % 3][pixels[i]] += asked.rounds;
@@ -76,7 +76,7 @@ static uint64_t check(const unsigned char *pixels) {
 
 int main(int argc, char **argv) {
     parse(argc, argv, options);
-    // A value is a 256th of the pixels, more or less.
+    // Each value occurs in about 1 of 256 pixels.
     if (asked.pixels * asked.rounds > (uint64_t)1 << 38) usage("--rounds", "a count has 31 bits");
     unsigned char *const pixels = malloc(asked.pixels * 3);
     if (pixels == NULL) cannot("no memory for the picture", ENOMEM);

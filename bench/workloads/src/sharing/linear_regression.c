@@ -1,15 +1,15 @@
-// Linear regression: the five sums of a straight line through points, a part of the points a thread.
+// Linear regression: the five sums of a straight line through points, of which each thread adds a part.
 //
-// After the Phoenix suite's program of this name, from its description and the structure in Cachekata's figure 4.1; the code
-// is ours. Each thread keeps its sums in its element of one array, and its loop writes them for every point:
+// After the Phoenix suite's program of this name, written from its description and the structure in Cachekata's figure
+// 4.1. Each thread keeps its sums in its element of one array, and its loop writes them for every point:
 //
-//     | metadata | tid | points | num_elems | SX | SY | SXX | SYY | SXY | tid | points | ...      64 bytes an element
-//                  ^ malloc gives 16 bytes past a line or so: no element has a line for itself
+//     | metadata | tid | points | num_elems | SX | SY | SXX | SYY | SXY | tid | points | ...      64 bytes per element
+//                  ^ malloc returns addresses about 16 bytes into a line: no element has its own line
 //
 // Whether they share falsely depends on where the array begins (`--shift`), and on whether the compiler writes the sums in
 // the loop at all: at -O0 it does, at -O2 they stay in registers until the end.
 //
-// The points are drawn from a fixed seed in place of a file.
+// The points are drawn from a fixed seed instead of read from a file.
 
 #define _GNU_SOURCE
 #include "threads.h"
@@ -17,10 +17,10 @@
 static const char *const program = "linear_regression";
 static const char *const usage_text =
     "Usage: linear_regression [OPTIONS]\n"
-    "  --points N      in all (50000000)\n"
+    "  --points N      in total (50000000)\n"
     "  --rounds N      passes over the points (1)\n"
-    "  --shift N       the array begins N bytes into a line, a multiple of 8 up to 56; by default where malloc puts it\n"
-    "  --padded        each element has two lines of its own\n";
+    "  --shift N       start the array N bytes into a line, a multiple of 8 up to 56 (where malloc puts it)\n"
+    "  --padded        give each element two lines of its own\n";
 
 typedef struct {
     signed char x;
@@ -91,7 +91,7 @@ static POINT_T *drawn(uint64_t count) {
     return points;
 }
 
-// The same sums in one thread, in registers.
+// Computes the same sums in one thread, in registers.
 static lreg_args expected(const POINT_T *points) {
     lreg_args sums = {0};
     for (uint64_t i = 0; i < asked.points; ++i) {
@@ -126,7 +126,7 @@ static void report(POINT_T *points) {
 
 int main(int argc, char **argv) {
     parse(argc, argv, options);
-    if (asked.padded && asked.shift != ANYWHERE && asked.shift > 0) usage("--padded", "what is padded begins with a line");
+    if (asked.padded && asked.shift != ANYWHERE && asked.shift > 0) usage("--padded", "a padded array begins with a line");
     double start = seconds();
     POINT_T *const points = drawn(asked.points);
     if (asked.padded) array = lines(common.threads * APART, 0);

@@ -1,19 +1,19 @@
-// Objects side by side, as C++ programs have them: each thread works on its own, through calls, and they share cache lines.
+// Adjacent objects, as in C++ programs: each thread works on its own objects, through calls, and they share cache lines.
 //
 //     plain      | account 0 | account 1 | …        one line for two threads
 //     --padded   | account 0 |    …     | account 1 |    …        each on lines of its own
 //
-// What makes them harder to repair than a counter in a loop is how the accesses are reached:
+// They are harder to repair than a counter in a loop, because of how the accesses are reached:
 //
 //     virtual    a counter, incremented in a virtual function that the loop calls
 //     mutexes    a value and its mutex, locked and unlocked by the C library
 //     deques     the ends of a deque of tasks, pushed and popped by functions that are not inlined
-//     list       list nodes, those of two threads in turn on the heap, over several pages
-//     table      256 buckets over several pages, each with a lock of its own
+//     list       list nodes, allocated alternately for both threads, over several pages
+//     table      256 buckets over several pages, each with its own lock
 //     recursion  counters of a tree walk, updated in each call
 //     swaps      a word, updated by compare-and-exchange in a loop
 //
-// The two threads do the same work whether padded or not, so the checksum is the same, too.
+// The threads do the same work with and without padding, so the checksum is the same.
 
 #include <atomic>
 #include <cstddef>
@@ -24,8 +24,8 @@ static const char *const program = "objects";
 static const char *const usage_text =
     "Usage: objects [OPTIONS]\n"
     "  --kind K        virtual, mutexes, deques, list, table, recursion or swaps (virtual)\n"
-    "  --iterations N  a thread (10000000)\n"
-    "  --padded        objects lie on lines of their own\n";
+    "  --iterations N  per thread (10000000)\n"
+    "  --padded        put each object on lines of its own\n";
 
 #include "threads.h"
 
@@ -42,12 +42,12 @@ static const struct option options[] = {
     {nullptr, nullptr, 0, 0, 0, nullptr},
 };
 
-// What each thread found, far from each other.
+// The result of each thread, far from the others.
 static struct alignas(APART) {
     uint64_t sum;
 } found[MAX_THREADS];
 
-// `Bytes` is where each object begins a line of its own; the alignment that it has anyway where they lie side by side.
+// `Bytes` is the alignment of an object: two lines with padding, else its natural alignment.
 template <size_t Bytes> struct Objects {
     struct Statistic {
         virtual void hit(uint64_t value) = 0;
@@ -210,7 +210,7 @@ template <size_t Bytes> uint64_t Objects<Bytes>::swap(unsigned index) {
     return own.load();
 }
 
-// All kinds, since a kind takes little memory; on pages that nothing else of the program uses.
+// Creates the objects of all kinds, which take little memory, on separate pages.
 template <size_t Bytes> void Objects<Bytes>::make() {
     const auto threads = static_cast<size_t>(common.threads);
     counts = new Count[threads];

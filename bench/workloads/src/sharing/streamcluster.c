@@ -1,9 +1,9 @@
-// Like streamcluster: how much is gained by opening a centre among points, a part of the points a thread.
+// Like streamcluster: the gain of opening a centre among points, of which each thread computes a part.
 //
-// After the description of the PARSEC program of this name, whose threads keep partial costs in one array with elements a line
-// apart, for lines of 32 bytes; where lines have 64, two threads share one. The code is ours, and only this kernel: each
-// round tries a candidate; a point that is nearer to it than to its centre adds the difference to its thread's gain. The
-// candidate is opened when all gains together pass its price. Numbers are whole, so that the order of sums is no matter.
+// After the description of the PARSEC program of this name. Its threads keep partial costs in one array with elements a
+// line of 32 bytes apart; with lines of 64, two threads share one. Only this kernel is implemented: each
+// round tries a candidate; a point nearer to it than to its centre adds the difference to its thread's gain. The
+// candidate is opened if all gains together exceed its price. Numbers are integers, so the order of sums does not matter.
 
 #define _GNU_SOURCE
 #include "threads.h"
@@ -11,9 +11,9 @@
 static const char *const program = "streamcluster";
 static const char *const usage_text =
     "Usage: streamcluster [OPTIONS]\n"
-    "  --points N      in all (100000)\n"
+    "  --points N      in total (100000)\n"
     "  --rounds N      candidates tried (100)\n"
-    "  --padded        each thread's gain has two lines of its own\n";
+    "  --padded        give each thread's gain two lines of its own\n";
 
 #define DIMENSIONS 4
 #define ASSUMED_LINE 32
@@ -117,7 +117,7 @@ int main(int argc, char **argv) {
     run_together(work);
     const uint64_t cost = cost_of_all(), centres = opened;
 
-    // Once more, by one thread.
+    // The same computation by one thread.
     draw_points();
     for (uint64_t round = 0; round < asked.rounds; ++round) {
         const point candidate = points[mix(round + 1) % asked.points];

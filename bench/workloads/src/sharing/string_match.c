@@ -1,8 +1,8 @@
-// String match: which of the words of a text are among four keys, a part of the text a thread.
+// String match: which words of a text are among four keys; each thread searches a part of the text.
 //
-// After the Phoenix suite's program of this name, from its description; the code is ours. Each word is scrambled and compared
-// with the scrambled keys. The scrambled word lies in the thread's own element of one array, 32 bytes an element: two threads
-// a line, written for each word.
+// After the Phoenix suite's program of this name, written from its description. Each word is scrambled and compared
+// with the scrambled keys. The scrambled word is in the thread's own element of one array, 32 bytes per element: two
+// threads per line, written for each word.
 
 #define _GNU_SOURCE
 #include "threads.h"
@@ -10,16 +10,16 @@
 static const char *const program = "string_match";
 static const char *const usage_text =
     "Usage: string_match [OPTIONS]\n"
-    "  --words N       in all (20000000)\n"
+    "  --words N       in total (20000000)\n"
     "  --rounds N      passes over the text (1)\n"
-    "  --padded        each thread's word has two lines of its own\n";
+    "  --padded        give each thread's word two lines of its own\n";
 
 #define LETTERS 8
 #define KEYS 4
 
 typedef struct {
     char scrambled[LETTERS];
-    uint64_t found[2]; // in all, and the sum of their places
+    uint64_t found[2]; // the number, and the sum of their positions
     uint64_t done;
 } state;
 
@@ -37,7 +37,7 @@ static const struct option options[] = {
 };
 
 static char *array, *text;
-// Words that the text has, by its making.
+// Words that occur in the generated text.
 static const char keys[KEYS][LETTERS + 1] = {"aaaaaaaa", "abcabcab", "cccccccc", "babababa"};
 
 static state *element(unsigned index) {
@@ -75,7 +75,7 @@ int main(int argc, char **argv) {
     parse(argc, argv, options);
     text = malloc(asked.words * LETTERS);
     if (text == NULL) cannot("no memory for the text", ENOMEM);
-    // Of three letters, so that one word in 1600 is a key.
+    // Three letters, so that one word in 1600 is a key.
     for (uint64_t i = 0; i < asked.words * LETTERS; ++i) text[i] = (char)('a' + mix(i + 1) % 3);
     array = lines(MAX_THREADS * APART, 0);
     run_together(work);
@@ -93,6 +93,6 @@ int main(int argc, char **argv) {
     }
     expect("the number of words", done, asked.words * asked.rounds);
     expect("the number of matches", found[0], expected[0]);
-    expect("the sum of their places", found[1], expected[1]);
+    expect("the sum of their positions", found[1], expected[1]);
     conclude(mix(mix(mix(found[0]) ^ found[1]) ^ done));
 }

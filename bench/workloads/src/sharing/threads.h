@@ -1,13 +1,13 @@
-// What the programs for false sharing have in common: threads that start together, options, times, progress, the verdict.
+// The common code of the programs for false sharing: threads that start together, options, times, progress, exit codes.
 //
-// They are C or C++ so that the same source can be built at each level of optimisation: what a compiler keeps in a register is
-// shared with nobody. Like the other programs: phases on stderr, checksum on stdout, exit 1 when the result is wrong,
-// 2 when it cannot run. Also on stderr, and no phases:
+// They are C or C++, so that the same source can be built at each level of optimisation: a value that the compiler keeps in
+// a register is not shared. Like the other programs: phases on stderr, checksum on stdout, exit 1 if the result is wrong,
+// 2 if it cannot run. Also on stderr, and not phases:
 //
-//     1.98 processors at work            over the kernel: below the number of threads, they had to wait for one
-//     all threads at work since 5123.4   when the last of them began, by CLOCK_MONOTONIC in seconds
+//     1.98 processors at work            over the kernel; below the number of threads, threads waited for a processor
+//     all threads at work since 5123.4   when the last thread began, by CLOCK_MONOTONIC in seconds
 //     at 5123.456789: 1200000 done       with --progress: CLOCK_MONOTONIC in seconds, operations of all threads so far;
-//                                        the first such line is told just before the threads begin, the last when they have ended
+//                                        printed first just before the threads begin, last when they have ended
 
 #ifndef FIELDSTONE_THREADS_H
 #define FIELDSTONE_THREADS_H
@@ -25,7 +25,7 @@
 #include <string.h>
 #include <time.h>
 
-// A line of the cache; two of them, since processors fetch lines in pairs.
+// The size of a cache line; two of them, since processors fetch lines in pairs.
 #define LINE 64
 #define APART (2 * LINE)
 #define MAX_THREADS 64
@@ -36,8 +36,8 @@ static const char *const program;
 static const char *const usage_text;
 #endif
 
-// Asked of every program; and what each thread has done, if that is asked for: two lines apart, on pages of their own, since
-// whoever looks at a page of which a repair has moved some bytes is held up.
+// The options of every program, and the operations of each thread, with --progress: two lines apart, on separate pages, since
+// a thread that accesses a page with repaired bytes is delayed.
 static struct {
     uint64_t threads, pinned, progress_ms;
     char *progress;
@@ -47,8 +47,8 @@ __attribute__((noreturn)) static void usage(const char *argument, const char *wh
     fprintf(stderr,
             "%s: %s: %s\n%s"
             "  --threads N     1 to 64 (2)\n"
-            "  --pin           a thread a CPU\n"
-            "  --progress MS   tells every so many milliseconds how much is done\n",
+            "  --pin           bind each thread to a CPU\n"
+            "  --progress MS   print the progress every MS milliseconds\n",
             program, argument, why, usage_text);
     exit(2);
 }
@@ -84,8 +84,8 @@ static void conclude(uint64_t checksum) {
     printf("checksum: %016llx\n", (unsigned long long)checksum);
 }
 
-// An option and where its value goes: a number, or a word by its place in a list that ends with NULL. Without `most` and
-// words it stands alone, and its value becomes 1.
+// An option and the destination of its value: a number, or the index of a word in a list that ends with NULL. Without
+// `most` and words it is a flag, and its value becomes 1.
 struct option {
     const char *name;
     uint64_t *value;
@@ -97,16 +97,16 @@ static uint64_t number(const struct option *option, const char *text) {
     char *end = NULL;
     errno = 0;
     const uint64_t value = strtoull(text, &end, 10);
-    if (errno != 0 || *end != '\0' || text[0] < '0' || text[0] > '9') usage(option->name, "this is no number");
+    if (errno != 0 || *end != '\0' || text[0] < '0' || text[0] > '9') usage(option->name, "not a number");
     if (value < option->least || value > option->most) usage(option->name, "the number is out of range");
-    if (option->step > 0 && value % option->step != 0) usage(option->name, "the number lies between two that can be");
+    if (option->step > 0 && value % option->step != 0) usage(option->name, "the number is not a multiple of the step");
     return value;
 }
 
 static uint64_t choice(const struct option *option, const char *word) {
     uint64_t at = 0;
     while (option->words[at] != NULL && strcmp(option->words[at], word) != 0) ++at;
-    if (option->words[at] == NULL) usage(option->name, "there is no such word");
+    if (option->words[at] == NULL) usage(option->name, "unknown word");
     return at;
 }
 
@@ -115,7 +115,7 @@ static const struct option *named(const char *name, const struct option *options
     return options->name == NULL ? NULL : options;
 }
 
-// Reads the arguments: options of the program's own, the last of which has no name, and those of every program.
+// Parses the arguments: the program's own options, the last of which has no name, and the common ones.
 static void parse(int argc, char **argv, const struct option *own) {
     static const struct option of_all[] = {
         {"--threads", &common.threads, 1, MAX_THREADS, 0, NULL},
@@ -126,17 +126,17 @@ static void parse(int argc, char **argv, const struct option *own) {
     for (int i = 1; i < argc; ++i) {
         const struct option *option = named(argv[i], own);
         if (option == NULL) option = named(argv[i], of_all);
-        if (option == NULL) usage(argv[i], "not understood");
+        if (option == NULL) usage(argv[i], "unknown option");
         if (option->most == 0 && option->words == NULL) {
             *option->value = 1;
             continue;
         }
-        if (++i == argc) usage(option->name, "it has no value");
+        if (++i == argc) usage(option->name, "the value is missing");
         *option->value = option->words == NULL ? number(option, argv[i]) : choice(option, argv[i]);
     }
 }
 
-// Memory whose first byte is `shift` bytes past the start of a line, zeroed; never freed.
+// Zeroed memory that begins `shift` bytes after the start of a line; never freed.
 static void *lines(size_t bytes, size_t shift) {
     const size_t all = (bytes + shift + 2 * APART - 1) / APART * APART;
     char *const start = (char *)aligned_alloc(APART, all);
@@ -145,7 +145,7 @@ static void *lines(size_t bytes, size_t shift) {
     return start + shift;
 }
 
-// Binds the calling thread to the `index`-th CPU that it may use, counted round.
+// Binds the calling thread to the `index`-th CPU of its affinity mask, counted cyclically.
 static void pin(unsigned index) {
     cpu_set_t may, one;
     if (sched_getaffinity(0, sizeof may, &may) != 0) cannot("sched_getaffinity", errno);
@@ -164,12 +164,12 @@ static void pin(unsigned index) {
 
 static uint64_t *done_by(unsigned index) { return (uint64_t *)(common.progress + index * APART); }
 
-// Thread `index` has done so many operations more. To be told between loops, and from what no thread writes.
+// Adds operations of thread `index`. Called between loops, with values that no thread writes.
 __attribute__((always_inline)) static inline void did(unsigned index, uint64_t operations) {
     if (common.progress != NULL) __atomic_store_n(done_by(index), *done_by(index) + operations, __ATOMIC_RELAXED);
 }
 
-static void tell_progress(void) {
+static void print_progress(void) {
     uint64_t done = 0;
     for (unsigned i = 0; i < common.threads; ++i) done += __atomic_load_n(done_by(i), __ATOMIC_RELAXED);
     fprintf(stderr, "at %.6f: %llu done\n", seconds(), (unsigned long long)done);
@@ -198,19 +198,19 @@ static void *member_life(void *argument) {
     return NULL;
 }
 
-// Tells the progress until all have ended, which is noticed at the next time to tell it.
+// Prints the progress until all threads have ended, which is checked at each interval.
 static void follow(const struct team *team) {
     const struct timespec step = {(time_t)(common.progress_ms / 1000), (long)(common.progress_ms % 1000) * 1000000};
-    // Asked before the line is written: so the last line has all that was done.
+    // The end is checked before the line is printed, so the last line contains all work.
     for (int are_done = 0; !are_done;) {
         nanosleep(&step, NULL);
         are_done = __atomic_load_n(&team->ended, __ATOMIC_ACQUIRE) == common.threads;
-        tell_progress();
+        print_progress();
     }
 }
 
-// Runs `work` for each index below the number of threads, each in a thread of its own, started together; prints the time as
-// the phase `kernel`.
+// Runs `work` for each index below the number of threads, each in its own thread, started together. Prints the time as the
+// phase `kernel`.
 static void run_together(void (*work)(unsigned index)) {
     static struct member members[MAX_THREADS];
     struct team team;
@@ -228,8 +228,8 @@ static void run_together(void (*work)(unsigned index)) {
         const int error = pthread_create(&members[i].thread, NULL, member_life, &members[i]);
         if (error != 0) cannot("pthread_create", error);
     }
-    // Before the barrier: behind it, others may have done something already.
-    if (common.progress != NULL) tell_progress();
+    // Before the barrier: after it, threads may already have made progress.
+    if (common.progress != NULL) print_progress();
     pthread_barrier_wait(&team.start);
     const double start = seconds(), worked = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
     if (common.progress != NULL) follow(&team);

@@ -1,8 +1,8 @@
-// Word count: how often each word occurs in a text, a part of the text a thread.
+// Word count: how often each word occurs in a text, of which each thread counts a part.
 //
-// After the Phoenix suite's program of this name, from its description; the code is ours. Each thread has a table of counts of
-// its own on the heap, and beside the others' in one array what it updates for every word: where it is, how many it had.
-// Most of its time goes into its own table, so false sharing costs it a part only.
+// After the Phoenix suite's program of this name, written from its description. Each thread has its own table of counts
+// on the heap. Its position and its number of words, updated for every word, are adjacent to the others' in one array.
+// Most of its time goes into its own table, so false sharing costs only a part of it.
 
 #define _GNU_SOURCE
 #include "threads.h"
@@ -10,9 +10,9 @@
 static const char *const program = "word_count";
 static const char *const usage_text =
     "Usage: word_count [OPTIONS]\n"
-    "  --words N       in all (20000000)\n"
+    "  --words N       in total (20000000)\n"
     "  --rounds N      passes over the text (1)\n"
-    "  --padded        each thread's place has two lines of its own\n";
+    "  --padded        give each thread's position two lines of its own\n";
 
 #define LETTERS 8
 #define TABLE 4096
@@ -40,7 +40,7 @@ static place *element(unsigned index) {
     return (place *)(array + index * (asked.padded ? APART : sizeof(place)));
 }
 
-// Words of three letters out of sixteen, the rest blanks: 4096 of them, each with a number.
+// Words of three letters of sixteen, padded with blanks: 4096 words, each with a number.
 static unsigned number_of(const char *word) {
     return (unsigned)(word[0] - 'a') | (unsigned)(word[1] - 'a') << 4 | (unsigned)(word[2] - 'a') << 8;
 }
@@ -67,7 +67,7 @@ int main(int argc, char **argv) {
     if (text == NULL) cannot("no memory for the text", ENOMEM);
     memset(text, ' ', asked.words * LETTERS);
     for (uint64_t word = 0; word < asked.words; ++word) {
-        // Small numbers more often than large ones.
+        // Small numbers are more frequent than large ones.
         uint64_t draw = mix(word + 1);
         draw = (draw & 0xfff) * (draw >> 12 & 0xfff) >> 12;
         for (unsigned i = 0; i < 3; ++i) text[word * LETTERS + i] = (char)('a' + (draw >> 4 * i & 15));

@@ -1,4 +1,4 @@
--- Calls, closures, strings, tables, sorting, coroutines: what a Lua program does. Prints a checksum.
+-- Calls, closures, strings, tables, sorting, coroutines: typical work of a Lua program. Prints a checksum.
 --
 --   lua bench.lua [ROUNDS]     4
 local rounds = tonumber(arg[1]) or 4
@@ -40,7 +40,7 @@ local function passed(n)
   return sum
 end
 
--- Deep in C: a comparison in Lua, called by table.sort, called by Lua, and so on.
+-- Nested C calls: a comparison in Lua, called by table.sort, called by Lua, and so on.
 local function nested(depth)
   if depth == 0 then return 1 end
   local sum, values = 0, { 3, 1, 2 }

@@ -1,5 +1,5 @@
-/* A loop whose call crosses a border of the stack each time: the hot split. The frame that calls is put at every distance from where
- * borders may be; printed are the nanoseconds a call at the worst one.
+/* A loop whose call crosses a border between stack segments each time: the hot split. The calling frame is tried at every
+ * distance where a border may be. Prints the nanoseconds per call at the worst distance.
  *
  *   border FIRST LAST     bytes of stack below main between which the loop is tried */
 #include "clock.h"
@@ -25,7 +25,7 @@ KEEP static double loop(long calls, const char *frame) {
     return (now() - start) / (double)calls;
 }
 
-/* Goes down to `bytes` below main in frames of some 200 bytes, and a last one that fits. */
+/* Descends to `bytes` below main in frames of about 200 bytes, and a last one that fits. */
 KEEP static double at(long bytes, long calls) {
     volatile char frame[128];
     frame[0] = 0;
@@ -40,7 +40,7 @@ int main(int count, char **words) {
     char here;
     top = &here;
     long first = count > 1 ? atol(words[1]) : 0, last = count > 2 ? atol(words[2]) : 1 << 17;
-    /* Warm: every segment is there, every page touched. */
+    /* Warm up: allocate every segment, touch every page. */
     at(last + 100000, 1);
     double worst = 0;
     long where = first;

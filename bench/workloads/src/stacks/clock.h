@@ -1,4 +1,4 @@
-/* Time, for programs that measure themselves. */
+/* Time for programs that measure themselves. */
 #ifndef CLOCK_H
 #define CLOCK_H
 
@@ -6,7 +6,7 @@
 
 #define KEEP __attribute__((noinline))
 
-/* Nanoseconds that the thread has run. */
+/* The thread's processor time in nanoseconds. */
 static inline double now(void) {
     struct timespec time;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);

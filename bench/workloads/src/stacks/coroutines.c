@@ -1,4 +1,4 @@
-/* Coroutines that wait, each on a stack of its own: KiB that each takes, page tables included.
+/* Suspended coroutines, each on its own stack. Prints the KiB per coroutine, including page tables.
  *
  *   coroutines [COUNT]     100,000; built with stacks of blocks */
 #include <fieldstone/stacks.h>
@@ -31,7 +31,7 @@ static void body(void) {
     to_home(self);
 }
 
-/* A number in KiB of /proc/self/status. */
+/* A field in KiB of /proc/self/status. */
 static long status(const char *name) {
     char line[256];
     FILE *file = fopen("/proc/self/status", "r");

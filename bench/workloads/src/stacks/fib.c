@@ -1,11 +1,11 @@
-/* Fibonacci's numbers by recursion: nothing but calls. The blog's first micro-benchmark. Prints nanoseconds a call.
+/* Fibonacci numbers by recursion: only calls. The blog's first micro-benchmark. Prints nanoseconds per call.
  *
- *   fib [N]     36; the blog took 50 */
+ *   fib [N]     36; the blog used 50 */
 #include "clock.h"
 #include <stdio.h>
 #include <stdlib.h>
 
-/* As it is written; or, with -DALONE, a call each, since a compiler makes one function of several. */
+/* With -DALONE every call is executed; otherwise the compiler may inline several levels. */
 #ifdef ALONE
 KEEP
 #endif
@@ -24,7 +24,7 @@ int main(int count, char **words) {
         b = next;
     }
     if (found != a) {
-        fprintf(stderr, "fib: %lu in place of %lu\n", found, a);
+        fprintf(stderr, "fib: %lu instead of %lu\n", found, a);
         return 1;
     }
     printf("%.4f\n", time / (2.0 * (double)b - 1));

@@ -1,4 +1,4 @@
-/* A search for what is similar, in ferret's role: the candidates of each query lie in the frame of a function, which is 618 KB large.
+/* A similarity search, modelled on ferret: the candidates of each query lie in a function's frame of 618 KB.
  *
  *   similar [QUERIES]     1000 */
 #include <stdint.h>
@@ -28,7 +28,7 @@ static float distance(const float *a, const float *b) {
     return sum;
 }
 
-/* Down the heap whose largest distance is at the top. */
+/* Restores the heap order, with the largest distance at the top. */
 KEEP static void sift(struct candidate *heap, unsigned at, unsigned count) {
     for (unsigned below; (below = 2 * at + 1) < count; at = below) {
         if (below + 1 < count && heap[below + 1].distance > heap[below].distance) below++;
@@ -39,13 +39,13 @@ KEEP static void sift(struct candidate *heap, unsigned at, unsigned count) {
     }
 }
 
-/* The nearest things of a query: all candidates first, then a heap of the best ones. */
+/* Finds the nearest things of a query: first all candidates, then a heap of the best ones. */
 KEEP static uint64_t query(const float *wanted) {
     struct candidate candidates[CANDIDATES];
     unsigned count = 0;
     for (uint32_t thing = 0; thing < THINGS; thing++) {
         float found = distance(wanted, features[thing]);
-        /* Each thing has parts that are looked at one by one. */
+        /* Each thing has parts, which are separate candidates. */
         for (uint32_t part = 0; part < 9; part++)
             candidates[count++] = (struct candidate){found + (float)(part * 7 % 9), thing, {part, 0}};
     }

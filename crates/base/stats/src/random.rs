@@ -1,16 +1,17 @@
-//! splitmix64 (Steele, Lea, Flood 2014): a counter through a mixing bijection. One add, two multiplies a draw; any seed is
-//! good; the n-th draw can be computed without the ones before it, and no two of 2^64 draws are equal.
+//! splitmix64 (Steele, Lea, Flood 2014): a counter through a mixing bijection. A draw takes one
+//! addition and two multiplications. Any seed works, the n-th draw can be computed directly, and
+//! 2^64 draws are all different.
 
-/// The generator. Not for secrets.
+/// The generator. Not cryptographically secure.
 #[derive(Clone, Debug)]
 pub struct SplitMix64 {
     state: u64,
 }
 
-/// Step of the counter: 2^64 over the golden ratio, odd.
+/// The counter's increment: 2^64 divided by the golden ratio, odd.
 const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The bijection that turns a counter into a draw. `mix(seed + (n + 1) * gamma)` is draw n of `seed`.
+/// The bijection from a counter to a draw. `mix(seed + (n + 1) * gamma)` is draw n of `seed`.
 #[must_use]
 #[inline]
 pub const fn mix(counter: u64) -> u64 {
@@ -20,7 +21,7 @@ pub const fn mix(counter: u64) -> u64 {
 }
 
 impl SplitMix64 {
-    /// The stream of `seed`.
+    /// Creates the stream of `seed`.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self { state: seed }
@@ -60,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_published_first_draws() {
+    fn the_first_draws_are_the_published_ones() {
         // From the reference program splitmix64.c (Vigna), seed 1234567.
         let mut random = SplitMix64::new(1_234_567);
         assert_eq!(random.draw(), 6_457_827_717_110_365_317);

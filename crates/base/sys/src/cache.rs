@@ -1,9 +1,9 @@
-//! Where this user keeps what can be made again.
+//! Directories for files that can be regenerated.
 
 use std::path::{Path, PathBuf};
 
-/// The directories for it, best first: `$XDG_CACHE_HOME/fieldstone` or `~/.cache/fieldstone`, and one of this user's among the temporary
-/// files. None is made, nor looked at.
+/// Candidate directories, best first: `$XDG_CACHE_HOME/fieldstone` or `~/.cache/fieldstone`, then a
+/// per-user directory among the temporary files. Neither creates nor checks them.
 #[must_use]
 pub fn directories() -> Vec<PathBuf> {
     let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));

@@ -1,9 +1,11 @@
 //! The memory limit of this process's control group, v2 or v1.
 //!
-//! Source: cgroups(7), admin-guide/cgroup-v2. The group's path is in `/proc/self/cgroup`, the hierarchy's mount in
-//! `/proc/self/mountinfo`; in a container the mount often shows a part of the hierarchy only, so the path is taken relative to the
-//! mount's root, and where that leads nowhere the mount itself is the group. A limit anywhere above binds too: the least counts.
-//! Hugetlb pages are *not* charged to this limit (unless a v2 mount says `memory_hugetlb_accounting`).
+//! The group's path is in `/proc/self/cgroup`, the mount of its hierarchy in
+//! `/proc/self/mountinfo`. In a container the mount often shows only a part of the hierarchy. So
+//! the path is taken relative to the mount's root; where it does not exist, the mount itself is the
+//! group. Limits of ancestors apply too: the smallest counts. Hugetlb pages are *not* charged to
+//! this limit, unless a v2 mount says `memory_hugetlb_accounting`. Source: cgroups(7),
+//! admin-guide/cgroup-v2.
 
 use std::path::{Path, PathBuf};
 
@@ -11,22 +13,22 @@ use serde::Serialize;
 
 use crate::kernel_file;
 
-/// v1 shows no limit as the largest number of pages; anything of this size is none.
+/// v1 reports "no limit" as the largest number of pages; this and larger values mean unlimited.
 const V1_UNLIMITED: u64 = 1 << 60;
 
-/// The memory controller's word.
+/// The state of the memory controller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct CgroupMemory {
     /// 1 or 2.
     pub version: u8,
-    /// The least limit of the group and those above it; `None` where there is none.
+    /// The smallest limit of the group and its ancestors; `None` without a limit.
     pub limit_bytes: Option<u64>,
-    /// What the group uses, its page cache too.
+    /// Bytes that the group uses, page cache included.
     pub usage_bytes: Option<u64>,
 }
 
-/// The memory controller of this process; `None` where it is under none.
+/// The memory controller of this process; `None` without one.
 #[must_use]
 pub(crate) fn cgroup_memory() -> Option<CgroupMemory> {
     let groups = kernel_file::text("/proc/self/cgroup")?;
@@ -35,13 +37,14 @@ pub(crate) fn cgroup_memory() -> Option<CgroupMemory> {
 }
 
 fn memory_of(groups: &str, mounts: &str) -> Option<CgroupMemory> {
-    // v1 first: where both are mounted, the memory controller belongs to one of them, and v2 then has no memory files.
+    // v1 first: when both are mounted, one of them has the memory controller, and v2 then has no
+    // memory files.
     let v1 = || read(1, &hierarchy(mounts, "cgroup", Some("memory"))?, group(groups, "memory")?);
     let v2 = || read(2, &hierarchy(mounts, "cgroup2", None)?, group(groups, "")?);
     v1().or_else(v2)
 }
 
-/// The path of the group in the hierarchy of `controller`; the v2 hierarchy has none: `0::/path`.
+/// The group's path in the hierarchy of `controller`; the v2 hierarchy names none: `0::/path`.
 fn group<'a>(groups: &'a str, controller: &str) -> Option<&'a str> {
     groups.lines().find_map(|line| {
         let mut parts = line.splitn(3, ':');
@@ -50,13 +53,13 @@ fn group<'a>(groups: &'a str, controller: &str) -> Option<&'a str> {
     })
 }
 
-/// Where a hierarchy is mounted, and which part of it.
+/// The mount point of a hierarchy, and the part of it that is mounted.
 struct Hierarchy {
     mounted_at: PathBuf,
     root: String,
 }
 
-/// `36 35 98:0 /part /mounted/at rw - cgroup source rw,memory`.
+/// Parses `36 35 98:0 /part /mounted/at rw - cgroup source rw,memory`.
 fn hierarchy(mounts: &str, kind: &str, option: Option<&str>) -> Option<Hierarchy> {
     mounts.lines().find_map(|line| {
         let (mount, filesystem) = line.split_once(" - ")?;
@@ -101,9 +104,9 @@ mod tests {
     }
 
     #[test]
-    fn the_least_limit_above_a_v2_group_counts() {
-        let room = tempfile::tempdir().unwrap();
-        let mount = room.path();
+    fn the_smallest_limit_above_a_v2_group_counts() {
+        let directory = tempfile::tempdir().unwrap();
+        let mount = directory.path();
         write(mount, "a/memory.max", "1000\n");
         write(mount, "a/b/memory.max", "max\n");
         write(mount, "a/b/memory.current", "70\n");
@@ -114,9 +117,9 @@ mod tests {
     }
 
     #[test]
-    fn a_container_sees_its_part_of_v1() {
-        let room = tempfile::tempdir().unwrap();
-        let mount = room.path();
+    fn a_container_reads_its_part_of_v1() {
+        let directory = tempfile::tempdir().unwrap();
+        let mount = directory.path();
         write(mount, "memory.limit_in_bytes", "500\n");
         write(mount, "memory.usage_in_bytes", "7\n");
         let mounts = format!("2 1 0:2 /docker/x {} rw - cgroup cgroup rw,memory\n", mount.display());

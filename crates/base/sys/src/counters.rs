@@ -1,14 +1,15 @@
-//! Page walks of a process, counted by the hardware, where there is hardware that counts them.
+//! Page walks of a process, counted by the hardware.
 //!
-//! A walk's event is another one on each family of CPUs ([`table`]); cycles are counted beside it, so that walk cycles can be told
-//! as a share. Counters are opened on a process and inherited by the threads and children that it makes from then on: those that
-//! it already has are not counted (a thread's number in place of the process's counts that thread). User mode only, as [`crate::perf`].
+//! Each CPU family has its own event ([`table`]). Cycles are counted with it, so walk cycles can be
+//! reported as a share. A counter is opened on a process and inherited by threads and children
+//! created later. Existing threads are not counted; a thread's number in place of the process's
+//! counts that thread. User mode only, as in [`crate::perf`].
 //!
-//! The kernel takes turns when there are more events than counters; what is read is scaled up by the share of the time that an
-//! event was counted.
+//! The kernel multiplexes when there are more events than counters. Values are scaled up by the
+//! share of time that an event was counted.
 //!
-//! Traps: under a hypervisor that lets events through, walk cycles leave out the walks of the host's own tables on some CPUs.
-//! Walks that speculation began are counted, though no load may have waited for them.
+//! Limits: under a hypervisor, some CPUs leave the walks of the host's tables out of the walk
+//! cycles. Speculative walks are counted, even if no load waited for them.
 
 pub mod table;
 
@@ -22,7 +23,7 @@ use crate::cpuid::Cpu;
 use crate::perf;
 use table::WalkEvents;
 
-/// Counters that run.
+/// Running counters.
 #[derive(Debug)]
 pub struct WalkCounters {
     walks: Vec<Counter>,
@@ -30,36 +31,36 @@ pub struct WalkCounters {
     cycles: Counter,
 }
 
-/// What was counted so far.
+/// Counts since the counters were opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Walks {
-    /// Walks for loads and stores.
+pub struct WalkCounts {
+    /// Page walks for loads and stores.
     pub walks: u64,
-    /// Cycles in which such a walk went on; `None` where the CPU has no event for them.
+    /// Cycles with such a walk in progress; `None` without an event for them.
     pub walk_cycles: Option<u64>,
     /// Cycles of the process.
     pub cycles: u64,
 }
 
 impl WalkCounters {
-    /// Counts for process `pid` from now on, on a CPU such as `cpu`.
+    /// Starts counting for process `pid` on a CPU of model `cpu`.
     ///
     /// # Errors
-    /// In words that name the remedy where there is one: this user may not, the machine has no counter, nobody knows the CPU's events.
+    /// A text with the remedy, if any: no permission, no hardware counter, or an unknown CPU.
     pub fn open(pid: u32, cpu: &Cpu) -> Result<Self, String> {
         match perf::counters().cycles {
             perf::Counter::Available => {}
             perf::Counter::Absent(why) => {
-                return Err(format!("neither this machine nor its hypervisor, if it has one, offers counters ({why})"));
+                return Err(format!("neither this machine nor a hypervisor provides counters ({why})"));
             }
             perf::Counter::Denied(why) => {
                 return Err(format!(
-                    "this user may not count ({why}): `echo 1 | sudo tee /proc/sys/kernel/perf_event_paranoid` allows it"
+                    "this user may not use counters ({why}): `echo 1 | sudo tee /proc/sys/kernel/perf_event_paranoid` allows it"
                 ));
             }
         }
         let events = table::walk_events(cpu).ok_or_else(|| {
-            format!("no event for page walks is known of {} family {} model {:#x}", cpu.vendor, cpu.family, cpu.model)
+            format!("no event for page walks is known for {} family {} model {:#x}", cpu.vendor, cpu.family, cpu.model)
         })?;
         Self::open_events(pid, &events).map_err(|error| format!("the events of page walks cannot be counted: {error}"))
     }
@@ -75,13 +76,13 @@ impl WalkCounters {
         })
     }
 
-    /// What was counted since they were opened, by children that have ended too.
+    /// Counts since the counters were opened; children that have ended are included.
     ///
     /// # Errors
     /// The errno of read(2).
-    pub fn read(&mut self) -> io::Result<Walks> {
+    pub fn read(&mut self) -> io::Result<WalkCounts> {
         let walk_cycles = if self.walk_cycles.is_empty() { None } else { Some(sum(&mut self.walk_cycles)?) };
-        Ok(Walks { walks: sum(&mut self.walks)?, walk_cycles, cycles: scaled(&mut self.cycles)? })
+        Ok(WalkCounts { walks: sum(&mut self.walks)?, walk_cycles, cycles: scaled(&mut self.cycles)? })
     }
 }
 
@@ -100,7 +101,7 @@ fn scaled(counter: &mut Counter) -> io::Result<u64> {
     Ok(scale(data.count(), nanoseconds(data.time_enabled()), nanoseconds(data.time_running())))
 }
 
-/// What `count` would be had the event been counted all the time that it was wanted.
+/// Extrapolates `count` to the whole time that the event was enabled.
 fn scale(count: u64, enabled_ns: u128, running_ns: u128) -> u64 {
     if running_ns == 0 || running_ns >= enabled_ns {
         return count;
@@ -113,15 +114,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_counted_half_of_the_time_counts_twice() {
+    fn a_count_of_half_the_time_is_doubled() {
         assert_eq!(scale(100, 10, 5), 200);
         assert_eq!(scale(100, 10, 10), 100);
         assert_eq!(scale(0, 10, 0), 0);
         assert_eq!(scale(u64::MAX, 10, 5), u64::MAX);
     }
 
-    /// Reads a word of each page of 256 MiB on small pages, far beyond any reach, `rounds` times.
-    fn wander(rounds: u64) -> u64 {
+    /// Reads one word in each page of 256 MiB on small pages, beyond any TLB's reach, `rounds`
+    /// times.
+    fn random_reads(rounds: u64) -> u64 {
         let memory = vec![1_u64; 32 << 20];
         let pages = memory.len() / 512;
         (0..rounds * pages as u64).fold(0, |sum, step| {
@@ -131,30 +133,30 @@ mod tests {
     }
 
     #[test]
-    fn walks_are_counted_or_the_reason_is_told() {
+    fn walks_are_counted_or_the_reason_is_reported() {
         let cpu = crate::cpuid::cpu();
         let has_counters = perf::counters().cycles.is_available();
-        // The thread's number: a process's is that of its first thread.
+        // The thread's number: a process's number is that of its first thread.
         let thread = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
         match WalkCounters::open(thread, &cpu) {
             Ok(mut counters) => {
                 assert!(has_counters);
                 let before = counters.read().unwrap();
-                std::hint::black_box(wander(16));
+                std::hint::black_box(random_reads(16));
                 let after = counters.read().unwrap();
                 assert!(after.cycles > before.cycles);
                 assert!(after.walks > before.walks, "{before:?} {after:?}");
             }
             Err(why) => {
                 let known = table::walk_events(&cpu).is_some();
-                assert!(!has_counters || !known, "there are counters and events, and yet: {why}");
+                assert!(!has_counters || !known, "counters and events exist, but: {why}");
                 println!("SKIP no hardware counters of page walks: {why}");
             }
         }
     }
 
     #[test]
-    fn an_unknown_cpu_and_a_process_that_is_not_there_are_told() {
+    fn an_unknown_cpu_and_a_missing_process_are_errors() {
         let why = WalkCounters::open(std::process::id(), &Cpu::default()).unwrap_err();
         assert!(why.contains("counter") || why.contains("known"), "{why}");
         let error = counting(u32::MAX, Hardware::CPU_CYCLES).unwrap_err();

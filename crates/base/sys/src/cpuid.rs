@@ -1,17 +1,18 @@
-//! Which CPU this is, and the TLBs that it tells of: CPUID on x86-64, `/proc/cpuinfo` elsewhere.
+//! The CPU model and the TLBs it reports: CPUID on x86-64, `/proc/cpuinfo` elsewhere.
 //!
 //! ```text
-//!   Intel   leaf 2: a byte for each TLB (0xfe: ask leaf 0x18)   leaf 0x18: a sub-leaf for each TLB
+//!   Intel   leaf 2: one byte per TLB (0xfe: see leaf 0x18)   leaf 0x18: one sub-leaf per TLB
 //!   AMD     0x8000_0005: level 1    0x8000_0006: level 2    0x8000_0019: pages of 1 GiB on both
-//!   Arm     nothing: the numbers of the maker and the part lead to what is written of it
+//!   Arm     no register; the implementer and part numbers identify the documentation
 //! ```
-//! Source: Intel SDM volume 2A (CPUID, table 3-12 and leaf 18H); AMD APM volume 3, appendix E.4. Traps:
-//! - A hypervisor may clear any of these leaves, or show those of another CPU. What is not told is not in the list, and an empty
-//!   list is usual in a virtual machine. Nothing here is measured.
-//! - A shared second level may be told twice, as data and as instructions (AMD), or once for each set of page sizes (Intel).
-//! - Page-walk caches and the number of walkers are told by nobody.
-//!
-//! The readings are pure functions of the leaves ([`intel`], [`amd`]); [`cpu`] asks the CPU that it happens to run on.
+//! The parsers are pure functions of the leaves ([`intel`], [`amd`]); [`cpu`] reads the CPU that
+//! the thread runs on. Source: Intel SDM volume 2A (CPUID, table 3-12 and leaf 18H); AMD APM volume
+//! 3, appendix E.4. Limits:
+//! - A hypervisor may clear these leaves or show those of another CPU. A TLB that is not reported
+//!   is not in the list; an empty list is usual in a virtual machine. Nothing here is measured.
+//! - A shared second level may be listed twice, as data and as instructions (AMD), or once per set
+//!   of page sizes (Intel).
+//! - No leaf reports page-walk caches or the number of walkers.
 
 mod amd;
 mod arm;
@@ -19,7 +20,7 @@ mod intel;
 
 use serde::{Deserialize, Serialize};
 
-/// A page of 4 KiB, as TLBs are told.
+/// A page of 4 KiB, in bytes.
 pub const PAGE_4K: u64 = 4 << 10;
 /// A page of 2 MiB.
 pub const PAGE_2M: u64 = 2 << 20;
@@ -30,13 +31,14 @@ pub const PAGE_1G: u64 = 1 << 30;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Cpu {
-    /// `GenuineIntel`, `AuthenticAMD`, ...; on Arm the maker's number, such as `0x41`; empty where it is unknown.
+    /// `GenuineIntel`, `AuthenticAMD`, ...; on Arm the implementer's number, such as `0x41`; empty
+    /// if unknown.
     pub vendor: String,
-    /// The family, extended part added; 0 on Arm.
+    /// The family with the extended part added; 0 on Arm.
     pub family: u32,
-    /// The model, extended part in front; on Arm the part number.
+    /// The model with the extended part in front; on Arm the part number.
     pub model: u32,
-    /// What it tells of its TLBs.
+    /// The TLBs it reports.
     pub tlbs: Vec<Tlb>,
 }
 
@@ -46,19 +48,19 @@ pub struct Tlb {
     /// 1 for the nearest.
     pub level: u8,
     /// What it translates for.
-    pub serves: Serves,
+    pub serves: TlbUse,
     /// The sizes of page that it holds, smallest first, in bytes.
     pub pages: Vec<u64>,
     /// How many translations it holds.
     pub entries: u32,
-    /// How they are looked up.
+    /// Associativity.
     pub ways: Ways,
 }
 
-/// What a TLB translates for.
+/// The accesses a TLB translates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Serves {
+pub enum TlbUse {
     /// Loads and stores.
     Data,
     /// Loads only.
@@ -71,35 +73,38 @@ pub enum Serves {
     All,
 }
 
-impl Serves {
-    /// Whether loads are looked up there.
+impl TlbUse {
+    /// Whether loads use it.
     #[must_use]
     pub const fn loads(self) -> bool {
         matches!(self, Self::Data | Self::Loads | Self::All)
     }
 }
 
-/// In how many places of a TLB a translation may stand.
+/// Associativity of a TLB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Ways {
-    /// So many.
+    /// Set-associative with this many ways.
     Of(u32),
-    /// In any.
+    /// Fully associative.
     Full,
-    /// It is not told.
-    Untold,
+    /// Not reported.
+    #[serde(rename = "untold")]
+    Unknown,
 }
 
 impl Cpu {
-    /// Translations of a page size that loads find at `level`, all its arrays together; 0 where nothing is told.
+    /// Entries for pages of `page_bytes` that loads use at `level`, summed over arrays; 0 if none
+    /// is reported.
     #[must_use]
     pub fn load_entries(&self, level: u8, page_bytes: u64) -> u32 {
         let holds = |tlb: &&Tlb| tlb.level == level && tlb.serves.loads() && tlb.pages.contains(&page_bytes);
         self.tlbs.iter().filter(holds).map(|tlb| tlb.entries).sum()
     }
 
-    /// Bytes that the last level translates for loads at once on pages of that size; `None` where it is not told.
+    /// Bytes that the last level translates for loads at once with such pages; `None` if not
+    /// reported.
     #[must_use]
     pub fn reach_bytes(&self, page_bytes: u64) -> Option<u64> {
         let levels = [3, 2, 1].into_iter();
@@ -129,7 +134,7 @@ impl Leaf {
     }
 }
 
-/// The CPU of this machine; on one with several kinds of core, the kind that the thread is on.
+/// The CPU of this machine. With several kinds of core, it is the one the thread runs on.
 #[must_use]
 pub fn cpu() -> Cpu {
     here()
@@ -138,8 +143,8 @@ pub fn cpu() -> Cpu {
 #[cfg(target_arch = "x86_64")]
 fn here() -> Cpu {
     read(|leaf, sub_leaf| {
-        let found = std::arch::x86_64::__cpuid_count(leaf, sub_leaf);
-        Leaf::new(found.eax, found.ebx, found.ecx, found.edx)
+        let registers = std::arch::x86_64::__cpuid_count(leaf, sub_leaf);
+        Leaf::new(registers.eax, registers.ebx, registers.ecx, registers.edx)
     })
 }
 
@@ -148,7 +153,7 @@ fn here() -> Cpu {
     arm::read(&crate::kernel_file::text("/proc/cpuinfo").unwrap_or_default())
 }
 
-/// The CPU of which `leaf(number, sub-leaf)` tells: a real one, or one that was recorded.
+/// Parses the leaves that `leaf(number, sub-leaf)` returns, from hardware or recorded.
 pub fn read(leaf: impl Fn(u32, u32) -> Leaf) -> Cpu {
     let first = leaf(0, 0);
     let vendor: Vec<u8> = [first.ebx, first.edx, first.ecx].into_iter().flat_map(u32::to_le_bytes).collect();

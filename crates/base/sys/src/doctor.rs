@@ -1,7 +1,7 @@
-//! What this machine, kernel, container and user allow: facts, and from them a verdict for each command.
+//! What this machine, kernel, container and user allow: facts, and a verdict for each command.
 //!
-//! [`Facts::gather`] asks the system; [`verdicts()`] is a pure function of the facts, so that a machine without huge pages or a user
-//! without rights is a value in a test.
+//! [`Facts::gather`] queries the system. [`verdicts()`] is a pure function of the facts, so tests
+//! can describe a machine without huge pages or a user without privileges.
 
 mod facts;
 mod page_kinds;
@@ -16,18 +16,19 @@ pub use facts::Facts;
 pub use sharing::{REPAIR, RUN_REPAIR, repair_verdict};
 pub use verdicts::verdicts;
 
-/// The facts and what follows from them.
+/// The facts and the verdicts derived from them.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Doctor {
-    /// What was found.
+    /// The facts.
     pub facts: Facts,
     /// A verdict for each command.
     pub verdicts: Vec<Verdict>,
 }
 
 impl Doctor {
-    /// Asks the system and judges. Costs some dozens of small files and a few system calls; changes nothing.
+    /// Queries the system and judges. Reads a few dozen small files and makes a few system calls;
+    /// changes nothing.
     #[must_use]
     pub fn examine() -> Self {
         let facts = Facts::gather();
@@ -35,7 +36,8 @@ impl Doctor {
         Self { facts, verdicts }
     }
 
-    /// The level of the command that works least. One with several kinds of pages works as well as its best kind.
+    /// The level of the least usable command. A command with several page kinds has the level of
+    /// its best kind.
     #[must_use]
     pub fn worst(&self) -> Level {
         let mut commands = BTreeMap::<&str, Level>::new();
@@ -48,20 +50,20 @@ impl Doctor {
     }
 }
 
-/// How well a command works here, best first.
+/// How well a command works, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// All of it.
+    /// Fully.
     Works,
-    /// It runs, but gives less than it could.
+    /// It runs, but with reduced function.
     Limited,
-    /// It cannot do what it is for.
+    /// It cannot run.
     Unavailable,
 }
 
 impl Level {
-    /// The word of the report.
+    /// The word in the report.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -72,7 +74,7 @@ impl Level {
     }
 }
 
-/// What can be expected of one command.
+/// The expectation for one command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Verdict {
@@ -80,11 +82,11 @@ pub struct Verdict {
     pub command: String,
     /// How well it works.
     pub level: Level,
-    /// Why so, in one line.
+    /// The reasons, in one line.
     pub why: String,
-    /// The exact shell command that would improve it, where there is one.
+    /// A shell command that improves it, if there is one.
     pub remedy: Option<String>,
-    /// The reasons in [`Self::why`] for which the command is unavailable.
+    /// The reasons in [`Self::why`] that make the command unavailable.
     #[serde(skip)]
     pub obstacles: Vec<String>,
 }
@@ -94,8 +96,8 @@ impl Verdict {
         Self { command: command.to_owned(), level, why: why.into(), remedy, obstacles: Vec::new() }
     }
 
-    /// Adds a reason, and lowers the verdict to its level. The worst reason stands first, and the remedy shown is that of the
-    /// worst which has one.
+    /// Adds a reason and lowers the verdict to its level. The worst reason comes first. The remedy
+    /// is that of the worst reason that has one.
     fn lower(&mut self, level: Level, why: impl Into<String>, remedy: Option<String>) {
         let why = why.into();
         if level == Level::Unavailable {

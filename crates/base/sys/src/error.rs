@@ -1,4 +1,4 @@
-//! What can go wrong at the door to Linux: one enum, each variant with the operation, what it was done to, and the way out.
+//! The error type of this crate: each variant names the operation, its object and the remedy.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,43 +7,43 @@ use rustix::process::geteuid;
 
 use crate::process::{Capability, has_capability};
 
-/// The result of everything in this crate that can fail.
+/// The result type of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An operation on the system that failed.
+/// A failed system operation.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The process ended, or never was.
-    #[error("process {pid} is gone (it ended, or there never was one)")]
+    /// The process has ended or never existed.
+    #[error("process {pid} does not exist (it has ended, or it never existed)")]
     NoSuchProcess {
-        /// Its number.
+        /// The process id.
         pid: u32,
     },
-    /// The process may not be looked into by this user.
-    #[error("process {pid} may not be looked into ({path}): {}", way_in(geteuid().is_root(), may_trace_all()), path = path.display())]
+    /// This user may not read the process.
+    #[error("cannot read process {pid} ({path}): {}", remedy_for_denial(geteuid().is_root(), may_trace_all()), path = path.display())]
     ProcessDenied {
-        /// Its number.
+        /// The process id.
         pid: u32,
-        /// The file that was refused.
+        /// The refused file.
         path: PathBuf,
     },
-    /// A process's memory cannot be put on huge pages from outside.
-    #[error("the memory of process {pid} cannot be put on huge pages from outside: {why}")]
+    /// Memory of the process cannot be collapsed into huge pages.
+    #[error("cannot collapse the memory of process {pid} into huge pages: {why}")]
     NotCollapsible {
-        /// Its number.
+        /// The process id.
         pid: u32,
-        /// What stands in the way, and the way out.
+        /// The cause and the remedy.
         why: String,
     },
-    /// A process's threads cannot be sampled by these means.
-    #[error("the threads of process {pid} cannot be sampled by {means}: {why}")]
+    /// Threads of the process cannot be sampled by this method.
+    #[error("cannot sample the threads of process {pid} by {method}: {why}")]
     NotSampled {
-        /// Its number.
+        /// The process id.
         pid: u32,
-        /// What was tried.
-        means: crate::sampling::Means,
-        /// What stands in the way, and the way out.
+        /// The method that was tried.
+        method: crate::sampling::SamplingMethod,
+        /// The cause and the remedy.
         why: String,
     },
     /// A kernel file could not be opened, read or written.
@@ -56,74 +56,74 @@ pub enum Error {
         /// The errno.
         source: io::Error,
     },
-    /// A system call failed that has no path.
+    /// A system call without a path failed.
     #[error("{call} failed")]
     Call {
-        /// The call, with the arguments that matter.
+        /// The call, with its relevant arguments.
         call: &'static str,
         /// The errno.
         source: io::Error,
     },
-    /// A kernel file does not read as its documentation says.
-    #[error("{path} reads unlike any kernel known here: {found:?}", path = path.display())]
+    /// A kernel file does not have the documented format.
+    #[error("cannot parse {path}: unknown format: {found:?}", path = path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// The text that could not be understood.
+        /// The text that cannot be parsed.
         found: String,
     },
-    /// A knob may not be turned by this user.
-    #[error("{path} may not be written; `{remedy}` does it", path = path.display())]
+    /// This user may not write a kernel setting.
+    #[error("cannot write {path}: permission denied; try: {remedy}", path = path.display())]
     KnobDenied {
-        /// The knob.
+        /// The setting's file.
         path: PathBuf,
         /// The errno.
         source: io::Error,
         /// The command that sets it by hand.
         remedy: String,
     },
-    /// Another Fieldstone holds the knob at another value.
-    #[error("{path} is held at `{held}` by another fieldstone: wait for it to end", path = path.display())]
-    KnobHeld {
-        /// The knob.
+    /// Another Fieldstone process holds the setting at another value.
+    #[error("cannot write {path}: another fieldstone holds it at `{held}`; wait until that ends", path = path.display())]
+    KnobBusy {
+        /// The setting's file.
         path: PathBuf,
-        /// What it is held at.
+        /// The value it is held at.
         held: String,
     },
-    /// A knob's path or value cannot travel to the restorer.
-    #[error("{path} cannot be a knob: {why}", path = path.display())]
-    KnobUnfit {
-        /// The knob.
+    /// A path or value that the restorer's protocol cannot carry.
+    #[error("cannot set {path}: {why}", path = path.display())]
+    InvalidKnob {
+        /// The setting's file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         why: &'static str,
     },
-    /// The process that restores the knobs has died, so they stay as they are.
-    #[error("the restorer of knobs was killed; give back by hand: `{remedy}`")]
-    RestorerGone {
-        /// The command that restores by hand.
+    /// The restorer process was killed, so the settings keep their present values.
+    #[error("cannot restore kernel settings: the restorer process was killed; try: {remedy}")]
+    RestorerKilled {
+        /// The command that restores the value by hand.
         remedy: String,
     },
 }
 
-/// Whether this process has the right to look into those of all users, as far as its user namespace goes.
+/// Whether this process may trace processes of all users, within its user namespace.
 fn may_trace_all() -> bool {
     has_capability(std::process::id(), Capability::SysPtrace) == Some(true)
 }
 
-/// What allows a process to be looked into that is closed to this user: by the causes that are left.
-const fn way_in(is_root: bool, may_trace_all: bool) -> &'static str {
+/// The remedy for a process that this user may not read, by the causes that remain.
+const fn remedy_for_denial(is_root: bool, may_trace_all: bool) -> &'static str {
     if may_trace_all {
-        "it is in another user namespace, or a security module guards it; run outside of the container"
+        "it is in another user namespace, or a security module protects it; run outside the container"
     } else if is_root {
-        "this root lacks CAP_SYS_PTRACE; run outside of the container, or start that with --cap-add SYS_PTRACE"
+        "this root lacks CAP_SYS_PTRACE; run outside the container, or start it with --cap-add SYS_PTRACE"
     } else {
         "run as its owner or as root, or see `fieldstone doctor`"
     }
 }
 
 impl Error {
-    /// A failure on a file; a missing or forbidden file of a process becomes the variant that says so.
+    /// A failure on a file.
     pub(crate) fn file(operation: &'static str, path: impl AsRef<Path>, source: impl Into<io::Error>) -> Self {
         Self::File { operation, path: path.as_ref().to_owned(), source: source.into() }
     }
@@ -147,13 +147,13 @@ impl Error {
 
 #[cfg(test)]
 mod tests {
-    use super::way_in;
+    use super::remedy_for_denial;
 
     #[test]
-    fn root_is_not_told_to_be_root() {
-        assert!(way_in(false, false).contains("as root"));
+    fn root_is_not_advised_to_become_root() {
+        assert!(remedy_for_denial(false, false).contains("as root"));
         for may_trace_all in [false, true] {
-            let words = way_in(true, may_trace_all);
+            let words = remedy_for_denial(true, may_trace_all);
             assert!(!words.contains("as root") && words.contains("CAP_SYS_PTRACE") != may_trace_all, "{words}");
         }
     }

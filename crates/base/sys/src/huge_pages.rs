@@ -1,7 +1,8 @@
-//! What the kernel offers in huge pages: the hugetlb pools, and the modes of transparent ones.
+//! The kernel's huge pages: hugetlb pools and modes of transparent huge pages.
 //!
-//! Source: admin-guide/mm/hugetlbpage and transhuge. Two different things: a *pool* holds pages that somebody set apart, and a
-//! program asks for them by name; a *transparent* huge page is given by the kernel, when it finds one, to memory that may have it.
+//! A *pool* holds reserved pages, which a program must request explicitly. A *transparent* huge
+//! page is used by the kernel, when one is available, for memory whose mode allows it. Source:
+//! admin-guide/mm/hugetlbpage and transhuge.
 
 pub(crate) mod pools;
 mod transparent;
@@ -9,7 +10,8 @@ mod transparent;
 pub use pools::{Pool, pool, pool_pages_path, pools, settled_pool};
 pub use transparent::{FolioMode, Khugepaged, Mode, Transparent, global_mode_path, mode_path, transparent};
 
-/// Whether this user may turn the knobs of both: root where `/sys` is writable, which it is not in many containers.
+/// Whether this user may write the settings of both. Root may where `/sys` is writable, which it is
+/// not in many containers.
 #[must_use]
 pub fn knobs_writable() -> bool {
     let writable = |path: std::path::PathBuf| rustix::fs::access(&path, rustix::fs::Access::WRITE_OK).is_ok();

@@ -1,27 +1,28 @@
 //! Small text files of the kernel: one value, a choice in brackets, or `Name: value` lines.
 //!
-//! Source: proc(5), sysfs(5). A file that is not there is an answer here (an older kernel, another build), not an error.
+//! A missing file is a valid result (an older kernel, another build), not an error. Source:
+//! proc(5), sysfs(5).
 
 use std::path::Path;
 
-/// The file's text without its last newline, or `None` where it cannot be read.
+/// The file's text without trailing white space, or `None` if it cannot be read.
 pub(crate) fn text(path: impl AsRef<Path>) -> Option<String> {
     let mut text = std::fs::read_to_string(path).ok()?;
     text.truncate(text.trim_end().len());
     Some(text)
 }
 
-/// The file's only number, or `None` where there is none.
+/// The file's number, or `None` if it has none.
 pub(crate) fn number(path: impl AsRef<Path>) -> Option<u64> {
     text(path)?.trim().parse().ok()
 }
 
-/// The chosen word of a file such as `always [madvise] never`.
+/// The selected word of a file such as `always [madvise] never`.
 pub(crate) fn choice(path: impl AsRef<Path>) -> Option<String> {
     chosen(&text(path)?).map(str::to_owned)
 }
 
-/// The word in brackets; the whole of a text that has none.
+/// The word in brackets, or the whole text if it has none.
 pub(crate) fn chosen(text: &str) -> Option<&str> {
     match text.split_once('[') {
         None => Some(text.trim()).filter(|word| !word.is_empty()),
@@ -29,7 +30,7 @@ pub(crate) fn chosen(text: &str) -> Option<&str> {
     }
 }
 
-/// The value of a `Name: value` line, by the name before the colon.
+/// The value of a `Name: value` line with this name.
 pub(crate) fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| {
         let (key, value) = line.split_once(':')?;
@@ -42,7 +43,7 @@ pub(crate) fn field_bytes(text: &str, name: &str) -> Option<u64> {
     kilobytes(field(text, name)?)
 }
 
-/// `123 kB` as bytes.
+/// `123 kB` in bytes.
 pub(crate) fn kilobytes(value: &str) -> Option<u64> {
     value.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }

@@ -1,27 +1,29 @@
-//! The only door to Linux: what a process's memory lies on, what the kernel offers, what this machine can do.
+//! Fieldstone's interface to Linux: page placement, kernel settings, capabilities of this machine.
 //!
-//! | module | asks |
+//! | module | contents |
 //! |---|---|
-//! | [`process`] | a process's figures, its tree, what it inherits, how it ended |
-//! | [`smaps`] | its mappings and how they are mapped |
-//! | [`pagemap`] | the frames under them: folio sizes, contiguity |
-//! | [`huge_pages`] | hugetlb pools and transparent modes |
-//! | [`collapse`] | puts a running process's memory on huge pages |
-//! | [`sampling`] | where its threads are and what is in their registers |
-//! | [`cpuid`], [`counters`] | which processor this is, its TLBs; what it counts of page walks |
-//! | [`ptrace`] | a process's threads, held still |
-//! | [`turns`] | how a thread gets a processor at once that others wait for |
-//! | [`signals`], [`witness`] | signals that wait; whether one was sent to the group or to this process |
-//! | [`knob`] | turns a kernel knob and gives it back, come what may |
-//! | [`warm`] | memory that a hypervisor has taken back |
-//! | [`cache`] | where this user keeps what can be made again |
+//! | [`process`] | statistics, process tree, inherited settings, exit status |
+//! | [`smaps`] | mappings and the page sizes that map them |
+//! | [`pagemap`] | physical frames: folio sizes, contiguity |
+//! | [`huge_pages`] | hugetlb pools and transparent huge page modes |
+//! | [`collapse`] | collapses memory of a running process into huge pages |
+//! | [`sampling`] | samples of a process's threads: instruction pointer and registers |
+//! | [`cpuid`], [`counters`] | CPU model, its TLBs, hardware counts of page walks |
+//! | [`ptrace`] | stopped threads of another process |
+//! | [`scheduling`] | priority and waiting for threads on the critical path of others |
+//! | [`signals`], [`witness`] | blocked signals; whether one was sent to the group or to this process |
+//! | [`knob`] | sets a kernel setting and restores it at the end of the process |
+//! | [`warm`] | touches memory that a hypervisor may have reclaimed |
+//! | [`cache`] | directories for files that can be regenerated |
 //! | [`descriptors`] | keeps files open that the program may close |
 //! | [`userfault`], [`perf`], [`limits`], [`machine`] | what this user may do on this machine |
-//! | [`doctor`] | all of that, and a verdict for each command |
+//! | [`doctor`] | all of these, and a verdict for each command |
 //!
-//! Names are those of the manual pages. Nothing here keeps state, starts a thread or changes the system, [`knob`],
-//! [`collapse`], [`sampling`], [`turns`], [`signals`], [`witness`] and the setters of [`process`] excepted. Unsafe code is denied for the crate and opened in the files that make a
-//! system call which has no safe form. The facts that Fieldstone leans on are probed by `tests/mechanisms.rs` and `tests/collapse.rs`.
+//! Names are those of the manual pages. Modules keep no state, start no thread and do not change
+//! the system, except [`knob`], [`collapse`], [`sampling`], [`scheduling`], [`signals`],
+//! [`witness`] and the setters of [`process`]. Unsafe code is denied for the crate and allowed in
+//! the files with system calls that have no safe form. `tests/mechanisms.rs` and
+//! `tests/collapse.rs` test the kernel behaviour that Fieldstone depends on.
 
 pub mod cache;
 mod cgroup;
@@ -31,7 +33,7 @@ pub mod cpuid;
 pub mod descriptors;
 pub mod doctor;
 mod error;
-mod forked;
+mod helper_process;
 pub mod huge_pages;
 mod kernel_file;
 pub mod knob;
@@ -42,9 +44,9 @@ pub mod perf;
 pub mod process;
 pub mod ptrace;
 pub mod sampling;
+pub mod scheduling;
 pub mod signals;
 pub mod smaps;
-pub mod turns;
 pub mod userfault;
 pub mod warm;
 pub mod witness;

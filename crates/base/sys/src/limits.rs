@@ -1,4 +1,4 @@
-//! What bounds the memory of a process here: its control group, its rlimits, and the kernel's settings.
+//! Limits on the memory of a process: its control group, its rlimits, and kernel settings.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
@@ -7,7 +7,7 @@ pub use crate::cgroup::CgroupMemory;
 use crate::machine::machine;
 use crate::{cgroup, kernel_file};
 
-/// How the kernel answers requests for more memory than there is: `vm.overcommit_memory`.
+/// The kernel's policy for memory that exceeds physical memory: `vm.overcommit_memory`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Overcommit {
@@ -15,36 +15,36 @@ pub enum Overcommit {
     Heuristic,
     /// 1: nothing is refused.
     Always,
-    /// 2: what is promised must exist. `MAP_NORESERVE` means nothing.
+    /// 2: committed memory must exist; `MAP_NORESERVE` has no effect.
     Strict,
 }
 
-/// The bounds. A limit that is `None` is unlimited.
+/// The limits. `None` means unlimited.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Limits {
-    /// The control group's memory controller, where there is one.
+    /// The control group's memory controller, if any.
     pub cgroup: Option<CgroupMemory>,
-    /// `RLIMIT_AS`: mappings, `PROT_NONE` ones too.
+    /// `RLIMIT_AS`: all mappings, `PROT_NONE` included.
     pub address_space_bytes: Option<u64>,
     /// `RLIMIT_DATA`: private writable mappings and the heap.
     pub data_bytes: Option<u64>,
     /// `RLIMIT_MEMLOCK`.
     pub locked_bytes: Option<u64>,
-    /// `vm.max_map_count`: mappings of one process.
+    /// `vm.max_map_count`: mappings per process.
     pub max_map_count: Option<u64>,
-    /// `vm.overcommit_memory`; `None` where it cannot be read.
+    /// `vm.overcommit_memory`; `None` if it cannot be read.
     pub overcommit: Option<Overcommit>,
-    /// `kernel.yama.ptrace_scope`: 0 any process of the user may be attached to, 1 descendants only, 2 by root only, 3 none.
-    /// `None` is a kernel without Yama, which is as 0.
+    /// `kernel.yama.ptrace_scope`: 0 any process of the user, 1 descendants only, 2 root only, 3
+    /// none. `None` without Yama, which equals 0.
     pub ptrace_scope: Option<u64>,
-    /// Swap space there is.
+    /// Total swap space.
     pub swap_total_bytes: u64,
-    /// Swap space not in use.
+    /// Free swap space.
     pub swap_free_bytes: u64,
 }
 
-/// Lets this process open as many descriptors as it may: `RLIMIT_NOFILE` becomes what it can be raised to. Inherited by what it starts.
+/// Raises the soft limit `RLIMIT_NOFILE` to the hard limit. Child processes inherit it.
 ///
 /// # Errors
 /// The errno of setrlimit.
@@ -53,7 +53,7 @@ pub fn raise_descriptors() -> std::io::Result<()> {
     Ok(setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?)
 }
 
-/// Reads the bounds of this process.
+/// Reads the limits of this process.
 #[must_use]
 pub fn limits() -> Limits {
     let meminfo = kernel_file::text("/proc/meminfo").unwrap_or_default();
@@ -71,7 +71,7 @@ pub fn limits() -> Limits {
     }
 }
 
-/// Memory that can be had without pushing anything out, by this machine and the memory control group.
+/// Memory that can be allocated without reclaim, by the machine and the memory control group.
 #[must_use]
 pub fn free_memory_bytes() -> u64 {
     let left = cgroup::cgroup_memory().and_then(|group| Some(group.limit_bytes?.saturating_sub(group.usage_bytes?)));
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modes_go_by_their_number() {
+    fn modes_match_their_numbers() {
         assert_eq!(
             [0, 1, 2].map(overcommit),
             [Overcommit::Heuristic, Overcommit::Always, Overcommit::Strict].map(Some)
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_within_its_bounds() {
+    fn this_process_is_within_its_limits() {
         let found = limits();
         let own = crate::process::stat(std::process::id()).unwrap();
         assert!(found.address_space_bytes.is_none_or(|limit| own.virtual_bytes <= limit));

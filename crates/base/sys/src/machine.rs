@@ -1,4 +1,4 @@
-//! The machine, its kernel and what stands between: CPU, memory, libc, hypervisor, container.
+//! The machine: CPU, memory, kernel, libc, hypervisor, container.
 #![allow(unsafe_code, reason = "gnu_get_libc_version returns a C string")]
 
 use std::fs;
@@ -8,37 +8,37 @@ use serde::Serialize;
 
 use crate::kernel_file;
 
-/// What this runs on.
+/// The machine that this process runs on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Machine {
-    /// The kernel's release, as `uname -r` says.
+    /// The kernel's release, as in `uname -r`.
     pub kernel: String,
-    /// `x86_64`, `aarch64`, ... as `uname -m` says.
+    /// `x86_64`, `aarch64`, ... as in `uname -m`.
     pub architecture: String,
-    /// The CPU's name, or its implementer and part numbers where it has none.
+    /// The CPU's name, or its implementer and part numbers if it has none.
     pub cpu: String,
     /// CPUs that this process may run on.
     pub cpus: usize,
-    /// Memory there is.
+    /// Total memory.
     pub memory_bytes: u64,
-    /// Memory that a program could have without swapping.
+    /// Memory available without swapping.
     pub memory_available_bytes: u64,
-    /// The base page.
+    /// Base page size.
     pub page_bytes: u64,
-    /// Whether page tables have five levels: a walk is one step longer.
+    /// Whether page tables have five levels, which adds one step to a walk.
     pub five_level_tables: bool,
-    /// The C library's version, where this was built for glibc.
+    /// The C library's version; `None` unless built for glibc.
     pub glibc: Option<String>,
-    /// Whether a hypervisor is below: page walks go through its tables too.
+    /// Whether a hypervisor was detected; page walks then include its tables.
     pub virtual_machine: bool,
-    /// The container's kind, where signs of one were found: `docker`, `podman`, ...
+    /// The container's kind, if detected: `docker`, `podman`, ...
     pub container: Option<String>,
-    /// Whether this process is root (of its user namespace).
+    /// Whether this process is root in its user namespace.
     pub root: bool,
 }
 
-/// Looks around.
+/// Reads the machine's properties.
 #[must_use]
 pub fn machine() -> Machine {
     let name = rustix::system::uname();
@@ -56,7 +56,8 @@ pub fn machine() -> Machine {
         page_bytes: rustix::param::page_size() as u64,
         five_level_tables: has_flag("la57"),
         glibc: glibc_version(),
-        // The flag is x86's; elsewhere a hypervisor mostly shows in the device tree or the firmware's tables.
+        // The flag is x86's; elsewhere a hypervisor usually appears in the device tree or firmware
+        // tables.
         virtual_machine: has_flag("hypervisor") || Path::new("/proc/device-tree/hypervisor").exists(),
         container: container(),
         root: rustix::process::geteuid().is_root(),
@@ -73,14 +74,16 @@ fn cpu_name(cpuinfo: &str) -> String {
 }
 
 fn cpus_allowed() -> usize {
-    // The set of rustix holds 1024 CPUs; a larger machine answers EINVAL, and the standard library asks another way.
+    // The set of rustix holds 1024 CPUs. On a larger machine the call fails with EINVAL; the
+    // standard library then supplies the number.
     rustix::thread::sched_getaffinity(None)
         .map_or_else(|_| std::thread::available_parallelism().map_or(1, usize::from), |set| set.count() as usize)
 }
 
 #[cfg(target_env = "gnu")]
 fn glibc_version() -> Option<String> {
-    // SAFETY: the function takes nothing and returns a pointer to a constant, zero-terminated string of the library's.
+    // SAFETY: the function takes no argument and returns a pointer to a constant, zero-terminated
+    // string of the library.
     let version = unsafe { std::ffi::CStr::from_ptr(libc::gnu_get_libc_version()) };
     Some(version.to_string_lossy().into_owned())
 }
@@ -90,7 +93,8 @@ fn glibc_version() -> Option<String> {
     None
 }
 
-/// By the file that Docker leaves, the one that Podman leaves, and the variable that systemd's interface asks of managers.
+/// Detected by the file that Docker creates, the one that Podman creates, and the variable of
+/// systemd's container interface.
 fn container() -> Option<String> {
     if Path::new("/.dockerenv").exists() {
         return Some("docker".to_owned());
@@ -110,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cpu_without_a_name_is_told_by_its_numbers() {
+    fn a_cpu_without_a_name_is_identified_by_its_numbers() {
         assert_eq!(cpu_name("processor : 0\nmodel name\t: Zen 4\n"), "Zen 4");
         assert_eq!(cpu_name("CPU implementer\t: 0x41\nCPU part\t: 0xd40\n"), "implementer 0x41 part 0xd40");
         assert_eq!(cpu_name(""), "unknown");
@@ -121,7 +125,7 @@ mod tests {
         let found = machine();
         assert_eq!(found.architecture, std::env::consts::ARCH);
         assert!(found.kernel.starts_with(|first: char| first.is_ascii_digit()));
-        // A quota of the control group lowers the second only.
+        // A control group's quota lowers only the second.
         assert!(found.cpus >= std::thread::available_parallelism().unwrap().get());
         assert!(found.memory_available_bytes > 0 && found.memory_available_bytes <= found.memory_bytes);
         assert!(found.page_bytes.is_power_of_two());

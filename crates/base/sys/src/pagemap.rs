@@ -1,51 +1,55 @@
-//! Which pages a process's memory *really* lies on, and how contiguous they are: `/proc/PID/pagemap` and `/proc/kpageflags`.
+//! The physical placement of a process's memory, and its contiguity: `/proc/PID/pagemap` and
+//! `/proc/kpageflags`.
 //!
 //! ```text
 //!   virtual     |p p p p p p p p|p|p|. . .|     pagemap: a frame number for each present page
 //!   frames       8 9 . . . . . 15 3 77          kpageflags: head, tail, hugetlb for each frame
 //!   folios      [---- 32 KiB ----][4][4]        a head and the tails after it are one folio
-//!   runs        [----- 8 pages --][1][1]        neighbours in both address spaces
+//!   runs        [----- 8 pages --][1][1]        contiguous in both address spaces
 //! ```
 //!
-//! A folio is the block that the kernel allocated: 4 KiB, a multi-size folio of 8 KiB to 1 MiB, a transparent huge page, a
-//! hugetlb page. Sizes are exact, for heads and tails are read off the frames, not guessed from alignment.
+//! A folio is the block that the kernel allocated: 4 KiB, a multi-size folio of 8 KiB to 1 MiB, a
+//! transparent huge page, a hugetlb page. Sizes are exact: heads and tails come from frame flags,
+//! not from alignment.
 //!
-//! Source: the kernel's admin-guide/mm/pagemap. Traps:
-//! - Frame numbers are shown only with CAP_SYS_ADMIN and flags only to root; anybody else gets [`Placement::Hidden`] and falls
-//!   back to what [`crate::smaps`] says.
-//! - A folio's size is not yet how it is *mapped*: after a partial mprotect or munmap a 2 MiB folio is mapped by 4 KiB entries.
-//!   `anon_huge_bytes` of smaps counts the entries; the lower of the two is what the TLB sees.
-//! - It is no snapshot. A page that moves between the two reads may be counted by its neighbour's size.
+//! Source: the kernel's admin-guide/mm/pagemap. Limits:
+//! - Frame numbers need CAP_SYS_ADMIN, and flags need root. Other users get [`Placement::Hidden`]
+//!   and must use [`crate::smaps`].
+//! - A folio's size is not the size of its *mapping*: after a partial mprotect or munmap, 4 KiB
+//!   entries map a 2 MiB folio. `anon_huge_bytes` of smaps counts the entries; the smaller of the
+//!   two applies to the TLB.
+//! - It is no snapshot. A page that moves between the two reads may be counted with its neighbour's
+//!   size.
 //!
-//! Cost: pagemap is read in bulk, frame flags in bulk where folios are small and by a few probes where they are large; 2 GiB take
-//! a hundredth of a second in huge pages and a tenth in small ones. Holes cost 8 bytes a page to read, so callers pass the
-//! mappings that have something resident, not an address space.
+//! Cost: pagemap is read in bulk. Frame flags are read in bulk for small folios and by a few probes
+//! for large ones. 2 GiB take about 10 ms on huge pages and 100 ms on small ones. Holes cost 8
+//! bytes per page, so callers should pass mappings with resident memory, not an address space.
 
 mod folios;
+mod present;
 mod runs;
-mod spans;
 mod walk;
 
 use std::ops::Range;
 
 use serde::Serialize;
 
+pub use present::{PresentRange, present_ranges};
 pub use runs::Runs;
-pub use spans::{Span, spans};
 
 use crate::Result;
 
-/// What could be learnt about the frames under a range.
+/// The result for some address ranges.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Placement {
-    /// Everything.
+    /// The frames are known.
     Exact(Frames),
-    /// Nothing: this user may not see frame numbers.
+    /// This user may not read frame numbers.
     Hidden,
 }
 
 impl Placement {
-    /// The frames, where they can be seen.
+    /// The frames, if they are visible.
     #[must_use]
     pub const fn exact(&self) -> Option<&Frames> {
         match self {
@@ -55,24 +59,25 @@ impl Placement {
     }
 }
 
-/// The frames under some address ranges.
+/// Frames of some address ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Frames {
-    /// In memory.
+    /// Bytes in memory.
     pub present_bytes: u64,
-    /// Swapped out.
+    /// Bytes swapped out.
     pub swapped_bytes: u64,
-    /// Of `present_bytes`, mapped to the kernel's page of zeros: read, never written. In no folio below.
+    /// Of `present_bytes`, mapped to the kernel's zero page: read, never written. Not part of
+    /// `folios`.
     pub zero_bytes: u64,
-    /// The rest of `present_bytes` by the folio it lies in, smallest first.
+    /// The rest of `present_bytes` by folio size, smallest first.
     pub folios: Vec<FolioBytes>,
-    /// Physical contiguity of all that is present.
+    /// Physical contiguity of all present pages.
     pub runs: Runs,
 }
 
 impl Frames {
-    /// Bytes that lie in folios of exactly this size, of the hugetlb pool or not.
+    /// Bytes in folios of exactly this size, of the hugetlb pool or not.
     #[must_use]
     pub fn bytes_in(&self, folio_bytes: u64, hugetlb: bool) -> u64 {
         let of_kind = |folio: &&FolioBytes| folio.folio_bytes == folio_bytes && folio.hugetlb == hugetlb;
@@ -80,28 +85,29 @@ impl Frames {
     }
 }
 
-/// How much lies in folios of one size.
+/// Bytes in folios of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct FolioBytes {
-    /// The folio's size.
+    /// Folio size in bytes.
     pub folio_bytes: u64,
-    /// Whether the folios are of the hugetlb pool.
+    /// Whether the folios belong to the hugetlb pool.
     pub hugetlb: bool,
-    /// The bytes of the range in such folios; a folio that reaches out of the range counts with its part.
+    /// Bytes of the range in such folios; a folio that crosses the range's end counts partly.
     pub bytes: u64,
 }
 
-/// Reads where the ranges of a process's memory lie. Ranges are widened to whole pages.
+/// Reads the placement of ranges of a process's memory. Ranges are widened to whole pages.
 ///
 /// # Errors
-/// [`crate::Error::NoSuchProcess`] when it has ended, [`crate::Error::ProcessDenied`] when it is another user's,
-/// [`crate::Error::File`] where the kernel has no such tables. Hidden frame numbers are no error.
+/// [`crate::Error::NoSuchProcess`] when it has ended, [`crate::Error::ProcessDenied`] for another
+/// user's process, [`crate::Error::File`] without such tables. Hidden frame numbers are no error.
 pub fn read(pid: u32, ranges: &[Range<u64>]) -> Result<Placement> {
     walk::read(pid, ranges)
 }
 
-/// The folio that each of these addresses of a process lies in, counted with the one page there; `None` for what is not in memory, or
-/// is the kernel's page of zeros. `None` for all where this user may not see frame numbers. A few reads for each address.
+/// The folio of each address of a process, with `bytes` counting the one page; `None` for a page
+/// that is not in memory or is the kernel's zero page. `None` for all if this user may not read
+/// frame numbers. Costs a few reads per address.
 ///
 /// # Errors
 /// As [`read`].
@@ -109,7 +115,7 @@ pub fn folios_at(pid: u32, addresses: &[u64]) -> Result<Option<Vec<Option<FolioB
     walk::folios_at(pid, addresses)
 }
 
-/// Whether this user sees frame numbers and flags: root, mostly.
+/// Whether this user can read frame numbers and flags, which usually needs root.
 #[must_use]
 pub fn frames_visible() -> bool {
     let here = 0_u64;

@@ -1,8 +1,9 @@
-//! Which counters perf_event_open(2) gives this user, and why not the others.
+//! The counters of perf_event_open(2) that this user can use, and why others are unavailable.
 //!
-//! Each event is tried once, on this process, in user mode only, and closed again. `dtlb_read_misses` is the nearest that a portable
-//! event comes to page walks: on Intel the kernel counts loads that cause a walk under that name. Walk *cycles* are a raw event
-//! of each CPU model. A virtual machine usually has none of the hardware events.
+//! Each event is opened once, on this process, in user mode only, and closed. `dtlb_read_misses` is
+//! the portable event nearest to page walks: on Intel the kernel uses that name for loads that
+//! cause a walk. Walk *cycles* are a raw event of each CPU model. A virtual machine usually has no
+//! hardware events.
 
 use std::io;
 
@@ -18,9 +19,10 @@ use crate::kernel_file;
 pub enum Counter {
     /// It can.
     Available,
-    /// The machine (or its hypervisor) or the kernel has no such counter.
+    /// The machine (or its hypervisor) or the kernel has no such counter; holds the kernel's
+    /// message.
     Absent(String),
-    /// There may be one, but this user may not use it.
+    /// It may exist, but this user may not use it; holds the kernel's message.
     Denied(String),
 }
 
@@ -42,7 +44,7 @@ impl Counter {
     }
 }
 
-/// The counters of this machine, as this user has them.
+/// The counters of this machine that this user can use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Counters {
@@ -52,27 +54,28 @@ pub struct Counters {
     pub instructions: Counter,
     /// Loads that missed the data TLB.
     pub dtlb_read_misses: Counter,
-    /// Page faults, which the kernel counts itself.
+    /// Page faults, counted by the kernel.
     pub page_faults: Counter,
-    /// `kernel.perf_event_paranoid`: 2 and less let users count their own programs, -1 everything; some distributions add 3 and 4,
-    /// which let them count nothing. `None` where the kernel has no perf events.
+    /// `kernel.perf_event_paranoid`: up to 2 users may count their own programs, at -1 everything;
+    /// some distributions add 3 and 4, which allow nothing. `None` without perf events in the
+    /// kernel.
     pub paranoid: Option<i64>,
 }
 
-/// Tries the events.
+/// Opens and closes each event.
 #[must_use]
 pub fn counters() -> Counters {
     let dtlb = Cache { which: CacheId::DTLB, operation: CacheOp::READ, result: CacheResult::MISS };
     Counters {
-        cycles: tried(Hardware::CPU_CYCLES),
-        instructions: tried(Hardware::INSTRUCTIONS),
-        dtlb_read_misses: tried(dtlb),
-        page_faults: tried(Software::PAGE_FAULTS),
+        cycles: probe(Hardware::CPU_CYCLES),
+        instructions: probe(Hardware::INSTRUCTIONS),
+        dtlb_read_misses: probe(dtlb),
+        page_faults: probe(Software::PAGE_FAULTS),
         paranoid: kernel_file::text("/proc/sys/kernel/perf_event_paranoid").and_then(|text| text.parse().ok()),
     }
 }
 
-fn tried(event: impl Event) -> Counter {
+fn probe(event: impl Event) -> Counter {
     Counter::from_result(Builder::new(event).build())
 }
 
@@ -81,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_is_told_from_an_absence() {
+    fn a_denied_counter_differs_from_an_absent_one() {
         let refused = |errno| Counter::from_result::<()>(Err(io::Error::from_raw_os_error(errno)));
         assert!(matches!(refused(libc::EACCES), Counter::Denied(_)));
         assert!(matches!(refused(libc::EPERM), Counter::Denied(_)));
@@ -96,7 +99,7 @@ mod tests {
             println!("SKIP no software events for this user: {found:?}");
             return;
         }
-        // User mode only: the fault is taken by user code, so it counts.
+        // User mode only: user code causes the fault, so it counts.
         let mut counter = Builder::new(Software::PAGE_FAULTS).build().unwrap();
         counter.enable().unwrap();
         let touched = std::hint::black_box(vec![1_u8; 8 << 20]);

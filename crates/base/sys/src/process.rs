@@ -1,6 +1,7 @@
-//! Processes as a supervisor sees them: their figures, their tree, what they inherit, and how they ended.
+//! Processes as a supervisor sees them: statistics, tree, inherited settings, exit status.
 //!
-//! A file each: [`stat()`] reads one process, [`descendants`] walks the tree, `control` sets what children inherit, [`has_capability`] reads rights, [`wait4`] reaps.
+//! One file each: [`stat()`] reads one process, [`descendants`] lists the tree, `control` sets what
+//! children inherit, [`has_capability`] reads privileges, [`wait4`] reaps.
 
 mod capability;
 mod control;
@@ -12,4 +13,4 @@ pub use capability::{Capability, has_capability};
 pub use control::{set_child_subreaper, set_parent_death_signal, set_thp_disabled, thp_disabled};
 pub use stat::{Stat, State, comm, exe, has_ended, has_thp_disabled, parse_stat, stat};
 pub use tree::{children, descendants, threads};
-pub use wait::{Change, Ended, is_at_work, wait_change, wait4};
+pub use wait::{ChildChange, ChildExit, is_child_running, wait_change, wait4};

@@ -1,14 +1,15 @@
-//! Another process's threads, held still: ptrace(2) by `PTRACE_SEIZE`, which leaves them running until they are asked to stop.
+//! Control of another process's threads: ptrace(2) by `PTRACE_SEIZE`, which does not stop them.
 //!
 //! ```text
-//!   seize ── running ── interrupt ──> stopped: registers read and written, system calls made in its name
+//!   seize ── running ── interrupt ──> stopped: registers accessible, system calls on its behalf
 //!              ^                          |
-//!              └────────── resume ────────┘            a signal, a new thread, an exit stop it too: [`Stop`] says which
+//!              └────────── resume ────────┘    signals, new threads, exits stop it too: [`Stop`]
 //! ```
-//! A thread is traced by the thread that seized it: a [`Tracee`] stays where it was made. Dropping it lets the thread go, in the state that
-//! it was set to, and what it has started last, which nobody has been told of. Only x86-64 has registers here.
+//! The kernel identifies the tracer by its thread, so a [`Tracee`] stays in the thread that created
+//! it. Dropping it detaches from the thread, in the state last set, and from a child or thread that
+//! it has started but not reported. Registers are available on x86-64 only.
 //!
-//! Source: ptrace(2); the way that a system call is made in another's name is that of debuggers that call functions.
+//! Source: ptrace(2); debuggers inject system calls in the same way.
 #![allow(unsafe_code, reason = "ptrace and waitpid on threads have no safe form")]
 
 use std::cell::Cell;
@@ -17,85 +18,86 @@ use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
 use crate::process::has_ended;
-use crate::turns;
+use crate::scheduling;
 use crate::{Error, Result};
 
-/// Why a thread stands still.
+/// Why a thread has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// It was asked to, or is about to start as a new one.
-    Asked,
-    /// A signal is about to be delivered: resume with it, or without.
+    /// It was interrupted, or it is new and has not started yet.
+    Interrupted,
+    /// A signal is about to be delivered: resume with or without it.
     Signal(i32),
-    /// It enters a system call, or leaves one.
+    /// It enters or leaves a system call.
     Call,
-    /// The process is stopped by SIGSTOP or the like: it has to be resumed by [`Tracee::listen`], to stay so.
+    /// SIGSTOP or the like stops the whole process: resume by [`Tracee::listen`] to keep it
+    /// stopped.
     Group,
-    /// It has just started this one, which runs in the same memory: a thread, or a child by vfork.
+    /// It has created this thread, or this child by vfork, which shares its memory.
     Cloned(u32),
-    /// It has just made a child with a copy of its memory.
+    /// It has created this child, which has a copy of its memory.
     Forked(u32),
-    /// It is about to begin another program.
+    /// It is about to execute another program.
     Exec,
-    /// It is about to end: its memory is there, but nothing can be done in its name any more.
+    /// It is about to exit: its memory exists, but it can make no system call.
     Ending,
-    /// It is gone.
+    /// It has exited.
     Gone,
 }
 
-/// A thread of another process.
+/// A traced thread of another process.
 #[derive(Debug)]
 pub struct Tracee {
     thread: u32,
     gone: bool,
-    /// The signal in whose stop it stands, which was looked at and not waited for: the kernel delivers it if we are killed. One that was
-    /// waited for is lost then.
+    /// The signal of the present stop if it was only peeked: the kernel delivers it when the tracer
+    /// is killed. A signal that was waited for would then be lost.
     delivered_if_killed: Cell<i32>,
-    /// ptrace knows the tracer by its thread.
-    _stays_in_its_thread: PhantomData<*const ()>,
+    /// Makes the type !Send: the kernel identifies the tracer by its thread.
+    _not_send: PhantomData<*const ()>,
 }
 
-/// What a signal tells beside its number (`siginfo_t`), as the kernel gives it.
+/// Details of a signal (`siginfo_t`), as the kernel reports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SignalInfo([i32; 32]);
 
 impl SignalInfo {
-    /// Where it says what the signal comes of.
+    /// Index of `si_code`.
     const CODE: usize = 2;
 
-    /// The signal.
+    /// The signal's number.
     #[must_use]
     pub const fn signal(&self) -> i32 {
         self.0[0]
     }
 
-    /// Whether this process has sent it by [`Tracee::send`].
+    /// Whether this process sent it by [`Tracee::send`].
     #[must_use]
     pub fn is_sent_by_us(&self) -> bool {
         const SENDER: usize = 4;
         self.0[Self::CODE] == libc::SI_TKILL && u32::try_from(self.0[SENDER]) == Ok(std::process::id())
     }
 
-    /// Whether an instruction of the thread has raised it, and nobody sent it.
+    /// Whether an instruction of the thread raised it.
     #[cfg(target_arch = "x86_64")]
     const fn is_raised(&self) -> bool {
         self.0[Self::CODE] > 0
     }
 }
 
-/// A call that is made in a thread's name raises so many signals at most that come of the call's own place in memory, before it is given up.
+/// Faults of the injected instruction before a call is abandoned.
 #[cfg(target_arch = "x86_64")]
-const MOST_FAULTS: u32 = 4;
+const MAX_FAULTS: u32 = 4;
 
-/// A thread's registers, as the kernel gives them.
+/// Registers of a thread, as the kernel reports them.
 pub type Registers = libc::user_regs_struct;
 
-/// `PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG`, which the C library's headers do not have.
+/// `PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG`; missing in the C library's headers.
 const GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
-/// `PTRACE_GETSIGMASK` and `PTRACE_SETSIGMASK`, which they do not have either.
+/// `PTRACE_GETSIGMASK` and `PTRACE_SETSIGMASK`; missing in the C library's headers.
 const GET_SIGNAL_MASK: libc::c_uint = 0x420a;
 const SET_SIGNAL_MASK: libc::c_uint = 0x420b;
-/// Signals that an instruction raises. Blocked, they would end the program.
+/// Signals that instructions raise. If one is blocked when raised, the kernel kills the program.
 #[cfg(target_arch = "x86_64")]
 const FAULTS: u64 = bit(libc::SIGSEGV)
     | bit(libc::SIGILL)
@@ -104,7 +106,7 @@ const FAULTS: u64 = bit(libc::SIGSEGV)
     | bit(libc::SIGFPE)
     | bit(libc::SIGTRAP);
 
-/// Whether it is a signal that instructions raise. Such a one is not blocked while a call is made in a thread's name.
+/// Whether instructions raise this signal. [`Tracee::call`] leaves such signals unblocked.
 #[cfg(target_arch = "x86_64")]
 #[must_use]
 pub const fn is_raised_by_code(signal: i32) -> bool {
@@ -115,11 +117,11 @@ pub const fn is_raised_by_code(signal: i32) -> bool {
 const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
 }
-/// Who is waited for is looked at so often at once, and then each time after so long.
-const SHORT_LOOKS: u32 = 64;
-const BETWEEN_LOOKS: Duration = Duration::from_micros(100);
-/// A thread that was interrupted, or runs one system call, stops long before.
-const LONGEST_WAIT: Duration = Duration::from_secs(30);
+/// Polls before sleeping, and the sleep between further polls.
+const SPIN_POLLS: u32 = 64;
+const POLL_INTERVAL: Duration = Duration::from_micros(100);
+/// Upper bound for a stop; an interrupted thread, or one system call, takes far less.
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
 const OPTIONS: libc::c_int = libc::PTRACE_O_TRACECLONE
     | libc::PTRACE_O_TRACEFORK
@@ -127,67 +129,73 @@ const OPTIONS: libc::c_int = libc::PTRACE_O_TRACECLONE
     | libc::PTRACE_O_TRACEEXEC
     | libc::PTRACE_O_TRACEEXIT
     | libc::PTRACE_O_TRACESYSGOOD;
-/// What marks the stop of a system call.
+/// The signal number that marks a system-call stop.
 const CALL: i32 = libc::SIGTRAP | 0x80;
 
 impl Tracee {
-    /// Takes hold of a running thread, which goes on. What it starts is held too, and begins stopped.
+    /// Seizes a running thread without stopping it. Threads and children it creates are traced too,
+    /// and begin stopped.
     ///
     /// # Errors
-    /// [`Error::ProcessDenied`] where this user may not, or a debugger holds it; [`Error::NoSuchProcess`].
+    /// [`Error::ProcessDenied`] without permission, or if another tracer has it;
+    /// [`Error::NoSuchProcess`].
     pub fn seize(thread: u32) -> Result<Self> {
-        // SAFETY: the request takes no pointer, only option bits.
+        // SAFETY: the request takes option bits and no pointer.
         unsafe { request(libc::PTRACE_SEIZE, thread, 0, OPTIONS as usize) }
             .map_err(|source| of_thread(thread, source))?;
-        Ok(Self::held(thread))
+        Ok(Self::attached(thread))
     }
 
-    /// A thread that its parent's [`Stop::Cloned`] announced: it is held already.
+    /// A thread that [`Stop::Cloned`] of its creator announced: the kernel has attached to it
+    /// already.
     #[must_use]
-    pub const fn held(thread: u32) -> Self {
-        Self { thread, gone: false, delivered_if_killed: Cell::new(0), _stays_in_its_thread: PhantomData }
+    pub const fn attached(thread: u32) -> Self {
+        Self { thread, gone: false, delivered_if_killed: Cell::new(0), _not_send: PhantomData }
     }
 
-    /// Its number.
+    /// The thread id.
     #[must_use]
     pub const fn thread(&self) -> u32 {
         self.thread
     }
 
-    /// Asks it to stop. Where it waits in the kernel for a page of userfaultfd, on behalf of its own code, it does so too.
+    /// Requests a stop. A thread that waits in the kernel for a userfaultfd page on behalf of its
+    /// own code stops too.
     ///
     /// # Errors
     /// [`Error::NoSuchProcess`].
     pub fn interrupt(&self) -> Result<()> {
-        // SAFETY: no pointer.
+        // SAFETY: the request takes no pointer.
         unsafe { self.request(libc::PTRACE_INTERRUPT, 0, 0) }
     }
 
-    /// Waits until it stops, for half a minute at most. The end of a process's first thread is not reported until all others have
-    /// ended, which may wait for this process: so `/proc` is looked at, and `try_wait` returns the end later.
+    /// Waits until it stops, for at most 30 s. The kernel reports the exit of a process's first
+    /// thread only after all others have exited, which may depend on this process. So the wait also
+    /// checks `/proc`, and `try_wait` returns that exit later.
     ///
     /// # Errors
-    /// As waitpid(2); `ETIMEDOUT` for a thread that does not leave the kernel, such as one that is frozen.
+    /// As waitpid(2); `ETIMEDOUT` for a thread that does not leave the kernel, such as a frozen
+    /// one.
     pub fn wait(&mut self) -> Result<Stop> {
-        let until = Instant::now() + LONGEST_WAIT;
-        for looks in 0_u32.. {
+        let until = Instant::now() + STOP_TIMEOUT;
+        for polls in 0_u32.. {
             if let Some(stop) = self.try_wait()? {
                 return Ok(stop);
             }
-            if looks < SHORT_LOOKS {
-                turns::pause(looks);
+            if polls < SPIN_POLLS {
+                scheduling::spin_or_sleep(polls);
             } else if has_ended(self.thread) {
                 break;
             } else if Instant::now() > until {
                 return Err(Error::Call { call: "waitpid", source: io::Error::from_raw_os_error(libc::ETIMEDOUT) });
             } else {
-                std::thread::sleep(BETWEEN_LOOKS);
+                std::thread::sleep(POLL_INTERVAL);
             }
         }
         Ok(self.try_wait()?.unwrap_or(Stop::Gone))
     }
 
-    /// Whether it has stopped meanwhile.
+    /// Whether it has stopped. Does not wait.
     ///
     /// # Errors
     /// As waitpid(2).
@@ -195,13 +203,13 @@ impl Tracee {
         if self.gone {
             return Ok(Some(Stop::Gone));
         }
-        if let Some(stop) = self.look_at_signal()? {
+        if let Some(stop) = self.peek_signal()? {
             return Ok(stop);
         }
         let mut status = 0;
         let thread = number(self.thread);
         loop {
-            // SAFETY: the status is a live local.
+            // SAFETY: the kernel writes one integer to a live local.
             match unsafe { libc::waitpid(thread, &raw mut status, libc::WNOHANG | libc::__WALL) } {
                 0 => return Ok(None),
                 found if found == thread => break,
@@ -210,7 +218,7 @@ impl Tracee {
             let source = io::Error::last_os_error();
             match source.raw_os_error() {
                 Some(libc::EINTR) => {}
-                // A thread that is not the first of its process is gone without a word when another one execs.
+                // When another thread execs, threads other than the first exit without a report.
                 Some(libc::ECHILD) => {
                     self.gone = true;
                     return Ok(Some(Stop::Gone));
@@ -218,21 +226,22 @@ impl Tracee {
                 _ => return Err(Error::Call { call: "waitpid", source }),
             }
         }
-        self.understand(status).map(Some)
+        self.decode(status).map(Some)
     }
 
-    /// The signal in whose stop it stands, if that is one of the program's: it stays to be waited for until it is resumed. `Some(None)` where
-    /// it was returned before; none where something else is to be waited for. A trap is waited for: the program does not get one of ours.
-    fn look_at_signal(&self) -> Result<Option<Option<Stop>>> {
+    /// Peeks at the signal of the present stop, which stays pending for waitpid until the thread
+    /// resumes. `Some(None)` if it was returned before; `None` for any other stop. SIGTRAP is not
+    /// peeked, so that the program never receives one of the tracer's.
+    fn peek_signal(&self) -> Result<Option<Option<Stop>>> {
         let (options, thread) = (libc::WSTOPPED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL, self.thread);
-        // SAFETY: a structure of integers, for which zeros are good.
+        // SAFETY: siginfo_t consists of integers, for which zero is valid.
         let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-        // SAFETY: the kernel writes one such structure, into a live local.
+        // SAFETY: the kernel writes one siginfo_t to a live local.
         let result = unsafe { libc::waitid(libc::P_PID, thread, &raw mut info, options) };
         if result < 0 || info.si_code != libc::CLD_TRAPPED {
             return Ok(None);
         }
-        // SAFETY: the kernel filled it for a child that has stopped.
+        // SAFETY: waitid has succeeded for a stopped child, so the kernel has filled si_status.
         let status = unsafe { info.si_status() };
         if !(1..=libc::SIGRTMAX()).contains(&status) || status == libc::SIGTRAP {
             return Ok(None);
@@ -241,7 +250,7 @@ impl Tracee {
         Ok(Some(is_new.then_some(Stop::Signal(status))))
     }
 
-    fn understand(&mut self, status: i32) -> Result<Stop> {
+    fn decode(&mut self, status: i32) -> Result<Stop> {
         if !libc::WIFSTOPPED(status) {
             self.gone = true;
             return Ok(Stop::Gone);
@@ -251,121 +260,126 @@ impl Tracee {
             0 if signal == CALL => Stop::Call,
             0 => Stop::Signal(signal),
             libc::PTRACE_EVENT_STOP if is_stopping(signal) => Stop::Group,
-            libc::PTRACE_EVENT_STOP => Stop::Asked,
+            libc::PTRACE_EVENT_STOP => Stop::Interrupted,
             libc::PTRACE_EVENT_CLONE | libc::PTRACE_EVENT_VFORK => Stop::Cloned(self.message()?),
             libc::PTRACE_EVENT_FORK => Stop::Forked(self.message()?),
             libc::PTRACE_EVENT_EXEC => Stop::Exec,
             libc::PTRACE_EVENT_EXIT => Stop::Ending,
-            _ => Stop::Asked,
+            _ => Stop::Interrupted,
         })
     }
 
     fn message(&self) -> Result<u32> {
         let mut message: libc::c_ulong = 0;
-        // SAFETY: the request writes one long, into a live local.
+        // SAFETY: the request writes one long to a live local.
         unsafe { self.request(libc::PTRACE_GETEVENTMSG, 0, (&raw mut message).expose_provenance())? };
         Ok(u32::try_from(message).unwrap_or(0))
     }
 
-    /// Lets it go on, with a signal delivered or 0.
+    /// Resumes it, delivering `signal` unless 0.
     ///
     /// # Errors
-    /// [`Error::NoSuchProcess`] where it is gone or does not stand still.
+    /// [`Error::NoSuchProcess`] if it has exited or is not stopped.
     pub fn resume(&self, signal: i32) -> Result<()> {
-        // SAFETY: no pointer, a signal's number.
+        // SAFETY: the request takes a signal number and no pointer.
         unsafe { self.request(libc::PTRACE_CONT, 0, usize::try_from(signal).unwrap_or(0)) }
     }
 
-    /// Leaves it in the stop that its whole process is in, and listens.
+    /// Keeps it in its process's group stop and reports later changes.
     ///
     /// # Errors
     /// As [`Self::resume`].
     pub fn listen(&self) -> Result<()> {
-        // SAFETY: no pointer.
+        // SAFETY: the request takes no pointer.
         unsafe { self.request(libc::PTRACE_LISTEN, 0, 0) }
     }
 
-    /// What the signal tells in whose stop it is.
+    /// Details of the signal of the present stop.
     ///
     /// # Errors
-    /// As [`Self::resume`], and where it is in another stop.
+    /// As [`Self::resume`], and in any other stop.
     pub fn signal_info(&self) -> Result<SignalInfo> {
         let mut info = SignalInfo([0; 32]);
-        // SAFETY: the request writes one `siginfo_t`, 128 bytes, into a live local of that size.
+        // SAFETY: the request writes one `siginfo_t`, 128 bytes, to a live local of that size.
         unsafe { self.request(libc::PTRACE_GETSIGINFO, 0, (&raw mut info.0).expose_provenance())? };
         Ok(info)
     }
 
-    /// Has the signal tell this that it goes on with next.
+    /// Replaces the details of the signal that the next resume delivers.
     ///
     /// # Errors
     /// As [`Self::signal_info`].
     pub fn set_signal_info(&self, info: &SignalInfo) -> Result<()> {
-        // SAFETY: the request reads one `siginfo_t`, 128 bytes.
+        // SAFETY: the request reads one `siginfo_t`, 128 bytes, from a live borrow of that size.
         unsafe { self.request(libc::PTRACE_SETSIGINFO, 0, std::ptr::from_ref(&info.0).expose_provenance()) }
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the thread.
     ///
     /// # Errors
     /// As tkill(2).
     pub fn send(&self, signal: i32) -> Result<()> {
-        // SAFETY: takes two numbers.
+        // SAFETY: the call takes two integers and no pointer.
         let result = unsafe { libc::syscall(libc::SYS_tkill, number(self.thread), signal) };
         if result < 0 { Err(of_thread(self.thread, io::Error::last_os_error())) } else { Ok(()) }
     }
 
-    /// Its registers, while it stands still.
+    /// The registers of the stopped thread.
     ///
     /// # Errors
     /// As [`Self::resume`].
     #[cfg(target_arch = "x86_64")]
     pub fn registers(&self) -> Result<Registers> {
-        // SAFETY: a structure of integers, for which zeros are good.
+        // SAFETY: user_regs_struct consists of integers, for which zero is valid.
         let mut registers: Registers = unsafe { std::mem::zeroed() };
-        // SAFETY: the request writes one such structure, into a live local.
+        // SAFETY: the request writes one user_regs_struct to a live local.
         unsafe { self.request(libc::PTRACE_GETREGS, 0, (&raw mut registers).expose_provenance())? };
         Ok(registers)
     }
 
-    /// Sets them.
+    /// Sets the registers of the stopped thread.
     ///
     /// # Errors
     /// As [`Self::resume`].
     #[cfg(target_arch = "x86_64")]
     pub fn set_registers(&self, registers: &Registers) -> Result<()> {
-        // SAFETY: the request reads one such structure.
+        // SAFETY: the request reads one user_regs_struct from a live borrow.
         unsafe { self.request(libc::PTRACE_SETREGS, 0, std::ptr::from_ref(registers).expose_provenance()) }
     }
 
-    /// The signals that it blocks; the lowest bit is signal 1.
+    /// The blocked signals; bit 0 is signal 1.
     ///
     /// # Errors
     /// As [`Self::resume`].
     pub fn signal_mask(&self) -> Result<u64> {
         let mut mask = 0_u64;
-        // SAFETY: the request writes as many bytes as are said, into a live local.
+        // SAFETY: the request writes size_of::<u64>() bytes to a live local of that size.
         unsafe { self.request(GET_SIGNAL_MASK, size_of::<u64>(), (&raw mut mask).expose_provenance())? };
         Ok(mask)
     }
 
-    /// Sets the signals that it blocks. What it waited for with other ones blocked (sigsuspend(2), ppoll(2)) sets these when it goes on.
+    /// Sets the blocked signals. A call that waited with another mask (sigsuspend(2), ppoll(2))
+    /// restores this one when it ends.
     ///
     /// # Errors
     /// As [`Self::resume`].
     pub fn set_signal_mask(&self, mask: u64) -> Result<()> {
-        // SAFETY: the request reads as many bytes as are said.
+        // SAFETY: the request reads size_of::<u64>() bytes from a live local of that size.
         unsafe { self.request(SET_SIGNAL_MASK, size_of::<u64>(), (&raw const mask).expose_provenance()) }
     }
 
-    /// Makes a system call in its name, while it stands still; its registers are as before then, and it stands as one that was asked to.
-    /// `instruction` is where a `syscall` instruction lies in its memory; what follows there it runs only if we are killed, and has to set
-    /// its registers and the signals that it blocks as they were. Signals wait in the kernel meanwhile, so that none is lost then: `signal`
-    /// among them, in whose stop it stands (or 0). One that cannot be blocked has to be delivered later: it is given to `meanwhile`.
+    /// Makes a system call on behalf of the stopped thread. Its registers and mask are then as
+    /// before, and it is in an interrupt stop.
+    ///
+    /// `instruction` is the address of a `syscall` instruction in its memory. The thread executes
+    /// the code behind it only if the tracer is killed; that code must restore its registers and
+    /// mask. `signal` is the signal of the present stop, or 0. Signals stay pending in the kernel
+    /// during the call, so none is lost if the tracer is killed. Those that cannot be blocked are
+    /// passed to `meanwhile`, and the caller must deliver them later.
     ///
     /// # Errors
-    /// As [`Self::resume`]; [`Error::Call`] with the errno where the call itself fails, and with EFAULT where the instruction cannot be
-    /// run in its state.
+    /// As [`Self::resume`]; [`Error::Call`] with the errno of the call, or with EFAULT if the
+    /// instruction cannot be executed in the thread's state.
     #[cfg(target_arch = "x86_64")]
     pub fn call(
         &mut self,
@@ -377,30 +391,32 @@ impl Tracee {
     ) -> Result<u64> {
         let (before, mask) = (self.registers()?, self.signal_mask()?);
         let [rdi, rsi, rdx, r10, r8, r9] = arguments;
-        // No call is under way any more: what this thread stood in is begun again after the registers are put back.
+        // Marks that no system call is in progress; an interrupted one restarts after the registers
+        // are restored.
         let orig_rax = u64::MAX;
         let rax = number.cast_unsigned();
         self.set_registers(&Registers { rip: instruction, rax, orig_rax, rdi, rsi, rdx, r10, r8, r9, ..before })?;
         self.set_signal_mask(!FAULTS)?;
         let (mut faults, mut entered) = (0, false);
-        // The kernel keeps a signal that is to be delivered while it is blocked.
+        // The kernel keeps a signal pending if it is blocked at delivery.
         let mut signal = usize::try_from(signal).unwrap_or(0);
         loop {
-            // No step: of one the kernel would tell the program, were we killed.
-            // SAFETY: no pointer.
+            // Not PTRACE_SINGLESTEP: the kernel would report the step to the program if the tracer
+            // were killed.
+            // SAFETY: the request takes a signal number and no pointer.
             unsafe { self.request(libc::PTRACE_SYSCALL, 0, std::mem::take(&mut signal))? };
-            match self.wait_while_it_lives()? {
+            match self.wait_until_stopped()? {
                 Stop::Call if entered => break,
                 Stop::Call => entered = true,
                 Stop::Signal(signal) => {
                     let info = self.signal_info()?;
-                    // The instruction is ours: the program has to learn nothing of what it raises.
+                    // The injected instruction raised it, so the program must not receive it.
                     if !is_fault(signal) || !info.is_raised() {
                         meanwhile(info);
                         continue;
                     }
                     faults += 1;
-                    if faults > MOST_FAULTS {
+                    if faults > MAX_FAULTS {
                         self.set_signal_mask(mask)?;
                         self.set_registers(&before)?;
                         return Err(Error::Call { call: name, source: io::Error::from_raw_os_error(libc::EFAULT) });
@@ -410,41 +426,43 @@ impl Tracee {
             }
         }
         let result = self.registers()?.rax;
-        self.stand_where_signals_are_seen(meanwhile)?;
-        // In this order: were we killed in between, what follows the call sets all registers.
+        self.stop_before_signal_delivery(meanwhile)?;
+        // The mask first: if the tracer is killed in between, the code behind the call restores all
+        // registers.
         self.set_signal_mask(mask)?;
         self.set_registers(&before)?;
-        // The kernel's last 4095 numbers are errors.
+        // Results from -4095 to -1 are errors.
         match i32::try_from(result.wrapping_neg()) {
             Ok(errno @ 1..=4095) => Err(Error::Call { call: name, source: io::Error::from_raw_os_error(errno) }),
             _ => Ok(result),
         }
     }
 
-    /// Whether it stands still since it is about to end, waited for or not.
+    /// Whether it is stopped before its exit, whether or not that stop was waited for.
     #[must_use]
     pub fn is_ending(&self) -> bool {
         let ending = libc::SIGTRAP | libc::PTRACE_EVENT_EXIT << 8;
         self.signal_info().is_ok_and(|info| info.0[SignalInfo::CODE] == ending)
     }
 
-    /// From the end of a call to where one that was interrupted before would begin again, or be ended by a signal.
+    /// Moves the thread from the end of the call to an interrupt stop, from which an interrupted
+    /// system call restarts or a signal is delivered.
     #[cfg(target_arch = "x86_64")]
-    fn stand_where_signals_are_seen(&mut self, meanwhile: &mut dyn FnMut(SignalInfo)) -> Result<()> {
+    fn stop_before_signal_delivery(&mut self, meanwhile: &mut dyn FnMut(SignalInfo)) -> Result<()> {
         self.interrupt()?;
         loop {
             self.resume(0)?;
-            match self.wait_while_it_lives()? {
-                Stop::Asked | Stop::Group => return Ok(()),
+            match self.wait_until_stopped()? {
+                Stop::Interrupted | Stop::Group => return Ok(()),
                 Stop::Signal(_) => meanwhile(self.signal_info()?),
                 _ => {}
             }
         }
     }
 
-    /// Waits until it stops for anything but its end, which it is let go on to.
+    /// Waits for any stop except the exit stop, from which it resumes the thread.
     #[cfg(target_arch = "x86_64")]
-    fn wait_while_it_lives(&mut self) -> Result<Stop> {
+    fn wait_until_stopped(&mut self) -> Result<Stop> {
         let stop = self.wait()?;
         if stop == Stop::Ending {
             self.resume(0)?;
@@ -456,36 +474,41 @@ impl Tracee {
         }
     }
 
-    /// Whether it stands still since its whole process is stopped.
+    /// Whether the thread is in a group stop of its process.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
-        let told = self.signal_info();
-        told.is_ok_and(|info| info.0[SignalInfo::CODE] >> 8 == libc::PTRACE_EVENT_STOP && is_stopping(info.signal()))
+        let info = self.signal_info();
+        info.is_ok_and(|info| info.0[SignalInfo::CODE] >> 8 == libc::PTRACE_EVENT_STOP && is_stopping(info.signal()))
     }
 
-    /// Where the kernel finds the robust mutexes that it holds, when it ends: a head in its memory, of three words.
+    /// Address of the thread's robust-mutex list head, three words in its memory.
     ///
     /// # Errors
     /// As get_robust_list(2).
     pub fn robust_list(&self) -> Result<u64> {
         let (mut head, mut bytes) = (0_u64, 0_usize);
-        // SAFETY: the call writes two words, into live locals.
+        // SAFETY: the call writes two words to live locals.
         let result =
             unsafe { libc::syscall(libc::SYS_get_robust_list, number(self.thread), &raw mut head, &raw mut bytes) };
         if result < 0 { Err(of_thread(self.thread, io::Error::last_os_error())) } else { Ok(head) }
     }
 
-    /// Whether the program has its system calls handed to itself (`PR_SET_SYSCALL_USER_DISPATCH`), as one that runs programs of another system does:
-    /// none can be made in its name then. Kernels before 6.4 do not tell.
+    /// Whether the program intercepts its own system calls (`PR_SET_SYSCALL_USER_DISPATCH`), as
+    /// emulators of other systems do; no call can be injected then. False before Linux 6.4, which
+    /// does not report it.
     #[must_use]
-    pub fn dispatches_calls(&self) -> bool {
+    pub fn has_syscall_dispatch(&self) -> bool {
         // Mode, offset, length, selector.
-        let mut told = [0_u64; 4];
-        // SAFETY: the kernel writes as many bytes as are told, into a live local.
+        let mut config = [0_u64; 4];
+        // SAFETY: the request writes size_of_val(&config) bytes to a live local of that size.
         let result = unsafe {
-            self.request(GET_SYSCALL_USER_DISPATCH_CONFIG, size_of_val(&told), told.as_mut_ptr().expose_provenance())
+            self.request(
+                GET_SYSCALL_USER_DISPATCH_CONFIG,
+                size_of_val(&config),
+                config.as_mut_ptr().expose_provenance(),
+            )
         };
-        result.is_ok() && told[0] != 0
+        result.is_ok() && config[0] != 0
     }
 
     unsafe fn request(&self, request_number: libc::c_uint, address: usize, data: usize) -> Result<()> {
@@ -493,38 +516,38 @@ impl Tracee {
         {
             self.delivered_if_killed.set(0);
         }
-        // SAFETY: the caller's word.
+        // SAFETY: `data` is valid for the request, by this function's own contract.
         unsafe { request(request_number, self.thread, address, data) }.map_err(|source| of_thread(self.thread, source))
     }
 }
 
 impl Drop for Tracee {
     fn drop(&mut self) {
-        self.end(0);
+        self.detach_once(0);
     }
 }
 
 impl Tracee {
-    /// Lets it go, with a signal delivered or 0.
-    pub fn let_go(mut self, signal: i32) {
-        self.end(signal);
+    /// Detaches from the thread, delivering `signal` unless 0.
+    pub fn detach_with_signal(mut self, signal: i32) {
+        self.detach_once(signal);
     }
 
-    /// Lets it go once. A stop that nobody has heard of yet is no reason to lose what it tells.
-    fn end(&mut self, mut signal: i32) {
+    /// Detaches once. A stop that was not yet returned keeps its signal or its new thread.
+    fn detach_once(&mut self, mut signal: i32) {
         let mut stop = self.try_wait().ok().flatten();
         if !self.gone && stop.is_none() {
             if self.detach(signal).is_ok() {
                 self.gone = true;
                 return;
             }
-            // It runs: it has to stand still to be let go.
+            // Detaching needs a stopped thread.
             stop = self.interrupt().and_then(|()| self.wait()).ok();
         }
         match stop {
-            Some(Stop::Signal(unheard)) => signal = unheard,
-            // It is held, too, and nobody else knows of it.
-            Some(Stop::Cloned(new) | Stop::Forked(new)) => drop(Self::held(new)),
+            Some(Stop::Signal(pending)) => signal = pending,
+            // The kernel has attached to the new one too; dropping its tracee detaches from it.
+            Some(Stop::Cloned(new) | Stop::Forked(new)) => drop(Self::attached(new)),
             _ => {}
         }
         if !self.gone {
@@ -534,27 +557,28 @@ impl Tracee {
     }
 
     fn detach(&self, signal: i32) -> Result<()> {
-        // SAFETY: no pointer.
+        // SAFETY: the request takes a signal number and no pointer.
         unsafe { self.request(libc::PTRACE_DETACH, 0, usize::try_from(signal).unwrap_or(0)) }
     }
 }
 
-/// Whether two threads have the same memory: kcmp(2). False where one is gone, or that is not for this user to know.
+/// Whether two threads share one address space: kcmp(2). False if one has exited, or without
+/// permission.
 #[must_use]
 pub fn share_memory(one: u32, other: u32) -> bool {
     const KCMP_VM: libc::c_int = 1;
-    // SAFETY: takes numbers only.
+    // SAFETY: the call takes integers only.
     let order = unsafe { libc::syscall(libc::SYS_kcmp, number(one), number(other), KCMP_VM, 0, 0) };
     order == 0
 }
 
-/// The signals that come of an instruction that cannot be run.
+/// Signals raised by an instruction that cannot be executed.
 #[cfg(target_arch = "x86_64")]
 const fn is_fault(signal: i32) -> bool {
     matches!(signal, libc::SIGSEGV | libc::SIGILL | libc::SIGSYS | libc::SIGBUS)
 }
 
-/// The signals that stop a process.
+/// Signals that stop a process.
 const fn is_stopping(signal: i32) -> bool {
     matches!(signal, libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU)
 }
@@ -564,9 +588,10 @@ fn number(thread: u32) -> i32 {
 }
 
 /// # Safety
-/// `data` is what the request takes: a number, or the address of a live structure of the kind that it reads or writes.
+/// `data` must be what the request takes: a number, or the address of a live structure of the type
+/// that it reads or writes.
 unsafe fn request(request: libc::c_uint, thread: u32, address: usize, data: usize) -> io::Result<()> {
-    // SAFETY: the caller's word.
+    // SAFETY: `data` is valid for the request, by this function's own contract.
     let result = unsafe { libc::ptrace(request, number(thread), address, data) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

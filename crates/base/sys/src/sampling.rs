@@ -1,34 +1,34 @@
-//! Where a running program's threads are and what is in their registers, seen from outside: no signal in it, no code of ours.
+//! Samples of a running program's threads from outside: instruction pointer and registers, without
+//! a signal or injected code.
 //!
 //! ```text
-//! program    thread 1 ----x---------x---------x------      x: so much of its own time has passed: the kernel, or the
-//!            thread 2 --x---------x---(asleep)---x---         tracer, notes the registers
-//!                       |         |              |
+//! program    thread 1 ----x---------x---------x------      x: after a fixed amount of the thread's
+//!            thread 2 --x---------x---(asleep)---x---         CPU time, the kernel or the tracer
+//!                       |         |              |            records its registers
 //!                       v         v              v
-//! rings      one a CPU (perf), or one in all (ptrace); written without locks, read by [`Sampler::drain`]
+//! rings      one per CPU (perf), or one in all (ptrace); lock-free, read by [`Sampler::drain`]
 //! ```
 //!
-//! | means | how | cost | needs |
+//! | method | how | cost | needs |
 //! |---|---|---|---|
-//! | [`Means::Perf`] | perf_event_open(2), the software clock with the user registers (`perf`) | 1 % at 1 kHz, 15 % at 10 kHz | `kernel.perf_event_paranoid` at most 2 |
-//! | [`Means::Ptrace`] | `PTRACE_SEIZE` and a stop a sample (`ptrace`) | some 20 µs a sample: at most [`MOST_STOPS`] a second a thread | to be allowed to trace |
+//! | [`SamplingMethod::Perf`] | perf_event_open(2), the software clock with user registers (`perf`) | 1 % at 1 kHz, 15 % at 10 kHz | `kernel.perf_event_paranoid` at most 2 |
+//! | [`SamplingMethod::Ptrace`] | `PTRACE_SEIZE` and one stop per sample (`ptrace`) | about 20 µs per sample: at most [`MAX_STOPS_PER_SECOND`] per second and thread | permission to trace |
 //!
-//! Both take a sample of a thread for each so many nanoseconds that it *runs*; a thread that sleeps costs nothing and has no
-//! samples, and what it does in the kernel has none either. Threads that exist are found in `/proc/PID/task`, later ones are
-//! taken along by the kernel as they are made. Forked children are not taken along.
+//! Both sample a thread once per fixed amount of its *CPU* time. A sleeping thread has no cost and
+//! no samples; time in the kernel is not sampled. Existing threads are found in `/proc/PID/task`;
+//! the kernel adds later ones as they are created. Forked children are not sampled.
 //!
-//! Beside the perf events of the clock there are those of the processor, where it has them ([`Hardware`]): they tell what was touched, and
-//! where jumps led.
+//! If the processor has sampling hardware ([`HardwareSource`]), it also records accessed addresses
+//! and taken branches.
 //!
-//! An exec keeps the sampler; what it tells afterwards is of the new program. Time is that of `CLOCK_MONOTONIC`.
+//! The sampler survives an exec and then samples the new program. Times are of `CLOCK_MONOTONIC`.
 //!
-//! Source: Cachekata, section 6.2, where hardware counters and a hypervisor did this. Here no counters are needed.
+//! Source: Cachekata, section 6.2, which uses hardware counters and a hypervisor. No counters are
+//! needed here.
 
 #[cfg(target_arch = "x86_64")]
 mod events;
 mod hardware;
-#[cfg(target_arch = "x86_64")]
-mod lane;
 #[cfg(target_arch = "x86_64")]
 mod perf;
 #[cfg(target_arch = "x86_64")]
@@ -37,9 +37,11 @@ mod registers;
 #[cfg(target_arch = "x86_64")]
 mod rings;
 #[cfg(target_arch = "x86_64")]
-mod standing;
+mod sample_ring;
 #[cfg(target_arch = "x86_64")]
 mod tasks;
+#[cfg(target_arch = "x86_64")]
+mod thread_state;
 #[cfg(target_arch = "x86_64")]
 mod tracer;
 
@@ -56,26 +58,26 @@ use serde::Serialize;
 
 use crate::{Error, Result};
 
-pub use hardware::{Hardware, Told, Touched};
+pub use hardware::{HardwareSample, HardwareSource, MemoryAccess};
 pub use registers::Registers;
 
-/// Stops a second and thread that ptrace takes at most: each is two switches of the thread and its tracer.
-pub const MOST_STOPS: u32 = 100;
+/// Upper limit of stops per second and thread by ptrace: each costs two context switches.
+pub const MAX_STOPS_PER_SECOND: u32 = 100;
 
-/// Threads times CPUs with which [`Sampler::pause`] pauses at most.
-pub const MOST_PAUSED: usize = 256;
+/// Largest product of threads and CPUs for which [`Sampler::pause`] pauses.
+pub const MAX_PAUSED_EVENTS: usize = 256;
 
-/// How samples are taken.
+/// A method of sampling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Means {
-    /// By the kernel's perf events.
+pub enum SamplingMethod {
+    /// The kernel's perf events.
     Perf,
-    /// By stopping each thread for a moment.
+    /// Stopping each thread briefly by ptrace.
     Ptrace,
 }
 
-impl fmt::Display for Means {
+impl fmt::Display for SamplingMethod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Perf => "perf events",
@@ -84,81 +86,83 @@ impl fmt::Display for Means {
     }
 }
 
-/// A thread in user mode at one moment.
+/// The state of a thread in user mode at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// The thread.
+    /// Thread id.
     pub tid: u32,
-    /// When, by `CLOCK_MONOTONIC`.
+    /// Time by `CLOCK_MONOTONIC`.
     pub time_ns: u64,
     /// The CPU that it ran on.
     pub cpu: u32,
-    /// Its registers. The instruction at `rip` has not run yet.
+    /// Its registers. The instruction at `rip` has not been executed yet.
     pub registers: Registers,
 }
 
-/// What a drain found beside samples. Counts are of this drain alone.
+/// Results of one drain, without its samples.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Drained {
-    /// Samples that found no room: drain more often, or sample less.
+    /// Samples lost because a ring was full: drain more often, or sample less.
     pub lost: u64,
-    /// Times that the kernel held a thread's samples back, since they came too fast for `kernel.perf_event_max_sample_rate`.
+    /// Times that the kernel throttled a thread because its samples exceeded
+    /// `kernel.perf_event_max_sample_rate`.
     pub throttled: u64,
-    /// Samples that could not be used: no registers of 64-bit code in them.
+    /// Samples without registers of 64-bit code.
     pub unusable: u64,
-    /// Threads that have ended, all those at least that had samples. A number may be used again by a later thread.
+    /// Exited threads, at least all those with samples. Later threads may reuse the numbers.
     pub exited: Vec<u32>,
-    /// Whether the process has ended: nothing comes any more.
+    /// Whether the process has ended: no further samples follow.
     pub ended: bool,
 }
 
-/// What takes the samples; one file each.
+/// A source of samples; one file each.
 trait Source: Send {
-    /// Appends what there is, in no order, and tells the rest. `ended` is not its business.
+    /// Appends the available samples, unordered, and returns the counts. Does not set `ended`.
     fn drain(&mut self, samples: &mut Vec<Sample>) -> Result<Drained>;
 
-    /// Appends what the processors told, in no order.
-    fn drain_told(&mut self, _: &mut Vec<Told>) {}
+    /// Appends the available hardware samples, unordered.
+    fn drain_hardware_samples(&mut self, _: &mut Vec<HardwareSample>) {}
 
-    /// What they tell by.
-    fn told_by(&self) -> Vec<Hardware> {
+    /// The hardware in use.
+    fn hardware_sources(&self) -> Vec<HardwareSource> {
         Vec::new()
     }
 
-    /// Takes no samples until it is to resume; whether it can.
+    /// Stops sampling; returns whether that is possible.
     fn pause(&mut self) -> Result<bool>;
 
-    /// Takes samples again.
+    /// Restarts sampling.
     fn resume(&mut self) -> Result<()>;
 }
 
-/// Samples of all threads of one process. Sampling ends, and the process is let go, when it is dropped.
+/// Samples all threads of one process. Dropping it ends the sampling and releases the process.
 ///
-/// The process is never reaped here: its parent gets its SIGCHLD and its exit status as if nobody looked on.
+/// The process is never reaped here: its parent receives SIGCHLD and the exit status as usual.
 pub struct Sampler {
     source: Box<dyn Source>,
     process: OwnedFd,
-    means: Means,
+    method: SamplingMethod,
     hertz: u32,
 }
 
 impl Sampler {
-    /// Samples process `pid` from now on, `hertz` times a second that a thread runs: by perf events, and where these are
-    /// refused by ptrace, then at most [`MOST_STOPS`] times a second.
+    /// Starts sampling process `pid`, `hertz` times per second of each thread's CPU time: by perf
+    /// events, or by ptrace if those are refused, then at most [`MAX_STOPS_PER_SECOND`] times per
+    /// second.
     ///
     /// # Errors
-    /// [`Error::NoSuchProcess`], and [`Error::NotSampled`] with both refusals where both are refused, or with the way out where it is another
-    /// user's.
+    /// [`Error::NoSuchProcess`], or [`Error::NotSampled`] with both refusals, or with the remedy
+    /// for another user's process.
     pub fn open(pid: u32, hertz: u32) -> Result<Self> {
-        match Self::open_by(Means::Perf, pid, hertz) {
-            Err(Error::NotSampled { why: first, .. }) => match Self::open_by(Means::Ptrace, pid, hertz) {
-                Err(Error::NotSampled { means, why, .. }) => {
+        match Self::open_by(SamplingMethod::Perf, pid, hertz) {
+            Err(Error::NotSampled { why: first, .. }) => match Self::open_by(SamplingMethod::Ptrace, pid, hertz) {
+                Err(Error::NotSampled { method, why, .. }) => {
                     let why = if is_anothers(pid) {
-                        "it is another user's, or one that may not be dumped: root may (`sudo`), and of the former its owner".into()
+                        "it belongs to another user or is not dumpable: run as its owner or as root (`sudo`)".into()
                     } else {
-                        format!("{why}; nor by {}: {first}", Means::Perf)
+                        format!("{why}; and not by {}: {first}", SamplingMethod::Perf)
                     };
-                    Err(Error::NotSampled { pid, means, why })
+                    Err(Error::NotSampled { pid, method, why })
                 }
                 other => other,
             },
@@ -166,66 +170,67 @@ impl Sampler {
         }
     }
 
-    /// As [`Sampler::open`], by these means alone.
+    /// As [`Sampler::open`], by this method alone.
     ///
     /// # Errors
-    /// [`Error::NoSuchProcess`], and [`Error::NotSampled`] with the reason and the way out.
-    pub fn open_by(means: Means, pid: u32, hertz: u32) -> Result<Self> {
+    /// [`Error::NoSuchProcess`], or [`Error::NotSampled`] with the cause and the remedy.
+    pub fn open_by(method: SamplingMethod, pid: u32, hertz: u32) -> Result<Self> {
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Error::NoSuchProcess { pid })?;
         let process = pidfd_open(raw, PidfdFlags::empty()).map_err(|errno| match errno {
             Errno::SRCH => Error::NoSuchProcess { pid },
             other => Error::Call { call: "pidfd_open", source: other.into() },
         })?;
         if hertz == 0 {
-            return Err(Error::NotSampled { pid, means, why: "0 samples a second were asked for".into() });
+            return Err(Error::NotSampled { pid, method, why: "the rate is 0 samples per second".into() });
         }
-        let hertz = if means == Means::Ptrace { hertz.min(MOST_STOPS) } else { hertz };
-        let source = source(means, pid, hertz)?;
-        Ok(Self { source, process, means, hertz })
+        let hertz = if method == SamplingMethod::Ptrace { hertz.min(MAX_STOPS_PER_SECOND) } else { hertz };
+        let source = source(method, pid, hertz)?;
+        Ok(Self { source, process, method, hertz })
     }
 
-    /// How it samples.
+    /// The method in use.
     #[must_use]
-    pub const fn means(&self) -> Means {
-        self.means
+    pub const fn method(&self) -> SamplingMethod {
+        self.method
     }
 
-    /// Samples a second that a thread runs.
+    /// Samples per second of a thread's CPU time.
     #[must_use]
     pub const fn hertz(&self) -> u32 {
         self.hertz
     }
 
-    /// What the processors tell by, beside it: nothing where they have no counters for it, as in virtual machines.
+    /// The sampling hardware in use; empty without such counters, as in virtual machines.
     #[must_use]
-    pub fn told_by(&self) -> Vec<Hardware> {
-        self.source.told_by()
+    pub fn hardware_sources(&self) -> Vec<HardwareSource> {
+        self.source.hardware_sources()
     }
 
-    /// Appends what the processors told since the last such call, in no order. Never waits.
-    pub fn drain_told(&mut self, told: &mut Vec<Told>) {
-        self.source.drain_told(told);
+    /// Appends the hardware samples since the last such call, unordered. Never waits.
+    pub fn drain_hardware_samples(&mut self, samples: &mut Vec<HardwareSample>) {
+        self.source.drain_hardware_samples(samples);
     }
 
-    /// Takes no samples until [`Sampler::resume`], and forgets those that were not drained: the program runs as if nobody looked on. Whether it
-    /// can: not by ptrace, nor where there are more threads times CPUs than [`MOST_PAUSED`], since all events are opened anew afterwards: some
-    /// 20 µs each.
+    /// Stops sampling until [`Sampler::resume`] and discards samples that were not drained, so the
+    /// program runs at full speed. Returns whether it paused. It cannot with ptrace, or with more
+    /// threads times CPUs than [`MAX_PAUSED_EVENTS`], because resuming reopens every event, at
+    /// about 20 µs each.
     ///
     /// # Errors
-    /// As [`Sampler::drain`]; then all goes on as before.
+    /// As [`Sampler::drain`]; sampling then continues.
     pub fn pause(&mut self) -> Result<bool> {
         self.source.pause()
     }
 
-    /// Takes samples again, of threads too that were made meanwhile. The next drain tells which have ended.
+    /// Restarts sampling, new threads included. The next drain reports threads that have exited.
     ///
     /// # Errors
-    /// As [`Sampler::open`]; then it goes on pausing.
+    /// As [`Sampler::open`]; sampling then stays paused.
     pub fn resume(&mut self) -> Result<()> {
         self.source.resume()
     }
 
-    /// Waits until the process ends, for at most `timeout`; whether it has ended.
+    /// Waits at most `timeout` for the process to end; returns whether it has ended.
     ///
     /// # Errors
     /// [`Error::Call`] with the errno of poll(2).
@@ -234,7 +239,7 @@ impl Sampler {
         loop {
             let mut fds = [PollFd::new(&self.process, PollFlags::IN)];
             match poll(&mut fds, timeout.as_ref()) {
-                // A signal to us is no reason to look again at once, but the caller's loop is as good a place as ours.
+                // A signal to this process ends the wait early; the caller's loop retries.
                 Ok(0) | Err(Errno::INTR) => return Ok(false),
                 Ok(_) => return Ok(true),
                 Err(Errno::AGAIN) => {}
@@ -243,14 +248,15 @@ impl Sampler {
         }
     }
 
-    /// Appends all samples taken since the last drain, ordered by time among themselves, and tells what else happened.
+    /// Appends all samples since the last drain, in order of time, and returns the counts.
     ///
-    /// Never waits. The rings hold some seconds at 1 kHz; ten drains a second leave nothing behind.
+    /// Never waits. The rings hold several seconds of samples at 1 kHz; ten drains per second lose
+    /// none.
     ///
     /// # Errors
-    /// [`Error::NotSampled`] where sampling has broken down while the process lives.
+    /// [`Error::NotSampled`] when sampling has failed while the process lives.
     pub fn drain(&mut self, samples: &mut Vec<Sample>) -> Result<Drained> {
-        // Asked first: what came before the end is drained below.
+        // Checked first, so that the drain below includes all samples before the end.
         let ended = self.wait(Duration::ZERO)?;
         let first = samples.len();
         let drained = match self.source.drain(samples) {
@@ -265,14 +271,15 @@ impl Sampler {
     }
 }
 
-/// Whether its files are not this user's, who may not do all the same: of another user, or not dumpable.
+/// Whether its files belong to another user, because it is another user's process or not dumpable,
+/// and this user is not root.
 fn is_anothers(pid: u32) -> bool {
     let user = geteuid();
     !user.is_root() && metadata(format!("/proc/{pid}")).is_ok_and(|process| process.uid() != user.as_raw())
 }
 
 impl AsFd for Sampler {
-    /// Readable once the process has ended: for a poll(2) on several things.
+    /// Readable once the process has ended, for poll(2) on several descriptors.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.process.as_fd()
     }
@@ -280,29 +287,30 @@ impl AsFd for Sampler {
 
 impl fmt::Debug for Sampler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sampler").field("means", &self.means).field("hertz", &self.hertz).finish_non_exhaustive()
+        f.debug_struct("Sampler").field("method", &self.method).field("hertz", &self.hertz).finish_non_exhaustive()
     }
 }
 
 #[cfg(target_arch = "x86_64")]
-fn source(means: Means, pid: u32, hertz: u32) -> Result<Box<dyn Source>> {
-    Ok(match means {
-        Means::Perf => Box::new(events::Events::open(pid, hertz)?),
-        Means::Ptrace => Box::new(ptrace::Stopper::start(pid, hertz)?),
+fn source(method: SamplingMethod, pid: u32, hertz: u32) -> Result<Box<dyn Source>> {
+    Ok(match method {
+        SamplingMethod::Perf => Box::new(events::Events::open(pid, hertz)?),
+        SamplingMethod::Ptrace => Box::new(ptrace::Stopper::start(pid, hertz)?),
     })
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn source(means: Means, pid: u32, _: u32) -> Result<Box<dyn Source>> {
-    let why = "registers are only known on x86-64: run it on such a machine";
-    Err(Error::NotSampled { pid, means, why: why.into() })
+fn source(method: SamplingMethod, pid: u32, _: u32) -> Result<Box<dyn Source>> {
+    let why = "sampling needs x86-64";
+    Err(Error::NotSampled { pid, method, why: why.into() })
 }
 
-/// Lets `tracer` and what it starts trace this process, where Yama (`kernel.yama.ptrace_scope` 1) would allow its ancestors
-/// alone: `PR_SET_PTRACER`. For the moment between fork and exec, which keeps it; [`Means::Ptrace`] needs it there.
+/// Lets `tracer` and its descendants trace this process where Yama (`kernel.yama.ptrace_scope` 1)
+/// would allow only its ancestors: `PR_SET_PTRACER`. Call it between fork and exec, which keeps it;
+/// [`SamplingMethod::Ptrace`] needs it there.
 ///
 /// # Errors
-/// EINVAL where the kernel has no Yama: then it is not needed.
+/// EINVAL on kernels without Yama, which do not need it.
 pub fn allow_tracing(tracer: u32) -> std::io::Result<()> {
     let tracer = i32::try_from(tracer).ok().and_then(Pid::from_raw).ok_or(Errno::INVAL)?;
     Ok(set_ptracer(PTracer::ProcessID(tracer))?)

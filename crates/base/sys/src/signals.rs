@@ -1,10 +1,11 @@
-//! Signals that wait: blocked for the whole process, looked at, and taken one by one with their sender.
+//! Blocked signals: pending for the whole process, polled, and received one by one with their
+//! sender.
 //!
-//! A blocked signal stays pending until it is taken, so that what was done about it can precede its end. A handler could not do that.
-//! The mask is inherited by threads, by fork and by exec: block before the first thread starts, and call [`restore_mask`] between
-//! fork and exec.
+//! A blocked signal stays pending until it is received, so the reaction can be complete before
+//! that. A handler cannot do this. Threads, fork and exec inherit the mask: block before the first
+//! thread starts, and call [`restore_mask`] between fork and exec.
 //!
-//! Source: signal(7), signalfd(2), sigtimedwait(2). Cost: a system call each.
+//! Source: signal(7), signalfd(2), sigtimedwait(2). Cost: one system call per operation.
 #![allow(unsafe_code, reason = "signal sets and siginfo are in no safe crate that this workspace uses")]
 
 use std::io;
@@ -14,21 +15,21 @@ use std::sync::OnceLock;
 
 use crate::{Error, Result};
 
-/// The mask that this process had before it changed the first signal.
+/// The mask of this process before its first change here.
 static FORMER: OnceLock<libc::sigset_t> = OnceLock::new();
 
-/// A signal that was taken.
+/// A received signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Taken {
-    /// Its number.
+pub struct ReceivedSignal {
+    /// The signal's number.
     pub signal: i32,
-    /// The process that sent it; `None` if the kernel did, for instance for a terminal.
+    /// The sending process; `None` if the kernel sent it, for instance for a terminal.
     pub sender: Option<u32>,
-    /// What sigqueue(3) sent along.
+    /// The value passed by sigqueue(3).
     pub value: Option<usize>,
 }
 
-/// The real-time signals that programs may use: the C library keeps the first ones.
+/// The real-time signals available to programs; the C library reserves the first ones.
 #[must_use]
 pub fn real_time() -> std::ops::RangeInclusive<i32> {
     libc::SIGRTMIN()..=libc::SIGRTMAX()
@@ -36,7 +37,8 @@ pub fn real_time() -> std::ops::RangeInclusive<i32> {
 
 fn set_of(signals: &[i32]) -> libc::sigset_t {
     let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: sigemptyset initialises the set before it is read; sigaddset refuses a number that is no signal.
+    // SAFETY: sigemptyset initialises the set before any read; sigaddset rejects a number that is
+    // no signal.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         for &signal in signals {
@@ -49,7 +51,7 @@ fn set_of(signals: &[i32]) -> libc::sigset_t {
 /// Changes this thread's mask; returns the former one.
 fn change_mask(how: i32, set: &libc::sigset_t) -> io::Result<libc::sigset_t> {
     let mut former = MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: both sets are live; a zeroed set is a valid empty one, whatever the call writes.
+    // SAFETY: both sets are live locals; a zeroed set is a valid empty one even if the call fails.
     let (errno, former) = unsafe { (libc::pthread_sigmask(how, set, former.as_mut_ptr()), former.assume_init()) };
     if errno == 0 { Ok(former) } else { Err(io::Error::from_raw_os_error(errno)) }
 }
@@ -60,7 +62,7 @@ fn change(how: i32, signals: &[i32]) -> Result<()> {
     Ok(())
 }
 
-/// Blocks `signals` for this thread and those that it starts.
+/// Blocks `signals` for this thread and those it creates.
 ///
 /// # Errors
 /// The errno of sigprocmask(2).
@@ -68,7 +70,7 @@ pub fn block(signals: &[i32]) -> Result<()> {
     change(libc::SIG_BLOCK, signals)
 }
 
-/// Lets `signals` through for this thread and those that it starts: a parent may have blocked them.
+/// Unblocks `signals` for this thread and those it creates: a parent may have blocked them.
 ///
 /// # Errors
 /// The errno of sigprocmask(2).
@@ -76,8 +78,8 @@ pub fn unblock(signals: &[i32]) -> Result<()> {
     change(libc::SIG_UNBLOCK, signals)
 }
 
-/// Gives this thread the mask that the process had before [`block`] and [`unblock`] changed it. Allocates nothing, so that it may
-/// stand in [`std::os::unix::process::CommandExt::pre_exec`].
+/// Restores for this thread the mask that the process had before [`block`] and [`unblock`]. Does
+/// not allocate, so it can be used in [`std::os::unix::process::CommandExt::pre_exec`].
 ///
 /// # Errors
 /// The errno of sigprocmask(2).
@@ -85,24 +87,25 @@ pub fn restore_mask() -> io::Result<()> {
     FORMER.get().map_or(Ok(()), |former| change_mask(libc::SIG_SETMASK, former).map(|_| ()))
 }
 
-/// Whether a blocked `signal` waits for this process.
+/// Whether a blocked `signal` is pending for this process.
 #[must_use]
 pub fn is_pending(signal: i32) -> bool {
     let mut set = set_of(&[]);
-    // SAFETY: the set is live.
+    // SAFETY: the kernel writes one signal set to a live local.
     unsafe { libc::sigpending(&raw mut set) == 0 && libc::sigismember(&raw const set, signal) == 1 }
 }
 
-/// Takes a blocked `signal` if it waits.
+/// Receives a blocked `signal` if it is pending.
 #[must_use]
-pub fn take(signal: i32) -> Option<Taken> {
+pub fn take(signal: i32) -> Option<ReceivedSignal> {
     let (set, now) = (set_of(&[signal]), libc::timespec { tv_sec: 0, tv_nsec: 0 });
     let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
     loop {
-        // SAFETY: all three are live; the kernel fills `info` where it takes a signal.
-        let got = unsafe { libc::sigtimedwait(&raw const set, info.as_mut_ptr(), &raw const now) };
-        if got == signal {
-            // SAFETY: filled by the successful call.
+        // SAFETY: the set and the timeout are live locals; the kernel fills `info` if it returns a
+        // signal.
+        let number = unsafe { libc::sigtimedwait(&raw const set, info.as_mut_ptr(), &raw const now) };
+        if number == signal {
+            // SAFETY: the successful call has filled `info`.
             return Some(taken(signal, &unsafe { info.assume_init() }));
         }
         if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
@@ -111,34 +114,37 @@ pub fn take(signal: i32) -> Option<Taken> {
     }
 }
 
-fn taken(signal: i32, info: &libc::siginfo_t) -> Taken {
+fn taken(signal: i32, info: &libc::siginfo_t) -> ReceivedSignal {
     let is_queued = info.si_code == libc::SI_QUEUE;
     let is_sent = is_queued || matches!(info.si_code, libc::SI_USER | libc::SI_TKILL);
-    // SAFETY: a signal that a process sent carries the sender, and one of sigqueue a value, in this part of the union.
+    // SAFETY: every siginfo_t is initialised integers, so the reads are valid; the values are used
+    // only for signals whose union part has them.
     let (pid, value) = unsafe { (info.si_pid(), info.si_value().sival_ptr as usize) };
     let sender = if is_sent { u32::try_from(pid).ok() } else { None };
-    Taken { signal, sender, value: is_queued.then_some(value) }
+    ReceivedSignal { signal, sender, value: is_queued.then_some(value) }
 }
 
-/// A descriptor that is readable while one of the blocked `signals` waits. Nothing is taken by looking.
+/// A descriptor that is readable while one of the blocked `signals` is pending. Polling receives
+/// nothing.
 ///
 /// # Errors
 /// The errno of signalfd(2).
-pub fn readable(signals: &[i32]) -> Result<OwnedFd> {
+pub fn signal_fd(signals: &[i32]) -> Result<OwnedFd> {
     let set = set_of(signals);
-    // SAFETY: the set is live; -1 asks for a new descriptor.
+    // SAFETY: the set is a live local; -1 requests a new descriptor.
     let descriptor = unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
     if descriptor < 0 {
         return Err(Error::Call { call: "signalfd", source: io::Error::last_os_error() });
     }
-    // SAFETY: the kernel just made it, and nobody else has it.
+    // SAFETY: the kernel has just created the descriptor, so no other owner exists.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// Sends a signal on to a process, with its value if it has one. A process that has ended needs none.
-pub fn pass_on(taken: &Taken, pid: u32) {
+/// Sends a received signal, with its value if any, to another process. Does nothing if that has
+/// ended.
+pub fn forward(taken: &ReceivedSignal, pid: u32) {
     let Ok(pid) = libc::pid_t::try_from(pid) else { return };
-    // SAFETY: no memory is touched but, in the second call, a value that the kernel passes on unread.
+    // SAFETY: the calls access no memory; the kernel passes the value on unread.
     unsafe {
         match taken.value {
             None => libc::kill(pid, taken.signal),
@@ -147,18 +153,19 @@ pub fn pass_on(taken: &Taken, pid: u32) {
     }
 }
 
-/// Stops this process as `signal` stops a process that does not handle it, until SIGCONT comes. Where that signal cannot be let through,
-/// by SIGSTOP.
+/// Stops this process by the default action of `signal` until SIGCONT. Uses SIGSTOP if `signal` is
+/// not a stop signal that can be unblocked.
 pub fn stop_by(signal: i32) {
-    // SAFETY: no memory is touched.
+    // SAFETY: the call takes an integer and accesses no memory.
     let raised = || unsafe { libc::raise(signal) };
     let is_blockable = matches!(signal, libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU);
     if !is_blockable {
-        // SAFETY: as above.
+        // SAFETY: the call takes an integer and accesses no memory.
         unsafe { libc::raise(libc::SIGSTOP) };
         return;
     }
-    // Raised for this thread while it is blocked, then let through: so one that waits for the process besides does not stop it twice.
+    // Raised for this thread while blocked, then unblocked: so it merges with one that is pending
+    // for the process, and the process does not stop twice.
     let set = set_of(&[signal]);
     if change_mask(libc::SIG_BLOCK, &set).is_ok() && raised() == 0 {
         let _ = change_mask(libc::SIG_UNBLOCK, &set);
@@ -172,24 +179,24 @@ mod tests {
     use std::process::{Command, id};
 
     #[test]
-    fn a_blocked_signal_waits_with_its_sender_and_a_child_can_be_spared_the_mask() {
+    fn a_blocked_signal_keeps_its_sender_and_a_child_can_have_the_old_mask() {
         let signal = libc::SIGRTMIN() + 3;
-        // Only this thread of the tests blocks it, so it is sent to the thread.
+        // Only this thread of the test process blocks it, so it must be sent to the thread.
         block(&[signal]).unwrap();
-        let descriptor = readable(&[signal]).unwrap();
+        let descriptor = signal_fd(&[signal]).unwrap();
         assert!(!is_pending(signal) && take(signal).is_none());
-        // SAFETY: no memory is touched.
+        // SAFETY: the call takes an integer and accesses no memory.
         unsafe { libc::raise(signal) };
-        assert!(is_pending(signal) && is_pending(signal), "looking takes nothing");
+        assert!(is_pending(signal) && is_pending(signal), "polling receives nothing");
         let mut fds = [rustix::event::PollFd::new(&descriptor, rustix::event::PollFlags::IN)];
         assert_eq!(rustix::event::poll(&mut fds, Some(&rustix::event::Timespec::default())).unwrap(), 1);
-        assert_eq!(take(signal), Some(Taken { signal, sender: Some(id()), value: None }));
+        assert_eq!(take(signal), Some(ReceivedSignal { signal, sender: Some(id()), value: None }));
         assert!(!is_pending(signal));
         let blocked = |restored: bool| {
             let mut command = Command::new("grep");
             command.args(["SigBlk", "/proc/self/status"]);
             if restored {
-                // SAFETY: one system call.
+                // SAFETY: restore_mask makes one system call and does not allocate.
                 unsafe { std::os::unix::process::CommandExt::pre_exec(&mut command, restore_mask) };
             }
             let output = String::from_utf8(command.output().unwrap().stdout).unwrap();

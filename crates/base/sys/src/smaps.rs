@@ -1,13 +1,15 @@
-//! `/proc/PID/smaps`: a process's mappings, how much of each is resident, and on what pages it is mapped.
+//! `/proc/PID/smaps`: a process's mappings, their resident bytes, and the page sizes that map them.
 //!
-//! Source: proc_pid_smaps(5). The file is streamed line by line, for a process may have a hundred thousand mappings; lines that
-//! this crate does not know are passed over, for each kernel adds some. Traps:
-//! - `Rss` leaves hugetlb pages out; they stand in `Private_Hugetlb` and `Shared_Hugetlb`.
-//! - `AnonHugePages` counts what one entry of 2 MiB *maps*. A huge folio mapped piece by piece, and every smaller folio, is
-//!   missing from it: [`crate::pagemap`] sees those.
-//! - `KernelPageSize` is the base page for transparent huge pages; only for hugetlb it is the page's size.
-//! - A process that has ended but is not reaped has an empty file. That is told as [`Error::NoSuchProcess`], as for one reaped.
-//! - It is no snapshot: the process maps and unmaps while the kernel writes the lines.
+//! The file is streamed line by line, because a process may have 100,000 mappings. Unknown lines
+//! are skipped, because kernels add new ones. Source: proc_pid_smaps(5). Limits:
+//! - `Rss` excludes hugetlb pages; `Private_Hugetlb` and `Shared_Hugetlb` count them.
+//! - `AnonHugePages` counts bytes that 2 MiB entries *map*. It excludes huge folios mapped by small
+//!   entries and all smaller folios: [`crate::pagemap`] reports those.
+//! - `KernelPageSize` is the base page size for transparent huge pages, and the real size for
+//!   hugetlb.
+//! - A process that has ended but is not reaped has an empty file. That returns
+//!   [`Error::NoSuchProcess`], as for a reaped one.
+//! - It is no snapshot: the process can map and unmap memory during the read.
 
 mod parse;
 
@@ -20,22 +22,22 @@ pub use parse::parse;
 
 use crate::{Error, Result, kernel_file};
 
-/// What a mapping may be used for.
+/// The permissions of a mapping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(clippy::struct_excessive_bools, reason = "four independent bits, as the kernel shows them")]
 pub struct Permissions {
-    /// May be read.
+    /// Readable.
     pub read: bool,
-    /// May be written.
+    /// Writable.
     pub write: bool,
-    /// May be executed.
+    /// Executable.
     pub execute: bool,
     /// Shared (`s`), not private (`p`).
     pub shared: bool,
 }
 
 impl std::fmt::Display for Permissions {
-    /// As the kernel writes it: `rw-p`.
+    /// In the kernel's format: `rw-p`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let letter = |set, letter| if set { letter } else { '-' };
         let kind = if self.shared { 's' } else { 'p' };
@@ -43,75 +45,78 @@ impl std::fmt::Display for Permissions {
     }
 }
 
-/// One mapping, with what of it is in memory.
+/// One mapping and its resident bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Mapping {
-    /// Its first address.
+    /// First address.
     pub start: u64,
-    /// The address after its last.
+    /// First address past the end.
     pub end: u64,
-    /// What it may be used for.
+    /// Its permissions.
     pub permissions: Permissions,
-    /// Where in the file it starts, in bytes.
+    /// Offset of its start in the file, in bytes.
     pub offset: u64,
-    /// The file's inode; 0 where there is no file.
+    /// The file's inode; 0 without a file.
     pub inode: u64,
-    /// The file's path, or a name such as `[heap]` or `[anon:arena]`; empty for plain anonymous memory.
+    /// The file's path, or a name such as `[heap]` or `[anon:arena]`; empty for plain anonymous
+    /// memory.
     pub name: String,
-    /// In memory, hugetlb pages left out.
+    /// Resident bytes, without hugetlb pages.
     pub resident_bytes: u64,
-    /// Resident and anonymous: no file has it.
+    /// Of them, anonymous.
     pub anonymous_bytes: u64,
-    /// Swapped out.
+    /// Bytes swapped out.
     pub swap_bytes: u64,
-    /// Anonymous and mapped by entries of a whole transparent huge page.
+    /// Anonymous bytes mapped by transparent huge page entries.
     pub anon_huge_bytes: u64,
-    /// Hugetlb pages of this process alone.
+    /// Bytes of hugetlb pages that only this process maps.
     pub hugetlb_private_bytes: u64,
-    /// Hugetlb pages shared with another.
+    /// Bytes of hugetlb pages that other processes map too.
     pub hugetlb_shared_bytes: u64,
-    /// The base page, or a hugetlb mapping's page.
+    /// Base page size, or a hugetlb mapping's page size.
     pub kernel_page_bytes: u64,
-    /// Whether the kernel would give it transparent huge folios; `None` on a kernel that does not say.
+    /// Whether the kernel may use transparent huge pages here; `None` if the kernel does not report
+    /// it.
     pub thp_eligible: Option<bool>,
-    /// The kernel's two-letter flags: `hg` advised huge, `nh` advised not, `ht` hugetlb, `nr` no reserve, ...
+    /// The kernel's two-letter flags: `hg` advised huge, `nh` advised not, `ht` hugetlb, `nr` no
+    /// reserve, ...
     pub flags: Vec<[u8; 2]>,
 }
 
 impl Mapping {
-    /// Its addresses.
+    /// The address range.
     #[must_use]
     pub const fn range(&self) -> Range<u64> {
         self.start..self.end
     }
 
-    /// Its size, resident or not.
+    /// Its size in bytes, resident or not.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.end - self.start
     }
 
-    /// In memory, hugetlb pages counted too.
+    /// Resident bytes, hugetlb pages included.
     #[must_use]
     pub const fn present_bytes(&self) -> u64 {
         self.resident_bytes + self.hugetlb_private_bytes + self.hugetlb_shared_bytes
     }
 
-    /// Whether the kernel shows the two-letter flag, for instance `hg`.
+    /// Whether the kernel shows this two-letter flag, for instance `hg`.
     #[must_use]
     pub fn has_flag(&self, flag: &str) -> bool {
         self.flags.iter().any(|have| have.as_slice() == flag.as_bytes())
     }
 
-    /// Whether it lies on pages of the hugetlb pool.
+    /// Whether it is on pages of the hugetlb pool.
     #[must_use]
     pub fn is_hugetlb(&self) -> bool {
         self.has_flag("ht") || self.name.starts_with("/anon_hugepage")
     }
 
-    /// Whether it is memory that only this process holds and that no file backs: the heap, mmap's and named anonymous
-    /// memory, hugetlb or not. Stacks that the kernel made, its own pages and files, private or shared, are not.
+    /// Whether it is private memory without a file: the heap, and anonymous mmap memory, named or
+    /// not, hugetlb or not. Stacks from the kernel, its own pages, and files are not.
     #[must_use]
     pub fn is_private_anonymous(&self) -> bool {
         let anonymous =
@@ -119,7 +124,7 @@ impl Mapping {
         !self.permissions.shared && (anonymous || self.name.starts_with("/anon_hugepage"))
     }
 
-    /// Whether one can read and write it: the bulk of what a program works on.
+    /// Whether it is readable and writable, like most of a program's data.
     #[must_use]
     pub const fn is_read_write(&self) -> bool {
         self.permissions.read && self.permissions.write
@@ -129,41 +134,41 @@ impl Mapping {
 /// Reads all mappings of a process, lowest address first. Costs a walk of its page tables.
 ///
 /// # Errors
-/// [`Error::NoSuchProcess`] when it has ended (reaped or not) or is a thread of the kernel, [`Error::ProcessDenied`] when it is
-/// another user's.
+/// [`Error::NoSuchProcess`] when it has ended (reaped or not) or is a kernel thread,
+/// [`Error::ProcessDenied`] for another user's process.
 pub fn read(pid: u32) -> Result<Vec<Mapping>> {
     let path = PathBuf::from(format!("/proc/{pid}/smaps"));
     let failed = |operation| move |source: io::Error| (operation, source);
-    let told = |(operation, source)| Error::process_file(pid, operation, &path, source);
-    let file = File::open(&path).map_err(failed("open")).map_err(told)?;
-    let mappings = parse(BufReader::with_capacity(1 << 16, file)).map_err(failed("read")).map_err(told)?;
+    let to_error = |(operation, source)| Error::process_file(pid, operation, &path, source);
+    let file = File::open(&path).map_err(failed("open")).map_err(to_error)?;
+    let mappings = parse(BufReader::with_capacity(1 << 16, file)).map_err(failed("read")).map_err(to_error)?;
     if mappings.is_empty() { Err(Error::NoSuchProcess { pid }) } else { Ok(mappings) }
 }
 
-/// The sums over all mappings of a process.
+/// Sums over all mappings of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rollup {
-    /// In memory, hugetlb pages left out.
+    /// Resident bytes, without hugetlb pages.
     pub resident_bytes: u64,
     /// The same, each page divided by the number of processes that map it.
     pub proportional_bytes: u64,
-    /// Resident and anonymous.
+    /// Resident anonymous bytes.
     pub anonymous_bytes: u64,
-    /// Swapped out.
+    /// Bytes swapped out.
     pub swap_bytes: u64,
-    /// Mapped by entries of a whole transparent huge page.
+    /// Bytes mapped by transparent huge page entries.
     pub anon_huge_bytes: u64,
-    /// Hugetlb pages of this process alone.
+    /// Bytes of hugetlb pages that only this process maps.
     pub hugetlb_private_bytes: u64,
-    /// Hugetlb pages shared with another.
+    /// Bytes of hugetlb pages that other processes map too.
     pub hugetlb_shared_bytes: u64,
 }
 
-/// Reads the sums over all mappings: a fraction of [`read`]'s text, the same walk.
+/// Reads the sums over all mappings: less text than [`read`], the same page table walk.
 ///
 /// # Errors
-/// As [`read`]; [`Error::NoSuchProcess`] too on a kernel older than 4.14, which has no such file.
+/// As [`read`]; [`Error::NoSuchProcess`] also on kernels before 4.14, which lack the file.
 pub fn read_rollup(pid: u32) -> Result<Rollup> {
     let path = PathBuf::from(format!("/proc/{pid}/smaps_rollup"));
     let text = std::fs::read_to_string(&path).map_err(|source| Error::process_file(pid, "read", &path, source))?;
@@ -184,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn our_own_memory_is_there() {
+    fn our_own_memory_is_listed() {
         let on_heap = Box::new(17_u64);
         let on_stack = 17_u64;
         let mappings = read(std::process::id()).unwrap();
@@ -220,9 +225,9 @@ mod tests {
     }
 
     #[test]
-    fn a_zombie_and_a_stranger_are_gone() {
+    fn a_zombie_and_a_missing_process_are_errors() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
-        while !crate::process::stat(child.id()).unwrap().state.ended() {
+        while !crate::process::stat(child.id()).unwrap().state.has_ended() {
             std::thread::yield_now();
         }
         assert!(matches!(read(child.id()), Err(Error::NoSuchProcess { .. })), "not reaped");

@@ -1,17 +1,18 @@
-//! Which userfaultfd(2) this user gets, and with what features.
+//! Support of userfaultfd(2) for this user, and its features.
 //!
-//! Three doors: the system call for faults of user code alone (`UFFD_USER_MODE_ONLY`, open to all since 5.11), the same call for
-//! faults of the kernel too (needs CAP_SYS_PTRACE or `vm.unprivileged_userfaultfd`), and `/dev/userfaultfd` (whoever may open it,
-//! since 6.1). Features are asked with `UFFDIO_API`: a request for none is answered with all that the kernel has. They do not
-//! depend on the door.
+//! There are three ways to open one: the system call for faults of user code only
+//! (`UFFD_USER_MODE_ONLY`, open to all since 5.11), the same call for faults of the kernel too
+//! (needs CAP_SYS_PTRACE or `vm.unprivileged_userfaultfd`), and `/dev/userfaultfd` (by file
+//! permissions, since 6.1). `UFFDIO_API` without a request returns all features of the kernel. They
+//! do not depend on the way.
 //!
-//! [`Userfaultfd`] is one that stays open, and [`PageScan`] what goes with its asynchronous mode.
+//! [`Userfaultfd`] is an open one; [`PageScan`] belongs to its asynchronous mode.
 #![allow(unsafe_code, reason = "userfaultfd and its ioctl have no safe form")]
 
 mod fd;
 
 pub(crate) use fd::PAGEMAP_SCAN;
-pub use fd::{Event, Message, Modes, PageScan, Reach, Userfaultfd, WrittenRange};
+pub use fd::{FaultEvent, FaultOrigin, Message, Modes, PageScan, Userfaultfd, WrittenRange};
 
 use std::fs::File;
 use std::io;
@@ -21,23 +22,25 @@ use linux_raw_sys::general as uapi;
 use rustix::mm::UserfaultfdFlags;
 use serde::Serialize;
 
-/// What userfaultfd gives.
+/// The support of userfaultfd.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Userfault {
-    /// Faults of user code can be served.
+pub struct UserfaultSupport {
+    /// Faults of user code can be handled.
     pub user_faults: bool,
-    /// Faults that the kernel takes on user memory (read(2) into a trapped page) can be served too, by the system call.
+    /// Faults of the kernel on user memory (read(2) into a trapped page) can be handled, by the
+    /// system call.
     pub kernel_faults: bool,
     /// The same by `/dev/userfaultfd`.
     pub device: bool,
-    /// Why the least of them, faults of user code, is refused.
+    /// Why even faults of user code are refused.
     pub refused: Option<String>,
-    /// The kernel's features by the names of the uapi header without `UFFD_FEATURE_`, in its order.
+    /// The kernel's features in bit order, by their names in the uapi header without
+    /// `UFFD_FEATURE_`.
     pub features: Vec<String>,
 }
 
-impl Userfault {
+impl UserfaultSupport {
     /// Whether the kernel has the feature, for instance `WP_ASYNC`.
     #[must_use]
     pub fn has(&self, feature: &str) -> bool {
@@ -45,7 +48,7 @@ impl Userfault {
     }
 }
 
-/// Names in the order of their bits. The kernel's bits past the last are shown by number.
+/// Names in bit order. Higher bits are shown by number.
 const FEATURES: [&str; 17] = [
     "PAGEFAULT_FLAG_WP",
     "EVENT_FORK",
@@ -66,43 +69,44 @@ const FEATURES: [&str; 17] = [
     "MOVE",
 ];
 
-/// `USERFAULTFD_IOC_NEW`, `_IO(0xAA, 0x00)`: opens a userfaultfd through the device. Not in linux-raw-sys.
+/// `USERFAULTFD_IOC_NEW`, `_IO(0xAA, 0x00)`: opens a userfaultfd through the device. Missing in
+/// linux-raw-sys.
 const IOC_NEW: libc::Ioctl = 0xAA00;
 
-/// Tries each door and asks for the features. Leaves nothing open.
+/// Tries each way and queries the features. Leaves no descriptor open.
 #[must_use]
-pub fn userfault() -> Userfault {
+pub fn userfault() -> UserfaultSupport {
     let user = by_call(UserfaultfdFlags::from_bits_retain(uapi::UFFD_USER_MODE_ONLY));
     let kernel = by_call(UserfaultfdFlags::empty());
     let device = by_device();
     let refused = user.as_ref().err().map(ToString::to_string);
-    let doors = [user, kernel, device];
-    let features = doors.iter().flatten().find_map(|fd| features(fd).ok()).map_or_else(Vec::new, names);
-    let [user, kernel, device] = doors.map(|door| door.is_ok());
-    Userfault { user_faults: user, kernel_faults: kernel, device, refused, features }
+    let attempts = [user, kernel, device];
+    let features = attempts.iter().flatten().find_map(|fd| features(fd).ok()).map_or_else(Vec::new, names);
+    let [user, kernel, device] = attempts.map(|attempt| attempt.is_ok());
+    UserfaultSupport { user_faults: user, kernel_faults: kernel, device, refused, features }
 }
 
 fn by_call(flags: UserfaultfdFlags) -> io::Result<OwnedFd> {
-    // SAFETY: the descriptor is registered with no memory, so it can trap nothing.
+    // SAFETY: the descriptor has no registered memory, so it traps no access.
     Ok(unsafe { rustix::mm::userfaultfd(flags | UserfaultfdFlags::CLOEXEC) }?)
 }
 
 fn by_device() -> io::Result<OwnedFd> {
     let device = File::options().read(true).write(true).open("/dev/userfaultfd")?;
-    // SAFETY: IOC_NEW takes open flags by value, and returns a new descriptor.
+    // SAFETY: IOC_NEW takes open flags by value and returns a new descriptor.
     let fd = unsafe { libc::ioctl(device.as_raw_fd(), IOC_NEW, libc::O_CLOEXEC) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a new descriptor that nobody else owns.
+    // SAFETY: the kernel has just created the descriptor, so no other owner exists.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// `UFFDIO_API`: the bits of all features that the kernel has.
+/// `UFFDIO_API`: the bits of all features of the kernel.
 fn features(fd: &OwnedFd) -> io::Result<u64> {
     let mut api = uapi::uffdio_api { api: uapi::UFFD_API.into(), features: 0, ioctls: 0 };
     let request = libc::Ioctl::from(linux_raw_sys::ioctl::UFFDIO_API);
-    // SAFETY: the request takes a pointer to a `uffdio_api`, which is a live local, and writes no more than that.
+    // SAFETY: the request writes one `uffdio_api`, a live local.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw mut api) };
     if result == 0 { Ok(api.features) } else { Err(io::Error::last_os_error()) }
 }
@@ -117,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_stand_at_the_bits_of_the_header() {
+    fn names_match_the_bits_of_the_header() {
         let bits = uapi::UFFD_FEATURE_PAGEFAULT_FLAG_WP
             | uapi::UFFD_FEATURE_THREAD_ID
             | uapi::UFFD_FEATURE_EXACT_ADDRESS
@@ -128,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_door_that_opens_shows_features_and_one_that_does_not_says_why() {
+    fn support_has_features_or_a_reason() {
         let found = userfault();
         assert_eq!(found.user_faults, found.refused.is_none());
         assert_eq!(found.user_faults || found.kernel_faults || found.device, !found.features.is_empty(), "{found:?}");

@@ -1,4 +1,4 @@
-//! `MADV_COLLAPSE` from outside: what Fieldstone leans on, tried on a process of the test's own.
+//! `MADV_COLLAPSE` from outside: the facts that Fieldstone depends on, tested on a child process.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![allow(unsafe_code, reason = "memory is mapped and advised here")]
 
@@ -7,14 +7,15 @@ mod memory;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 
-use fieldstone_sys::collapse::{HUGE_BYTES, Target};
-use fieldstone_sys::pagemap::spans;
+use fieldstone_sys::collapse::{CollapseTarget, HUGE_BYTES};
+use fieldstone_sys::pagemap::present_ranges;
 use memory::Mapped;
 
-/// This test program once more, which maps memory, touches all of it, and checks it when its standard input ends.
+/// Another instance of this test program, which maps and touches memory, and checks it when its
+/// standard input ends.
 struct Other {
     running: Child,
-    /// First of what wants small pages, then of what does not care.
+    /// Start of the memory advised for small pages, then of the unadvised memory.
     addresses: [u64; 2],
 }
 
@@ -47,9 +48,9 @@ impl Other {
         Self { running, addresses }
     }
 
-    /// Whether all of one of its mappings lies on huge pages.
+    /// Whether all of the memory at `start` is on huge pages.
     fn is_huge(&self, start: u64) -> bool {
-        let found = spans(self.running.id(), start..start + PIECES * HUGE_BYTES).unwrap();
+        let found = present_ranges(self.running.id(), start..start + PIECES * HUGE_BYTES).unwrap();
         found.iter().all(|span| span.huge)
     }
 
@@ -64,7 +65,7 @@ impl Other {
 #[test]
 fn small_pages_become_huge_and_keep_their_contents() {
     let other = Other::start();
-    match Target::open(other.running.id()) {
+    match CollapseTarget::open(other.running.id()) {
         Err(refused @ fieldstone_sys::Error::NotCollapsible { .. }) => {
             println!("SKIP memory may not be collapsed from outside: {refused}");
         }
@@ -84,9 +85,9 @@ fn small_pages_become_huge_and_keep_their_contents() {
 }
 
 #[test]
-fn a_target_that_has_ended_is_no_other_process() {
+fn a_target_that_has_ended_is_reported() {
     let mut other = Other::start();
-    let Ok(target) = Target::open(other.running.id()) else {
+    let Ok(target) = CollapseTarget::open(other.running.id()) else {
         println!("SKIP memory may not be collapsed from outside");
         return other.end();
     };

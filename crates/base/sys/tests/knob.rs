@@ -1,4 +1,5 @@
-//! Knobs are given back when their holder is killed; the holder is this test program, run once more.
+//! Knobs are restored when their holder is killed. The holder is another instance of this test
+//! program.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -37,10 +38,10 @@ fn holder() {
     }
 }
 
-/// A way to end a holder.
-type Way = fn(Pid);
+/// A method to end a holder.
+type Ending = fn(Pid);
 
-/// Starts a holder in a process group of its own; `None` when the knob is denied to it.
+/// Starts a holder in its own process group; `None` when it may not write the knob.
 fn hold(knob: &str) -> (Child, Option<(u32, String)>) {
     let mut holder = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "holder", "--ignored", "--nocapture"])
@@ -60,39 +61,39 @@ fn hold(knob: &str) -> (Child, Option<(u32, String)>) {
     (holder, held)
 }
 
-/// Ends the holder as `end` does, and waits for its restorer.
+/// Ends the holder by `end`, and waits for its restorer.
 fn end(mut holder: Child, restorer: u32, end: impl Fn(Pid)) {
     end(Pid::from_child(&holder));
     holder.wait().unwrap();
-    while process::stat(restorer).is_ok_and(|stat| !stat.state.ended()) {
+    while process::stat(restorer).is_ok_and(|stat| !stat.state.has_ended()) {
         std::thread::yield_now();
     }
 }
 
 #[test]
-fn a_knob_is_given_back_when_its_holder_is_killed() {
-    let room = tempfile::tempdir().unwrap();
-    let knob = room.path().join("knob");
-    let ways: [(&str, Way); 4] = [
+fn a_knob_is_restored_when_its_holder_is_killed() {
+    let directory = tempfile::tempdir().unwrap();
+    let knob = directory.path().join("knob");
+    let endings: [(&str, Ending); 4] = [
         ("SIGKILL to the holder", |pid| kill_process(pid, Signal::KILL).unwrap()),
         ("SIGKILL to its group", |pid| kill_process_group(pid, Signal::KILL).unwrap()),
         ("Ctrl-C", |pid| kill_process_group(pid, Signal::INT).unwrap()),
         ("a hang-up", |pid| kill_process_group(pid, Signal::HUP).unwrap()),
     ];
-    for (name, way) in ways {
-        std::fs::write(&knob, "as it was").unwrap();
+    for (name, ending) in endings {
+        std::fs::write(&knob, "original value").unwrap();
         let (holder, held) = hold(knob.to_str().unwrap());
-        let (restorer, former) = held.expect("a plain file is denied to nobody");
-        assert_eq!((std::fs::read_to_string(&knob).unwrap().as_str(), former.as_str()), ("turned", "as"));
-        end(holder, restorer, way);
-        assert_eq!(std::fs::read_to_string(&knob).unwrap(), "as it was", "after {name}");
+        let (restorer, former) = held.expect("a plain file is writable");
+        assert_eq!((std::fs::read_to_string(&knob).unwrap().as_str(), former.as_str()), ("turned", "original"));
+        end(holder, restorer, ending);
+        assert_eq!(std::fs::read_to_string(&knob).unwrap(), "original value", "after {name}");
     }
 }
 
 #[test]
-fn the_restorer_is_deaf_to_what_a_terminal_or_a_user_sends() {
-    let room = tempfile::tempdir().unwrap();
-    let knob = room.path().join("knob");
+fn the_restorer_ignores_signals_of_terminal_and_user() {
+    let directory = tempfile::tempdir().unwrap();
+    let knob = directory.path().join("knob");
     std::fs::write(&knob, "1").unwrap();
     let restorer = Restorer::start().unwrap();
     let set = restorer.set(&knob, "2").unwrap();
@@ -102,13 +103,13 @@ fn the_restorer_is_deaf_to_what_a_terminal_or_a_user_sends() {
     }
     let stat = process::stat(restorer.pid()).unwrap();
     assert_eq!((stat.session, stat.comm.as_str()), (restorer.pid(), "fs-restorer"));
-    assert_eq!(std::fs::read_dir(format!("/proc/{}/fd", restorer.pid())).unwrap().count(), 5, "0, 1, 2, line, note");
-    set.give_back().unwrap();
+    assert_eq!(std::fs::read_dir(format!("/proc/{}/fd", restorer.pid())).unwrap().count(), 5, "0, 1, 2, socket, note");
+    set.restore().unwrap();
     assert_eq!(std::fs::read_to_string(&knob).unwrap(), "1");
 }
 
 #[test]
-fn pool_pages_are_given_back_when_their_holder_is_killed() {
+fn pool_pages_are_removed_when_their_holder_is_killed() {
     let _alone = hugetlb_lock::lock();
     let Some(pool) = huge_pages::pools().into_iter().next() else {
         println!("SKIP this kernel has no hugetlb pool");
@@ -123,7 +124,7 @@ fn pool_pages_are_given_back_when_their_holder_is_killed() {
     let raised = huge_pages::pool(pool.page_bytes).unwrap();
     assert_eq!((raised.total, added <= PAGES), (pool.total + added, true));
     end(holder, restorer, |pid| kill_process(pid, Signal::KILL).unwrap());
-    // Surplus pages are ordinary ones while a pool is raised, and surplus again after it.
+    // Surplus pages are ordinary ones while a pool is raised, and surplus again afterwards.
     let ordinary = |pool: &huge_pages::Pool| pool.total - pool.surplus;
     assert_eq!(ordinary(&huge_pages::pool(pool.page_bytes).unwrap()), ordinary(&pool));
     if added == 0 {
@@ -132,7 +133,7 @@ fn pool_pages_are_given_back_when_their_holder_is_killed() {
 }
 
 #[test]
-fn a_value_that_the_kernel_refuses_leaves_no_trace() {
+fn a_value_that_the_kernel_refuses_leaves_no_note() {
     let knob = huge_pages::global_mode_path();
     if !knob.exists() {
         println!("SKIP this kernel has no transparent huge pages");
@@ -148,8 +149,8 @@ fn a_value_that_the_kernel_refuses_leaves_no_trace() {
         Err(Error::KnobDenied { remedy, .. }) => {
             assert!(remedy.starts_with("echo nonsense | sudo tee /sys/"), "{remedy}")
         }
-        // Another Fieldstone of this machine is at work.
-        Err(Error::KnobHeld { .. }) => println!("SKIP the mode of transparent huge pages is held"),
+        // Another Fieldstone process of this machine is running.
+        Err(Error::KnobBusy { .. }) => println!("SKIP the mode of transparent huge pages is held"),
         other => panic!("{other:?}"),
     }
 }

@@ -1,6 +1,7 @@
-//! The facts about the kernel that Fieldstone leans on, each tried: where a kernel differs, it says so here first.
+//! Facts about the kernel that Fieldstone depends on: a kernel that differs fails here first.
 //!
-//! What changes a process for good is tried in this test program run once more (`elsewhere`).
+//! Permanent changes to a process are tested in another instance of this test program
+//! (`in_child_process`).
 #![allow(unsafe_code, reason = "memory is mapped, moved and trapped here")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -14,7 +15,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fieldstone_sys::knob::{RaisedPool, Restorer};
+use fieldstone_sys::knob::{PoolReservation, Restorer};
 use fieldstone_sys::{Error, huge_pages, process, smaps};
 use memory::{Mapped, map};
 use rustix::fs::{FlockOperation, flock};
@@ -22,11 +23,11 @@ use rustix::fs::{FlockOperation, flock};
 const MIB: u64 = 1 << 20;
 const TASK: &str = "FIELDSTONE_TEST_TASK";
 
-/// Runs a task in a process of its own, and returns the line that it answers.
-fn elsewhere(task: &str, prepare: fn() -> io::Result<()>) -> String {
+/// Runs a task in a child process, and returns the line that it prints.
+fn in_child_process(task: &str, prepare: fn() -> io::Result<()>) -> String {
     let mut program = Command::new(std::env::current_exe().unwrap());
     program.args(["--exact", "task", "--ignored", "--nocapture"]).env(TASK, task);
-    // SAFETY: `prepare` makes one system call and allocates nothing.
+    // SAFETY: `prepare` makes one system call and does not allocate.
     unsafe { program.pre_exec(prepare) };
     let output = String::from_utf8(program.output().unwrap().stdout).unwrap();
     let answer = output.lines().find_map(|line| line.strip_prefix("answer "));
@@ -58,25 +59,26 @@ fn advised_huge_bytes() -> u64 {
 
 #[test]
 fn thp_disable_survives_exec_and_overrules_madvise() {
-    let answer = elsewhere("huge", || Ok(()));
+    let answer = in_child_process("huge", || Ok(()));
     if answer == "false 0" || answer.starts_with("true") {
         println!("SKIP no transparent huge page was given without the prctl either");
         return;
     }
-    assert_eq!(elsewhere("huge", || process::set_thp_disabled(true)), "true 0");
+    assert_eq!(in_child_process("huge", || process::set_thp_disabled(true)), "true 0");
 }
 
-/// Maps 1 GiB of inaccessible memory without a limit, then with one 64 MiB above what is mapped.
+/// Maps 1 GiB of inaccessible memory without a limit, then with a limit 64 MiB above the present
+/// size.
 fn address_space() -> &'static str {
     let gibibyte = 1 << 30;
-    // SAFETY: no MAP_FIXED.
+    // SAFETY: the flags do not contain MAP_FIXED.
     if unsafe { map(gibibyte, libc::PROT_NONE, libc::MAP_NORESERVE) }.is_err() {
-        return "no room at all";
+        return "no address space";
     }
     let used = process::stat(std::process::id()).unwrap().virtual_bytes;
     let limit = rustix::process::Rlimit { current: Some(used + 64 * MIB), maximum: None };
     rustix::process::setrlimit(rustix::process::Resource::As, limit).unwrap();
-    // SAFETY: no MAP_FIXED.
+    // SAFETY: the flags do not contain MAP_FIXED.
     match unsafe { map(gibibyte, libc::PROT_NONE, libc::MAP_NORESERVE) } {
         Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => "refused",
         _ => "granted",
@@ -85,7 +87,7 @@ fn address_space() -> &'static str {
 
 #[test]
 fn inaccessible_memory_counts_against_the_address_space_limit() {
-    assert_eq!(elsewhere("address space", || Ok(())), "refused");
+    assert_eq!(in_child_process("address space", || Ok(())), "refused");
 }
 
 #[test]
@@ -97,14 +99,14 @@ fn populate_write_makes_all_resident() {
         }
         result => {
             result.unwrap();
-            // The mapping in smaps may be larger than ours, where the kernel merged a neighbour.
+            // The mapping in smaps may be larger, if the kernel merged it with a neighbour.
             assert!(mapping_of(&mapped).resident_bytes >= 4 * MIB);
         }
     }
 }
 
-/// Another thread reads a page in a loop while copies are moved over it. It must see one copy or another, and never a hole:
-/// a hole would end this program by SIGSEGV.
+/// Another thread reads a page in a loop while copies are moved over it. It must read one copy or
+/// another, and never an unmapped page, which would end this program by SIGSEGV.
 #[test]
 fn mremap_over_a_page_is_atomic_for_a_reader() {
     const MOVES: u8 = 200;
@@ -126,7 +128,8 @@ fn mremap_over_a_page_is_atomic_for_a_reader() {
             std::thread::yield_now();
         }
         for round in (1..=MOVES).flat_map(|version| [version; 20]) {
-            // SAFETY: a fresh mapping, no MAP_FIXED; it is written, then moved away, and used no more under its old address.
+            // SAFETY: a fresh mapping without MAP_FIXED; it is written, then moved away, and never
+            // used under its old address.
             unsafe {
                 let scratch = map(page, libc::PROT_READ | libc::PROT_WRITE, 0).unwrap();
                 scratch.cast::<u8>().write(round);
@@ -140,8 +143,8 @@ fn mremap_over_a_page_is_atomic_for_a_reader() {
     assert_eq!(target.read(0), MOVES);
 }
 
-/// Pages of the 2 MiB pool, or a SKIP line.
-fn hugetlb_pages(pages: u64) -> Option<RaisedPool> {
+/// Pages of the 2 MiB pool; prints a SKIP line if there are none.
+fn hugetlb_pages(pages: u64) -> Option<PoolReservation> {
     match Restorer::start().unwrap().raise_pool(2 * MIB, pages) {
         Ok(raised) if raised.pages() == pages => Some(raised),
         Ok(_) => {
@@ -164,7 +167,8 @@ fn hugetlb_memory_refuses_small_pieces() {
     mapped.touch();
     let small = 4096;
     let inside = mapped.as_ptr().wrapping_add(small).cast();
-    // SAFETY: should one of these succeed, it takes a page of our own mapping, and the test fails.
+    // SAFETY: if a call succeeded, it would change a page of this test's own mapping, and the test
+    // fails.
     let results = unsafe {
         [
             libc::munmap(inside, small),
@@ -178,7 +182,7 @@ fn hugetlb_memory_refuses_small_pieces() {
     assert!(mapping.is_hugetlb() && mapping.is_private_anonymous() && mapping.hugetlb_private_bytes == 4 * MIB);
     assert_eq!(mapping.kernel_page_bytes, 2 * MIB);
     let frames = fieldstone_sys::pagemap::read(std::process::id(), &[mapped.range()]).unwrap();
-    let frames = frames.exact().expect("who may raise a pool sees frames");
+    let frames = frames.exact().expect("a user who may raise a pool can read frames");
     assert_eq!(frames.bytes_in(2 * MIB, true), 4 * MIB, "{frames:?}");
 }
 
@@ -194,6 +198,6 @@ fn huge_page_knobs_can_be_locked() {
     flock(&one, FlockOperation::LockExclusive).unwrap();
     assert_eq!(flock(&other, FlockOperation::NonBlockingLockExclusive), Err(rustix::io::Errno::WOULDBLOCK));
     drop(one);
-    // A child that another test is starting has a copy for a moment.
+    // A child that another test is starting may hold a copy briefly.
     flock(&other, FlockOperation::LockExclusive).unwrap();
 }

@@ -1,4 +1,4 @@
-//! The frames under our own memory, against what was asked for and against smaps.
+//! Frames of this process's memory, compared with the advice and with smaps.
 #![allow(unsafe_code, reason = "memory of each kind is mapped here")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -28,7 +28,7 @@ fn anon_huge_bytes(mapped: &Mapped) -> u64 {
 }
 
 #[test]
-fn advised_memory_lies_on_huge_pages_as_smaps_says() {
+fn advised_memory_is_on_huge_pages_as_in_smaps() {
     let Some(huge) = huge_pages::transparent().huge_bytes else {
         println!("SKIP no transparent huge pages in this kernel");
         return;
@@ -43,7 +43,7 @@ fn advised_memory_lies_on_huge_pages_as_smaps_says() {
     }
     let Some(frames) = frames(&mapped) else { return };
     assert_eq!(frames.present_bytes, 4 * huge);
-    // Mapped by huge entries means lying in huge folios; what is not may still lie in one.
+    // Memory mapped by huge entries is in huge folios; other memory may be in one too.
     assert!(frames.bytes_in(huge, false) >= on_huge, "{frames:?}, smaps says {on_huge}");
     assert!(frames.runs.longest_bytes >= huge);
     assert_eq!(frames.folios.iter().map(|folio| folio.bytes).sum::<u64>(), frames.present_bytes);
@@ -56,7 +56,7 @@ fn advised_memory_lies_on_huge_pages_as_smaps_says() {
 }
 
 #[test]
-fn memory_advised_against_lies_on_base_pages() {
+fn memory_advised_against_huge_pages_is_on_base_pages() {
     let mapped = Mapped::anonymous(8 * MIB, 2 * MIB);
     mapped.advise(libc::MADV_NOHUGEPAGE);
     mapped.touch();
@@ -68,7 +68,7 @@ fn memory_advised_against_lies_on_base_pages() {
 }
 
 #[test]
-fn what_was_only_read_lies_on_zeros_and_the_rest_on_nothing() {
+fn a_page_only_read_is_the_zero_page_and_others_are_absent() {
     let page = rustix::param::page_size() as u64;
     let mapped = Mapped::anonymous(64 * page, page);
     mapped.advise(libc::MADV_NOHUGEPAGE);
@@ -82,7 +82,7 @@ fn what_was_only_read_lies_on_zeros_and_the_rest_on_nothing() {
 }
 
 #[test]
-fn a_process_that_is_gone_is_said_so() {
+fn a_missing_process_is_an_error() {
     let gone = pagemap::read(0x7fff_fff0, std::slice::from_ref(&(0..4096)));
     assert!(matches!(gone, Err(fieldstone_sys::Error::NoSuchProcess { .. })), "{gone:?}");
 }

@@ -1,4 +1,4 @@
-//! Sampling from outside, by both means, tried on a process of the test's own whose threads run in a known loop.
+//! Sampling by both methods, tested on a child process whose threads run a known loop.
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![allow(unsafe_code, reason = "the loop is assembly, and signals are sent")]
@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use fieldstone_sys::Error;
 use fieldstone_sys::process::{State, stat};
-use fieldstone_sys::sampling::{Drained, MOST_STOPS, Means, Sample, Sampler};
+use fieldstone_sys::sampling::{Drained, MAX_STOPS_PER_SECOND, Sample, Sampler, SamplingMethod};
 
-// spin(rdi = a word, rsi = any number): runs until the word is not 0.
+// spin(rdi = a word, rsi = any number): loops until the word is not 0.
 std::arch::global_asm!(
     ".pushsection .text",
     ".global fieldstone_spin",
@@ -35,7 +35,7 @@ unsafe extern "C" {
     static fieldstone_spin_end: u8;
 }
 
-/// Turns a while, and ends with 9.
+/// Loops for a while and exits with 9.
 const EXECUTED: &str = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; exit 9";
 
 fn busy() -> u64 {
@@ -58,7 +58,7 @@ fn task() {
                 let thread = std::thread::spawn(move || {
                     let tid = rustix::thread::gettid().as_raw_nonzero();
                     println!("\nthread {tid} {} {mark}", std::ptr::from_ref(stop).expose_provenance());
-                    // SAFETY: the word lives for ever; all registers that the loop changes are the callee's to change.
+                    // SAFETY: the word lives forever; the loop changes only caller-saved registers.
                     std::hint::black_box(unsafe { fieldstone_spin(stop, mark) });
                 });
                 threads.push((stop, thread));
@@ -71,7 +71,7 @@ fn task() {
             }
             "exit" => std::process::exit(7),
             "churn" => {
-                // Many short threads, some of which make others, and children beside them.
+                // Many short threads, some of which create others, and child processes.
                 for turn in 0..100 {
                     let inner = std::thread::spawn(|| std::thread::spawn(busy).join().unwrap() + busy());
                     if turn % 20 == 0 {
@@ -100,11 +100,11 @@ struct Spinner {
     mark: u64,
 }
 
-/// This test program once more, as [`task`].
+/// Another instance of this test program, running [`task`].
 struct Other {
     running: Child,
-    ask: ChildStdin,
-    told: Lines<BufReader<ChildStdout>>,
+    input: ChildStdin,
+    output: Lines<BufReader<ChildStdout>>,
     code: Range<u64>,
 }
 
@@ -113,28 +113,28 @@ impl Other {
         let mut program = Command::new(std::env::current_exe().unwrap());
         program.args(["--exact", "task", "--ignored", "--nocapture"]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut running = program.spawn().unwrap();
-        let ask = running.stdin.take().unwrap();
-        let told = BufReader::new(running.stdout.take().unwrap()).lines();
-        let mut this = Self { running, ask, told, code: 0..0 };
-        let [start, end] = this.hear("loop ");
+        let input = running.stdin.take().unwrap();
+        let output = BufReader::new(running.stdout.take().unwrap()).lines();
+        let mut this = Self { running, input, output, code: 0..0 };
+        let [start, end] = this.receive("loop ");
         this.code = start..end;
         this
     }
 
-    /// The numbers of the next line that begins so.
-    fn hear<const N: usize>(&mut self, what: &str) -> [u64; N] {
-        let line = self.told.find_map(|line| line.unwrap().strip_prefix(what).map(str::to_owned)).unwrap();
+    /// The numbers of the next line with this prefix.
+    fn receive<const N: usize>(&mut self, what: &str) -> [u64; N] {
+        let line = self.output.find_map(|line| line.unwrap().strip_prefix(what).map(str::to_owned)).unwrap();
         let words: Vec<u64> = line.split_whitespace().map(|word| word.parse().unwrap()).collect();
         words.try_into().unwrap()
     }
 
-    fn say(&mut self, what: &str) {
-        writeln!(self.ask, "{what}").unwrap();
+    fn send(&mut self, what: &str) {
+        writeln!(self.input, "{what}").unwrap();
     }
 
     fn thread(&mut self) -> Spinner {
-        self.say("thread");
-        let [tid, word, mark] = self.hear("thread ");
+        self.send("thread");
+        let [tid, word, mark] = self.receive("thread ");
         Spinner { tid: u32::try_from(tid).unwrap(), word, mark }
     }
 
@@ -143,7 +143,7 @@ impl Other {
     }
 
     fn signal(&self, signal: i32) {
-        // SAFETY: no memory is named; a child that is not reaped yet keeps its number.
+        // SAFETY: the call takes integers; an unreaped child keeps its number.
         assert_eq!(unsafe { libc::kill(i32::try_from(self.pid()).unwrap(), signal) }, 0);
     }
 
@@ -159,28 +159,28 @@ impl Drop for Other {
     }
 }
 
-/// Samples by these means, or says why not.
-fn open(means: Means, pid: u32, hertz: u32) -> Option<Sampler> {
-    match Sampler::open_by(means, pid, hertz) {
+/// Opens a sampler, or prints the reason.
+fn open(method: SamplingMethod, pid: u32, hertz: u32) -> Option<Sampler> {
+    match Sampler::open_by(method, pid, hertz) {
         Ok(sampler) => Some(sampler),
-        Err(Error::NotSampled { means, why, .. }) => {
-            println!("SKIP no sampling by {means}: {why}");
+        Err(Error::NotSampled { method, why, .. }) => {
+            println!("SKIP no sampling by {method}: {why}");
             None
         }
         Err(error) => panic!("{error}"),
     }
 }
 
-/// All that was drained.
+/// The results of all drains.
 #[derive(Debug, Default)]
-struct Seen {
+struct Samples {
     samples: Vec<Sample>,
     exited: Vec<u32>,
     ended: bool,
 }
 
-impl Seen {
-    /// Drains until it is enough; after 20 s what there is must do.
+impl Samples {
+    /// Drains until `enough`, for at most 20 s.
     fn until(sampler: &mut Sampler, enough: impl Fn(&Self) -> bool) -> Self {
         let mut seen = Self::default();
         let limit = Instant::now() + Duration::from_secs(20);
@@ -212,98 +212,100 @@ fn now_ns() -> u64 {
     u64::try_from(now.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap()
 }
 
-/// Both threads are seen in their loop with what they have in rsi and rdi, at no more than the rate asked for.
-fn registers_are_seen(means: Means) {
+/// Both threads are sampled in their loop, with the expected rsi and rdi, at no more than the
+/// requested rate.
+fn registers_are_sampled(method: SamplingMethod) {
     let mut other = Other::start();
     let spinners = [other.thread(), other.thread()];
     let began_ns = now_ns();
-    let Some(mut sampler) = open(means, other.pid(), 500) else { return };
+    let Some(mut sampler) = open(method, other.pid(), 500) else { return };
     let code = other.code.clone();
-    let seen = Seen::until(&mut sampler, |seen| spinners.iter().all(|&spinner| seen.in_loop(spinner, &code) >= 50));
+    let seen = Samples::until(&mut sampler, |seen| spinners.iter().all(|&spinner| seen.in_loop(spinner, &code) >= 50));
     let ended_ns = now_ns();
     for spinner in spinners {
         let (all, inside) = (seen.of(spinner.tid).count(), seen.in_loop(spinner, &code));
-        assert!(inside >= 50 && inside * 10 >= all * 9, "{means}: {inside} of {all} in the loop");
+        assert!(inside >= 50 && inside * 10 >= all * 9, "{method}: {inside} of {all} in the loop");
         for sample in seen.of(spinner.tid).filter(|sample| code.contains(&sample.registers.rip)) {
             assert_eq!((sample.registers.gpr[6], sample.registers.gpr[7]), (spinner.mark, spinner.word), "{sample:?}");
             assert!(sample.registers.gpr[4] > 1 << 20, "a stack pointer: {sample:?}");
             assert!((began_ns..=ended_ns).contains(&sample.time_ns) && sample.cpu < 65_536, "{sample:?}");
         }
-        // Nothing is told twice.
+        // No sample appears twice.
         let most = u128::from(ended_ns - began_ns) * u128::from(sampler.hertz()) / 1_000_000_000;
-        assert!(all as u128 <= most * 6 / 5 + 5, "{means}: {all} samples, {most} at most");
+        assert!(all as u128 <= most * 6 / 5 + 5, "{method}: {all} samples, {most} at most");
     }
 }
 
 #[test]
-fn perf_sees_registers() {
-    registers_are_seen(Means::Perf);
+fn perf_samples_registers() {
+    registers_are_sampled(SamplingMethod::Perf);
 }
 
 #[test]
-fn ptrace_sees_registers() {
-    registers_are_seen(Means::Ptrace);
+fn ptrace_samples_registers() {
+    registers_are_sampled(SamplingMethod::Ptrace);
 }
 
-/// A thread that is made while sampling goes on is seen, its own threads' numbers too, and its end is told.
-fn later_threads_are_seen(means: Means) {
+/// A thread created during sampling is sampled, with its own number, and its exit is reported.
+fn later_threads_are_sampled(method: SamplingMethod) {
     let mut other = Other::start();
     let first = other.thread();
-    let Some(mut sampler) = open(means, other.pid(), 500) else { return };
+    let Some(mut sampler) = open(method, other.pid(), 500) else { return };
     let code = other.code.clone();
     let later = other.thread();
-    let seen = Seen::until(&mut sampler, |seen| seen.in_loop(later, &code) >= 20 && seen.in_loop(first, &code) >= 20);
-    assert!(seen.in_loop(later, &code) >= 20 && seen.in_loop(first, &code) >= 20, "{means}: {}", seen.samples.len());
-    assert!(seen.exited.is_empty() && !seen.ended, "{means}: {:?}", seen.exited);
-    other.say("end");
-    let [] = other.hear("ended");
-    let seen = Seen::until(&mut sampler, |seen| !seen.exited.is_empty());
-    assert_eq!(seen.exited, [later.tid], "{means}");
+    let seen =
+        Samples::until(&mut sampler, |seen| seen.in_loop(later, &code) >= 20 && seen.in_loop(first, &code) >= 20);
+    assert!(seen.in_loop(later, &code) >= 20 && seen.in_loop(first, &code) >= 20, "{method}: {}", seen.samples.len());
+    assert!(seen.exited.is_empty() && !seen.ended, "{method}: {:?}", seen.exited);
+    other.send("end");
+    let [] = other.receive("ended");
+    let seen = Samples::until(&mut sampler, |seen| !seen.exited.is_empty());
+    assert_eq!(seen.exited, [later.tid], "{method}");
     assert!(!seen.ended);
 }
 
 #[test]
-fn perf_sees_later_threads() {
-    later_threads_are_seen(Means::Perf);
+fn perf_samples_later_threads() {
+    later_threads_are_sampled(SamplingMethod::Perf);
 }
 
 #[test]
-fn ptrace_sees_later_threads() {
-    later_threads_are_seen(Means::Ptrace);
+fn ptrace_samples_later_threads() {
+    later_threads_are_sampled(SamplingMethod::Ptrace);
 }
 
-/// None are taken in a pause; who is there afterwards is seen, also who came meanwhile, and who went meanwhile is told.
+/// A pause takes no samples. Afterwards old and new threads are sampled, and exits are reported.
 #[test]
-fn perf_pauses() {
+fn perf_pauses_and_resumes() {
     let mut other = Other::start();
     let (first, goes, code) = (other.thread(), other.thread(), other.code.clone());
-    let Some(mut sampler) = open(Means::Perf, other.pid(), 1000) else { return };
-    let seen = Seen::until(&mut sampler, |seen| [first, goes].iter().all(|&one| seen.in_loop(one, &code) >= 20));
+    let Some(mut sampler) = open(SamplingMethod::Perf, other.pid(), 1000) else { return };
+    let seen = Samples::until(&mut sampler, |seen| [first, goes].iter().all(|&one| seen.in_loop(one, &code) >= 20));
     assert!(seen.in_loop(first, &code) >= 20 && seen.in_loop(goes, &code) >= 20, "{}", seen.samples.len());
     assert!(sampler.pause().unwrap());
-    assert!(sampler.pause().unwrap(), "it does already");
+    assert!(sampler.pause().unwrap(), "it is paused already");
     let before = stat(other.pid()).unwrap().user_ns;
-    let kept = Seen::until(&mut sampler, |_| stat(other.pid()).unwrap().user_ns > before + 100_000_000);
+    let kept = Samples::until(&mut sampler, |_| stat(other.pid()).unwrap().user_ns > before + 100_000_000);
     assert!(kept.samples.is_empty(), "{:?}", kept.samples);
-    other.say("end");
-    let [] = other.hear("ended");
+    other.send("end");
+    let [] = other.receive("ended");
     let comes = other.thread();
     let resumed_ns = now_ns();
     sampler.resume().unwrap();
     sampler.resume().unwrap();
-    let seen = Seen::until(&mut sampler, |seen| [first, comes].iter().all(|&one| seen.in_loop(one, &code) >= 20));
+    let seen = Samples::until(&mut sampler, |seen| [first, comes].iter().all(|&one| seen.in_loop(one, &code) >= 20));
     assert!(seen.in_loop(first, &code) >= 20 && seen.in_loop(comes, &code) >= 20, "{}", seen.samples.len());
     assert!(seen.samples.iter().all(|sample| sample.time_ns >= resumed_ns), "{:?}", seen.samples.first());
     assert_eq!(seen.exited, [goes.tid]);
 }
 
 #[test]
-fn a_program_that_ends_in_a_pause_is_told() {
+fn a_program_that_ends_in_a_pause_is_reported() {
     let mut other = Other::start();
-    let Some(mut sampler) = open(Means::Perf, other.pid(), 1000) else { return };
+    let Some(mut sampler) = open(SamplingMethod::Perf, other.pid(), 1000) else { return };
     assert!(sampler.pause().unwrap());
-    other.say("exit");
-    let seen = Seen::until(&mut sampler, |_| false);
+    other.send("exit");
+    let seen = Samples::until(&mut sampler, |_| false);
     assert!(seen.ended);
     assert_eq!(other.wait().code(), Some(7));
     let gone = sampler.resume().unwrap_err();
@@ -314,100 +316,100 @@ fn a_program_that_ends_in_a_pause_is_told() {
 fn ptrace_does_not_pause() {
     let mut other = Other::start();
     let spinner = other.thread();
-    let Some(mut sampler) = open(Means::Ptrace, other.pid(), 100) else { return };
+    let Some(mut sampler) = open(SamplingMethod::Ptrace, other.pid(), 100) else { return };
     assert!(!sampler.pause().unwrap());
-    let seen = Seen::until(&mut sampler, |seen| seen.of(spinner.tid).count() >= 5);
+    let seen = Samples::until(&mut sampler, |seen| seen.of(spinner.tid).count() >= 5);
     assert!(seen.of(spinner.tid).count() >= 5);
 }
 
-/// The end of the process ends the sampling; its parent learns it as ever, and nothing else before.
-fn ends_are_the_parents(means: Means) {
+/// The end of the process ends the sampling; its parent receives the exit, and nothing before.
+fn the_parent_receives_the_exit(method: SamplingMethod) {
     for signal in [None, Some(libc::SIGTERM)] {
         let mut other = Other::start();
         let spinner = other.thread();
-        let Some(mut sampler) = open(means, other.pid(), 500) else { return };
-        let seen = Seen::until(&mut sampler, |seen| seen.of(spinner.tid).count() >= 10);
-        assert!(seen.of(spinner.tid).count() >= 10, "{means}");
-        assert_eq!(other.running.try_wait().unwrap(), None, "{means}: a stop of ours is no news for the parent");
+        let Some(mut sampler) = open(method, other.pid(), 500) else { return };
+        let seen = Samples::until(&mut sampler, |seen| seen.of(spinner.tid).count() >= 10);
+        assert!(seen.of(spinner.tid).count() >= 10, "{method}");
+        assert_eq!(other.running.try_wait().unwrap(), None, "{method}: the parent does not see the sampler's stops");
         match signal {
-            None => other.say("exit"),
+            None => other.send("exit"),
             Some(signal) => other.signal(signal),
         }
-        let seen = Seen::until(&mut sampler, |_| false);
-        assert!(seen.ended, "{means}");
+        let seen = Samples::until(&mut sampler, |_| false);
+        assert!(seen.ended, "{method}");
         let status = other.wait();
-        assert_eq!((status.code(), status.signal()), (signal.is_none().then_some(7), signal), "{means}");
+        assert_eq!((status.code(), status.signal()), (signal.is_none().then_some(7), signal), "{method}");
         assert!(sampler.drain(&mut Vec::new()).unwrap().ended);
     }
 }
 
 #[test]
-fn perf_leaves_the_end_to_the_parent() {
-    ends_are_the_parents(Means::Perf);
+fn perf_leaves_the_exit_to_the_parent() {
+    the_parent_receives_the_exit(SamplingMethod::Perf);
 }
 
 #[test]
-fn ptrace_leaves_the_end_to_the_parent() {
-    ends_are_the_parents(Means::Ptrace);
+fn ptrace_leaves_the_exit_to_the_parent() {
+    the_parent_receives_the_exit(SamplingMethod::Ptrace);
 }
 
-/// Threads that come and go, and children, do what they do without a sampler; the numbers of those that ended are told.
-fn a_crowd_is_not_disturbed(means: Means) {
+/// Short-lived threads and children behave as without a sampler; the exits are reported.
+fn many_short_threads_are_not_disturbed(method: SamplingMethod) {
     let mut other = Other::start();
     let spinner = other.thread();
-    let Some(mut sampler) = open(means, other.pid(), 1000) else { return };
-    other.say("churn");
-    let seen = Seen::until(&mut sampler, |seen| seen.exited.len() >= 10 && seen.of(spinner.tid).count() >= 20);
-    assert!(seen.exited.len() >= 10 && seen.of(spinner.tid).count() >= 20, "{means}: {:?}", seen.exited);
+    let Some(mut sampler) = open(method, other.pid(), 1000) else { return };
+    other.send("churn");
+    let seen = Samples::until(&mut sampler, |seen| seen.exited.len() >= 10 && seen.of(spinner.tid).count() >= 20);
+    assert!(seen.exited.len() >= 10 && seen.of(spinner.tid).count() >= 20, "{method}: {:?}", seen.exited);
     assert!(!seen.exited.contains(&spinner.tid) && !seen.ended);
-    let [] = other.hear("churned");
-    other.say("exit");
-    assert_eq!(other.wait().code(), Some(7), "{means}");
+    let [] = other.receive("churned");
+    other.send("exit");
+    assert_eq!(other.wait().code(), Some(7), "{method}");
 }
 
 #[test]
-fn perf_bears_a_crowd() {
-    a_crowd_is_not_disturbed(Means::Perf);
+fn perf_does_not_disturb_many_short_threads() {
+    many_short_threads_are_not_disturbed(SamplingMethod::Perf);
 }
 
 #[test]
-fn ptrace_bears_a_crowd() {
-    a_crowd_is_not_disturbed(Means::Ptrace);
+fn ptrace_does_not_disturb_many_short_threads() {
+    many_short_threads_are_not_disturbed(SamplingMethod::Ptrace);
 }
 
-/// A thread that executes another program takes the process over: it is sampled on, and ends as it would.
-fn an_exec_is_survived(means: Means) {
+/// A thread that executes another program takes the process over: it is sampled and exits normally.
+fn an_exec_is_survived(method: SamplingMethod) {
     let mut other = Other::start();
     let spinner = other.thread();
-    let Some(mut sampler) = open(means, other.pid(), 500) else { return };
-    let several = |seen: &Seen| seen.of(spinner.tid).count() >= 5;
-    assert!(several(&Seen::until(&mut sampler, several)), "{means}");
-    other.say("exec");
-    let seen = Seen::until(&mut sampler, |_| false);
-    assert!(seen.ended, "{means}");
+    let Some(mut sampler) = open(method, other.pid(), 500) else { return };
+    let several = |seen: &Samples| seen.of(spinner.tid).count() >= 5;
+    assert!(several(&Samples::until(&mut sampler, several)), "{method}");
+    other.send("exec");
+    let seen = Samples::until(&mut sampler, |_| false);
+    assert!(seen.ended, "{method}");
     let new = seen.of(other.pid()).filter(|sample| !other.code.contains(&sample.registers.rip)).count();
-    assert!(new >= 5, "{means}: {new} samples of the new program");
-    assert!(seen.exited.contains(&spinner.tid), "{means}: {:?}", seen.exited);
-    assert_eq!(other.wait().code(), Some(9), "{means}");
+    assert!(new >= 5, "{method}: {new} samples of the new program");
+    assert!(seen.exited.contains(&spinner.tid), "{method}: {:?}", seen.exited);
+    assert_eq!(other.wait().code(), Some(9), "{method}");
 }
 
 #[test]
 fn perf_survives_an_exec() {
-    an_exec_is_survived(Means::Perf);
+    an_exec_is_survived(SamplingMethod::Perf);
 }
 
 #[test]
 fn ptrace_survives_an_exec() {
-    an_exec_is_survived(Means::Ptrace);
+    an_exec_is_survived(SamplingMethod::Ptrace);
 }
 
 #[test]
-fn a_stopped_process_stays_stopped_under_ptrace_and_goes_on_when_told() {
+fn a_stopped_process_stays_stopped_under_ptrace_until_continued() {
     let mut other = Other::start();
     let spinner = other.thread();
-    let Some(mut sampler) = open(Means::Ptrace, other.pid(), 100) else { return };
-    let several = |seen: &Seen| seen.of(spinner.tid).count() >= 5;
-    assert!(several(&Seen::until(&mut sampler, several)));
+    let Some(mut sampler) = open(SamplingMethod::Ptrace, other.pid(), 100) else { return };
+    let several = |seen: &Samples| seen.of(spinner.tid).count() >= 5;
+    assert!(several(&Samples::until(&mut sampler, several)));
 
     other.signal(libc::SIGSTOP);
     let limit = Instant::now() + Duration::from_secs(10);
@@ -424,7 +426,7 @@ fn a_stopped_process_stays_stopped_under_ptrace_and_goes_on_when_told() {
     assert_eq!(stat(other.pid()).unwrap().user_ns, used, "nothing ran");
 
     other.signal(libc::SIGCONT);
-    assert!(several(&Seen::until(&mut sampler, several)), "it goes on");
+    assert!(several(&Samples::until(&mut sampler, several)), "it continues");
     assert_eq!(other.running.try_wait().unwrap(), None);
 }
 
@@ -434,68 +436,68 @@ fn tracer_of(pid: u32) -> u32 {
 }
 
 #[test]
-fn dropping_the_sampler_detaches_and_the_program_runs_on() {
+fn dropping_the_sampler_detaches_and_the_program_continues() {
     let mut other = Other::start();
     let spinner = other.thread();
     for round in 0..5 {
-        let Some(mut sampler) = open(Means::Ptrace, other.pid(), 100) else { return };
+        let Some(mut sampler) = open(SamplingMethod::Ptrace, other.pid(), 100) else { return };
         let tracer = tracer_of(spinner.tid);
-        assert!(tracer != 0 && tracer != std::process::id(), "a process of its own traces");
-        let seen = Seen::until(&mut sampler, |seen| seen.of(spinner.tid).count() >= 2);
+        assert!(tracer != 0 && tracer != std::process::id(), "a separate process traces");
+        let seen = Samples::until(&mut sampler, |seen| seen.of(spinner.tid).count() >= 2);
         assert!(seen.of(spinner.tid).count() >= 2, "round {round}");
         drop(sampler);
         assert_eq!((tracer_of(spinner.tid), tracer_of(other.pid())), (0, 0));
-        assert!(stat(tracer).is_err(), "the tracer has left and is reaped");
+        assert!(stat(tracer).is_err(), "the tracer has exited and is reaped");
     }
     let before = stat(other.pid()).unwrap().user_ns;
     std::thread::sleep(Duration::from_millis(300));
     assert!(stat(other.pid()).unwrap().user_ns > before, "it runs");
-    other.say("exit");
+    other.send("exit");
     assert_eq!(other.wait().code(), Some(7));
 }
 
 #[test]
-fn a_tracer_that_does_not_leave_is_killed_and_the_program_runs_on() {
+fn a_tracer_that_does_not_exit_is_killed_and_the_program_continues() {
     let mut other = Other::start();
     let spinner = other.thread();
-    let Some(sampler) = open(Means::Ptrace, other.pid(), 100) else { return };
-    // SAFETY: no memory is named; the tracer is not reaped before the sampler is dropped.
+    let Some(sampler) = open(SamplingMethod::Ptrace, other.pid(), 100) else { return };
+    // SAFETY: the call takes integers; the tracer is not reaped before the sampler is dropped.
     unsafe { libc::kill(i32::try_from(tracer_of(spinner.tid)).unwrap(), libc::SIGSTOP) };
     let since = Instant::now();
     drop(sampler);
     assert!(since.elapsed() < Duration::from_secs(10), "the wait for the tracer has a bound");
     assert_eq!(tracer_of(spinner.tid), 0);
-    other.say("exit");
+    other.send("exit");
     assert_eq!(other.wait().code(), Some(7));
 }
 
 #[test]
-fn a_tracer_that_is_killed_is_told_and_harms_nobody() {
-    is_told_and_harms_nobody(libc::SIGKILL);
+fn a_killed_tracer_is_reported_and_the_program_continues() {
+    is_reported_and_the_program_continues(libc::SIGKILL);
 }
 
 #[test]
-fn a_tracer_that_is_stopped_is_told_and_harms_nobody() {
-    is_told_and_harms_nobody(libc::SIGSTOP);
+fn a_stopped_tracer_is_reported_and_the_program_continues() {
+    is_reported_and_the_program_continues(libc::SIGSTOP);
 }
 
-fn is_told_and_harms_nobody(signal: libc::c_int) {
+fn is_reported_and_the_program_continues(signal: libc::c_int) {
     let mut other = Other::start();
     let spinner = other.thread();
-    let Some(mut sampler) = open(Means::Ptrace, other.pid(), 100) else { return };
-    // SAFETY: no memory is named; the tracer is not reaped before the sampler is dropped.
+    let Some(mut sampler) = open(SamplingMethod::Ptrace, other.pid(), 100) else { return };
+    // SAFETY: the call takes integers; the tracer is not reaped before the sampler is dropped.
     unsafe { libc::kill(i32::try_from(tracer_of(spinner.tid)).unwrap(), signal) };
     let limit = Instant::now() + Duration::from_secs(10);
     let error = loop {
         match sampler.drain(&mut Vec::new()) {
-            Ok(_) => assert!(Instant::now() < limit, "nobody told"),
+            Ok(_) => assert!(Instant::now() < limit, "no error is reported"),
             Err(error) => break error,
         }
     };
     assert!(error.to_string().contains("sample again"), "{error}");
     drop(sampler);
     assert_eq!(tracer_of(spinner.tid), 0);
-    other.say("exit");
+    other.send("exit");
     assert_eq!(other.wait().code(), Some(7));
 }
 
@@ -508,7 +510,8 @@ extern "C" fn count_child_signal(_: libc::c_int) {
 #[test]
 #[ignore = "run by another test, as a process with one child"]
 fn parent() {
-    // SAFETY: the handler only adds to an atomic; the structure is plain data, zeroed and then filled.
+    // SAFETY: the handler only adds to an atomic; the structure is plain data, zeroed and then
+    // filled.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = count_child_signal as *const () as usize;
@@ -517,38 +520,38 @@ fn parent() {
     }
     let mut other = Other::start();
     let spinner = other.thread();
-    let Some(mut sampler) = open(Means::Ptrace, other.pid(), 100) else { return };
-    let seen = Seen::until(&mut sampler, |seen| seen.of(spinner.tid).count() >= 20);
+    let Some(mut sampler) = open(SamplingMethod::Ptrace, other.pid(), 100) else { return };
+    let seen = Samples::until(&mut sampler, |seen| seen.of(spinner.tid).count() >= 20);
     assert!(seen.of(spinner.tid).count() >= 20);
-    assert_eq!(CHILD_SIGNALS.load(Relaxed), 0, "no stop of ours is the parent's business");
-    other.say("exit");
+    assert_eq!(CHILD_SIGNALS.load(Relaxed), 0, "the parent receives no signal for the sampler's stops");
+    other.send("exit");
     assert_eq!(other.wait().code(), Some(7));
     drop(sampler);
-    assert_eq!(CHILD_SIGNALS.load(Relaxed), 1, "the child's end, and not the tracer's");
+    assert_eq!(CHILD_SIGNALS.load(Relaxed), 1, "the child's exit, not the tracer's");
 }
 
 #[test]
 fn the_parent_gets_one_sigchld() {
     let mut program = Command::new(std::env::current_exe().unwrap());
     let output = program.args(["--exact", "parent", "--ignored", "--nocapture"]).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stdout);
-    told.lines().filter(|line| line.contains("SKIP")).for_each(|line| println!("{line}"));
-    assert!(output.status.success(), "{told}{}", String::from_utf8_lossy(&output.stderr));
+    let output_text = String::from_utf8_lossy(&output.stdout);
+    output_text.lines().filter(|line| line.contains("SKIP")).for_each(|line| println!("{line}"));
+    assert!(output.status.success(), "{output_text}{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
-fn what_cannot_be_sampled_is_told() {
-    for means in [Means::Perf, Means::Ptrace] {
-        let nobody = Sampler::open_by(means, i32::MAX.unsigned_abs(), 100).unwrap_err();
-        assert!(matches!(nobody, Error::NoSuchProcess { .. }), "{nobody}");
-        let never = Sampler::open_by(means, std::process::id(), 0).unwrap_err();
+fn a_process_that_cannot_be_sampled_is_an_error() {
+    for method in [SamplingMethod::Perf, SamplingMethod::Ptrace] {
+        let missing = Sampler::open_by(method, i32::MAX.unsigned_abs(), 100).unwrap_err();
+        assert!(matches!(missing, Error::NoSuchProcess { .. }), "{missing}");
+        let never = Sampler::open_by(method, std::process::id(), 0).unwrap_err();
         assert!(matches!(never, Error::NotSampled { .. }), "{never}");
     }
-    // A thread of the tracer's own parent's process may be traced by its child; a zombie may not.
+    // A child may trace its parent's threads; a zombie cannot be traced.
     let mut other = Other::start();
-    other.say("exit");
+    other.send("exit");
     let limit = Instant::now() + Duration::from_secs(10);
-    while !stat(other.pid()).unwrap().state.ended() && Instant::now() < limit {
+    while !stat(other.pid()).unwrap().state.has_ended() && Instant::now() < limit {
         std::thread::sleep(Duration::from_millis(1));
     }
     let ended = Sampler::open(other.pid(), 100).map(|sampler| sampler.wait(Duration::ZERO).unwrap());
@@ -557,7 +560,7 @@ fn what_cannot_be_sampled_is_told() {
 }
 
 #[test]
-fn the_first_means_that_works_is_taken() {
+fn the_first_method_that_works_is_used() {
     let mut other = Other::start();
     let spinner = other.thread();
     let mut sampler = match Sampler::open(other.pid(), 1000) {
@@ -567,11 +570,11 @@ fn the_first_means_that_works_is_taken() {
             return;
         }
     };
-    match sampler.means() {
-        Means::Perf => assert_eq!(sampler.hertz(), 1000),
-        Means::Ptrace => assert_eq!(sampler.hertz(), MOST_STOPS),
+    match sampler.method() {
+        SamplingMethod::Perf => assert_eq!(sampler.hertz(), 1000),
+        SamplingMethod::Ptrace => assert_eq!(sampler.hertz(), MAX_STOPS_PER_SECOND),
     }
-    let seen = Seen::until(&mut sampler, |seen| seen.of(spinner.tid).count() >= 5);
+    let seen = Samples::until(&mut sampler, |seen| seen.of(spinner.tid).count() >= 5);
     let mut threads = BTreeMap::new();
     seen.samples.iter().for_each(|sample| *threads.entry(sample.tid).or_insert(0) += 1);
     assert!(threads[&spinner.tid] >= 5, "{threads:?}");

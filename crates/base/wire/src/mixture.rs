@@ -1,12 +1,12 @@
-//! What a region can be asked to lie on, by the words that users type: pages of one kind, or a mosaic.
+//! The page kinds a region can be placed on, as users type them: one kind, or a mosaic.
 
 use core::fmt;
 use core::str::FromStr;
 
 use crate::{PageKind, UnknownPageKind};
 
-/// Pages of one kind in a share of the region, 4 KiB ones in the rest: `hugetlb`, `thp`, `thp:25%`. Only transparent pages are
-/// mixed: they alone can be refused chunk by chunk.
+/// Pages of one kind in a share of the region, 4 KiB pages in the rest: `hugetlb`, `thp`,
+/// `thp:25%`. Only transparent pages can be mixed, because only they can be refused per chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mixture {
     kind: PageKind,
@@ -14,25 +14,26 @@ pub struct Mixture {
 }
 
 impl Mixture {
-    /// Transparent huge pages in `percent` of the region's chunks. `None` for what is no mosaic: less than 1, more than 99.
+    /// Transparent huge pages in `percent` of the region's chunks. `None` unless 1 ≤ `percent` ≤
+    /// 99.
     #[must_use]
     pub const fn mosaic(percent: u32) -> Option<Self> {
         if percent == 0 || percent >= 100 { None } else { Some(Self { kind: PageKind::Thp, percent }) }
     }
 
-    /// The kind of page that is asked for, somewhere or everywhere.
+    /// The requested page kind.
     #[must_use]
     pub const fn kind(self) -> PageKind {
         self.kind
     }
 
-    /// Chunks of a hundred that have it: 100, or less in a mosaic.
+    /// Percentage of chunks with that kind: 100, or less in a mosaic.
     #[must_use]
     pub const fn percent(self) -> u32 {
         self.percent
     }
 
-    /// Whether a part of the region stays on small pages by intention.
+    /// Whether some chunks stay on small pages by request.
     #[must_use]
     pub const fn is_mosaic(self) -> bool {
         self.percent < 100
@@ -51,14 +52,14 @@ impl fmt::Display for Mixture {
     }
 }
 
-/// The text names no pages that a region could have.
+/// Why a text is not a mixture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnknownMixture {
     /// It names no page kind.
     Kind(UnknownPageKind),
-    /// It mixes pages that cannot be mixed.
+    /// It mixes a kind that cannot be mixed.
     Unmixable(PageKind),
-    /// What follows the colon is no share of a mosaic.
+    /// The text after the colon is not a percentage from 1 to 99.
     Share,
 }
 
@@ -102,7 +103,7 @@ mod tests {
     use crate::PageKind;
 
     #[test]
-    fn every_mixture_is_read_as_it_is_written() {
+    fn every_mixture_parses_as_it_prints() {
         let kinds = PageKind::ALL.map(Mixture::from);
         let mosaics = (1..100).filter_map(Mixture::mosaic);
         for mixture in kinds.into_iter().chain(mosaics) {
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_mixture_is_told_with_one_that_is() {
+    fn a_refused_mixture_names_a_valid_one() {
         for (text, error) in [
             ("thp:0%", UnknownMixture::Share),
             ("thp:100%", UnknownMixture::Share),

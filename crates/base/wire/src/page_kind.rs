@@ -1,17 +1,17 @@
-//! The kinds of page that a program's memory can be asked to lie on, by the names users type.
+//! The page kinds that a program's memory can be placed on, by the names users type.
 
 use core::fmt;
 use core::str::FromStr;
 
-/// A kind of page. The number is what travels in the session record.
+/// A kind of page. The number is its code in the session record.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PageKind {
-    /// Base pages only: transparent huge pages are refused for the memory.
+    /// Base pages only: transparent huge pages are disabled for the memory.
     Small4k = 1,
     /// Multi-size transparent folios of 64 KiB.
     Folio64k = 2,
-    /// Transparent huge pages (2 MiB on x86-64), given where the kernel finds them.
+    /// Transparent huge pages (2 MiB on x86-64), where the kernel has them available.
     Thp = 3,
     /// Pages of the reserved hugetlb pool of 2 MiB.
     Hugetlb2m = 4,
@@ -35,13 +35,13 @@ impl PageKind {
         }
     }
 
-    /// The kind that travels as `code`, or `None` for a number of another version.
+    /// The kind with this code, or `None` for a code of another version.
     #[must_use]
     pub fn from_code(code: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| *kind as u32 == code)
     }
 
-    /// The page's size in bytes.
+    /// The page size in bytes.
     #[must_use]
     pub const fn page_bytes(self) -> u64 {
         match self {

@@ -1,4 +1,4 @@
-//! The record of a whole run: what is asked, and a slot for each process.
+//! The record of one run: the configuration, and a slot for each process.
 
 use core::ffi::CStr;
 use core::fmt;
@@ -7,19 +7,19 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::{PageKind, ProcessSlot};
 
-/// The environment variable that leads an injected process to the session; its value is a path.
+/// The environment variable whose value is the path of the session.
 pub const SESSION_VARIABLE: &CStr = c"FIELDSTONE_SESSION";
 
 /// "fieldsto" in the byte order of the machine: the first word of every session.
 pub const MAGIC: u64 = 0x6669_656c_6473_746f;
 
-/// Processes that a session can tell apart; later ones are served, and counted in [`Session::claimed`] alone.
+/// Capacity in processes. Later processes are served, but counted in [`Session::claimed`] alone.
 pub const SLOTS: usize = 1024;
 
-/// Room for the name given by `--process`, its closing zero included.
+/// Size in bytes of the name given by `--process`, its terminating zero included.
 pub const NAME_BYTES: usize = 64;
 
-/// Identifies the build: both sides refuse a session of another one.
+/// Identifies the build: both sides refuse a session of another build.
 pub const BUILD: u64 = fnv1a(env!("CARGO_PKG_VERSION").as_bytes()) ^ (size_of::<Session>() as u64) << 32;
 
 const fn fnv1a(text: &[u8]) -> u64 {
@@ -32,38 +32,43 @@ const fn fnv1a(text: &[u8]) -> u64 {
     hash
 }
 
-/// What the user asked of the region.
+/// The user's settings for the region.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// A [`PageKind`].
     pub page_kind: u32,
-    /// Non-zero: touch memory when it is mapped, not when it is used.
+    /// Non-zero: touch memory when it is mapped, not at its first use.
     pub prefault: u32,
-    /// Non-zero: somebody waits on [`Session::attention`], so a process that leaves may wait to be sampled.
+    /// Non-zero: a reader waits on [`Session::attention`], so an exiting process may wait to be
+    /// sampled.
     pub watched: u32,
-    /// What else is to lie on the pages asked for: [`Config::STACKS`], [`Config::GLOBALS`],
+    /// Other memory to place on the requested pages: [`Config::STACKS`], [`Config::GLOBALS`],
     /// [`Config::HINTED`], [`Config::DISABLED`].
     pub also: u32,
-    /// Bytes mapped at the start of each served process.
+    /// Bytes to map at the start of each served process.
     pub reserve_bytes: u64,
-    /// Which chunks of the region shall have such pages: the bound of [`crate::mosaic::is_huge`], [`crate::mosaic::ALL`] for every one.
+    /// Which chunks of the region have such pages: the bound of [`crate::mosaic::is_huge`], or
+    /// [`crate::mosaic::ALL`] for every chunk.
     pub mosaic_bound: u64,
-    /// The name of the only process to serve, ended by a zero; empty for every process.
+    /// The name of the only process to serve, zero-terminated; empty to serve every process.
     pub process: [u8; NAME_BYTES],
 }
 
 impl Config {
-    /// The bit of [`Config::also`] for stacks: threads' in the region, the first one where it is.
+    /// The bit of [`Config::also`] for stacks: those of threads in the region, the first one in
+    /// place.
     pub const STACKS: u32 = 1;
-    /// The bit of [`Config::also`] for data segments, where they are.
+    /// The bit of [`Config::also`] for data segments, in place.
     pub const GLOBALS: u32 = 2;
-    /// The bit of [`Config::also`] for memory at an address that the program only hints at: in the region, wherever that is.
+    /// The bit of [`Config::also`] for memory with an address hint: placed in the region
+    /// regardless.
     pub const HINTED: u32 = 4;
-    /// The bit of [`Config::also`] for a program that has switched transparent huge pages off for itself: on again.
+    /// The bit of [`Config::also`] that re-enables transparent huge pages for a program that
+    /// disabled them for itself.
     pub const DISABLED: u32 = 8;
 
-    /// The page kind, or `None` for a number of another version.
+    /// The page kind, or `None` for a code of another version.
     #[must_use]
     pub fn page_kind(&self) -> Option<PageKind> {
         PageKind::from_code(self.page_kind)
@@ -85,17 +90,17 @@ pub struct Session {
     pub magic: u64,
     /// [`BUILD`] of the writer.
     pub build: u64,
-    /// What was asked.
+    /// The settings.
     pub config: Config,
-    /// Grows, and is woken as a futex, each time a process wants to be looked at.
+    /// Incremented, and woken as a futex, each time a process asks to be sampled.
     pub attention: AtomicU32,
-    /// Slots claimed so far; may pass [`SLOTS`].
+    /// Slots claimed so far; may exceed [`SLOTS`].
     pub claimed: AtomicU32,
-    /// One for each process.
+    /// One slot for each process.
     pub slots: [ProcessSlot; SLOTS],
 }
 
-/// A session that this build cannot use.
+/// The session belongs to another build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mismatch;
 
@@ -106,10 +111,10 @@ impl fmt::Display for Mismatch {
 }
 
 impl Session {
-    /// Whether this build wrote the session.
+    /// Checks that this build wrote the session.
     ///
     /// # Errors
-    /// [`Mismatch`] where the first words differ.
+    /// [`Mismatch`] when the magic or the build differs.
     pub fn check(&self) -> Result<(), Mismatch> {
         if self.magic == MAGIC && self.build == BUILD { Ok(()) } else { Err(Mismatch) }
     }
@@ -120,7 +125,7 @@ impl Session {
         self.slots.get(next as usize)
     }
 
-    /// The slots claimed so far, in the order of their claim.
+    /// The claimed slots, in the order of their claims.
     pub fn claimed_slots(&self) -> impl Iterator<Item = &ProcessSlot> {
         let claimed = self.claimed.load(Ordering::Acquire) as usize;
         self.slots[..claimed.min(SLOTS)].iter().filter(|slot| slot.pid.load(Ordering::Acquire) != 0)

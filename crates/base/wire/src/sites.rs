@@ -1,18 +1,22 @@
-//! Who allocated what: the record that the site recorder fills inside the traced program.
+//! Allocation sites: the record that the site recorder fills inside a program.
 //!
-//! It is one memfd, shared by the program, its forked children and us. A site is a stack of return addresses, and its
-//! number is its place in the table; number 0 is no site. Allocations get into the trace by way of the [`mailbox`].
+//! The record is one memfd, shared by the program, its forked children and the supervisor. A site
+//! is a stack of return addresses. Its number is its index in the table; number 0 means no site.
+//! The [`mailbox`] adds allocations to the trace.
 //!
 //! ```text
-//! Sites   magic | build | counts | module 0 | module 1 | ... | site 0 (never used) | site 1 | ... | site 16383
-//! Module  base, range and path of a file that frames lie in
-//! Site    hash | depth | allocations | bytes | frame 0 (called the allocator) ... frame 11 | the module of each | places
+//! Sites   magic | build | counts | module 0 | ... | site 0 (unused) | site 1 | ... | site 16383
+//! Module  base, range and path of a file that contains frames
+//! Site    hash | depth | allocations | bytes | frame 0 (called the allocator) ...
+//!         frame 11 | modules | sampled addresses
 //! ```
 //!
-//! In a real run, where nobody reads the mailbox, each site keeps a few of the [places](Place) that its bytes were given out at:
-//! whoever looks at the process finds on what pages they lie.
+//! Without a tracer no process reads the mailboxes. Each site then keeps a sample of the
+//! [addresses](SampledAddress) at which its bytes were allocated. The supervisor looks up the page
+//! kind of each.
 //!
-//! Nothing is ever moved or freed, and whoever writes claims first, so both sides read without locks.
+//! Invariants: no entry is moved or freed, and a writer claims an entry before it writes. So both
+//! sides read without locks.
 
 #![allow(clippy::cast_possible_truncation, reason = "places in tables shorter than any of these types can count")]
 
@@ -26,63 +30,68 @@ use crate::Mismatch;
 
 mod mailbox;
 
-pub use mailbox::{CACHE_BYTES, CACHES, LETTERS, Letter, MAILBOX, MAILBOX_BYTES, MARK, Message, OURS, RECORD};
+pub use mailbox::{
+    Announcement, CACHE_BYTES, CACHES_ADDRESS, DOORBELL_MARK, MAILBOXES, MAILBOXES_ADDRESS, MAILBOXES_BYTES, Mailbox,
+    RECORD_ADDRESS, RECORDER_RANGE,
+};
 
-/// The environment variable that leads the recorder to its record; its value is a path.
+/// The environment variable whose value is the path of the record.
 pub const SITES_VARIABLE: &CStr = c"FIELDSTONE_SITES";
 
-/// Sites that can be told apart, the one that is never used included.
+/// Capacity in sites, the unused site 0 included.
 pub const SITES: usize = 16 << 10;
-/// Return addresses of a site; the outermost ones of a deeper stack are left out.
+/// Return addresses per site; a deeper stack loses its outermost frames.
 pub const FRAMES: usize = 12;
-/// Files that frames can lie in.
+/// Capacity in files that contain frames.
 pub const MODULES: usize = 1024;
-/// Places that a site keeps: a share that is told from them is off by an eighth, as a rule.
-pub const PLACES: usize = 16;
-/// Room for a module's path; what is longer is cut off.
+/// Sampled addresses per site. A share estimated from them has a standard error of about one
+/// eighth.
+pub const SAMPLED_ADDRESSES: usize = 16;
+/// Size in bytes of a module's path; a longer path is truncated.
 pub const PATH_BYTES: usize = 480;
-/// A frame outside every file: code that the program wrote itself.
+/// The module number of a frame outside every file: code that the program generated.
 pub const NO_MODULE: u16 = u16::MAX;
 
-/// Identifies the build: both sides refuse a record of another one.
+/// Identifies the build: both sides refuse a record of another build.
 pub const BUILD: u64 = crate::BUILD.rotate_left(29) ^ size_of::<Sites>() as u64;
 
-/// Why something about an allocation is not known. The number is its place in [`Sites::lost`].
+/// Why information about an allocation is missing. The number is the index in [`Sites::lost`].
 #[repr(usize)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lost {
+pub enum LossReason {
     /// Announced without a site: the table of sites is full.
     TableFull = 0,
-    /// Not announced: made while the same thread was in the recorder, by the unwinder or a signal handler.
+    /// Not announced: made while the same thread was in the recorder, by the unwinder or a signal
+    /// handler.
     Nested,
-    /// Not announced: there were more threads than letters.
-    Letterless,
-    /// Not announced: the mailbox could not be mapped.
-    NoMailbox,
+    /// Not announced: there were more threads than mailboxes.
+    NoFreeMailbox,
+    /// Not announced: the mailboxes could not be mapped.
+    MailboxesUnmapped,
 }
 
-/// Reasons of [`Lost`].
+/// Number of [`LossReason`] reasons.
 pub const LOSSES: usize = 4;
 
-/// A file that frames lie in.
+/// A file that contains frames.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Module {
-    /// Added to the addresses in the file.
+    /// Load bias: added to the addresses in the file.
     pub base: AtomicU64,
     /// First address of its segments.
     pub start: AtomicU64,
     /// First address past them.
     pub end: AtomicU64,
-    /// Length of the path.
+    /// Length of the path in bytes.
     pub path_bytes: AtomicU32,
-    /// Non-zero once all of it is written.
+    /// Non-zero once the entry is complete.
     pub ready: AtomicU32,
     path: [AtomicU8; PATH_BYTES],
 }
 
 impl Module {
-    /// Its path as the program's loader knows it; empty until it is written.
+    /// The path as the dynamic loader reports it; empty until it is written.
     pub fn path(&self) -> impl ExactSizeIterator<Item = u8> {
         let bytes = if self.ready.load(Acquire) == 0 { 0 } else { self.path_bytes.load(Relaxed) as usize };
         self.path[..bytes.min(PATH_BYTES)].iter().map(|byte| byte.load(Relaxed))
@@ -103,54 +112,57 @@ impl Module {
 pub struct Site {
     hash: AtomicU64,
     depth: AtomicU32,
-    /// Blocks given out.
+    /// Blocks allocated.
     pub allocations: AtomicU64,
-    /// Bytes asked for in all.
+    /// Total bytes requested.
     pub bytes: AtomicU64,
     frames: [AtomicU64; FRAMES],
     modules: [AtomicU16; FRAMES],
-    /// Which of the site's bytes is the next whose place is kept; all ones while somebody keeps one.
+    /// Index of the next byte of the site to sample; all ones while a thread stores a sample.
     due: AtomicU64,
-    places: [AtomicU64; PLACES],
+    places: [AtomicU64; SAMPLED_ADDRESSES],
 }
 
 impl Site {
-    /// Its frames, innermost first, and the number of each one's module or [`NO_MODULE`]. A frame is the address behind the
-    /// call, so the call itself ends one byte before. Empty until it is written.
+    /// The frames, innermost first, each with its module number or [`NO_MODULE`]. A frame is a
+    /// return address, so the call ends one byte before it. Empty until the site is written.
     pub fn frames(&self) -> impl ExactSizeIterator<Item = (u64, u16)> {
         let depth = self.depth.load(Acquire) as usize;
         let both = self.frames.iter().zip(&self.modules).take(depth.min(FRAMES));
         both.map(|(frame, module)| (frame.load(Relaxed), module.load(Relaxed)))
     }
 
-    /// Counts a block; which of all bytes that the site has given out are its own.
+    /// Counts a block. Returns the indices of its bytes among all bytes of the site.
     pub fn count(&self, bytes: u64) -> Range<u64> {
         self.allocations.fetch_add(1, Relaxed);
         let first = self.bytes.fetch_add(bytes, Relaxed);
         first..first.saturating_add(bytes)
     }
 
-    /// Keeps places of the block at `address`, whose bytes were counted as `bytes`, so that each place that is kept is at any
-    /// time that of one byte of all so far, all equally likely: a large block counts as much as many small ones of its length
-    /// together. `process` is asked for only where a place is kept.
+    /// Samples addresses of the block at `address`, whose bytes have the indices `bytes`.
     ///
-    /// Costs one comparison for nearly every block: of n bytes, about 16 ln n are kept at some time. A thread that finds another
-    /// one at it goes on, and the site's next block stands in for the one that was due.
+    /// Reservoir sampling: at any time each stored address belongs to a uniformly chosen byte of
+    /// all bytes so far. A large block therefore weighs as much as many small blocks of the same
+    /// total size. `process` is called only when an address is stored.
+    ///
+    /// Cost: one comparison for nearly every block; of n bytes, about 16 ln n are ever stored. A
+    /// thread that finds another thread storing skips the sample; the site's next block replaces
+    /// it.
     pub fn sample(&self, address: u64, bytes: &Range<u64>, process: impl Fn() -> u32) {
         let mut due = self.due.load(Relaxed);
         while due < bytes.end && self.due.compare_exchange(due, BUSY, Acquire, Relaxed).is_ok() {
             let byte = due.max(bytes.start);
             let (place, next) = draw(self.hash.load(Relaxed), byte);
-            let kept = Place { address: address.wrapping_add(byte - bytes.start), process: process() };
+            let kept = SampledAddress { address: address.wrapping_add(byte - bytes.start), process: process() };
             self.places[place].store(kept.word(), Relaxed);
             self.due.store(next, Release);
             due = next;
         }
     }
 
-    /// The places that are kept.
-    pub fn places(&self) -> impl Iterator<Item = Place> {
-        self.places.iter().map(|word| word.load(Relaxed)).filter(|&word| word != 0).map(Place::read)
+    /// The stored addresses.
+    pub fn sampled_addresses(&self) -> impl Iterator<Item = SampledAddress> {
+        self.places.iter().map(|word| word.load(Relaxed)).filter(|&word| word != 0).map(SampledAddress::read)
     }
 
     fn write(&self, frames: &[u64], modules: [u16; FRAMES]) {
@@ -160,26 +172,26 @@ impl Site {
         for (word, module) in self.modules.iter().zip(modules) {
             word.store(module, Relaxed);
         }
-        // Not more than FRAMES, so it fits.
+        // At most FRAMES, so the cast is lossless.
         self.depth.store(frames.len() as u32, Release);
     }
 }
 
-/// Where a byte lay when it was given out. It may have been freed since.
+/// The address of a byte at the time of its allocation. It may have been freed since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// An address in its page of 4 KiB; the page's first, once it was kept.
+pub struct SampledAddress {
+    /// An address in a 4 KiB page; rounded down to the page once stored.
     pub address: u64,
-    /// The process, by the number that it knows itself by.
+    /// The process id in the process's own pid namespace.
     pub process: u32,
 }
 
-/// Bits of a process's number: the kernel gives none of more.
+/// Bits of a process id; the kernel assigns none wider.
 const PROCESS_BITS: u32 = 22;
 const PAGE_SHIFT: u32 = 12;
 
-impl Place {
-    /// `page number | process`: user addresses have 47 bits, so that both fit.
+impl SampledAddress {
+    /// `page number | process`: user addresses have 47 bits, so both fit.
     const fn word(self) -> u64 {
         self.address >> PAGE_SHIFT << PROCESS_BITS | self.process as u64 & ((1 << PROCESS_BITS) - 1)
     }
@@ -189,21 +201,22 @@ impl Place {
     }
 }
 
-/// Somebody keeps a place of the site.
+/// Marks a site at which a thread stores a sample.
 const BUSY: u64 = u64::MAX;
 
-/// Which place the byte of this number takes, and the number of the next byte that takes one.
+/// The slot that byte number `byte` replaces, and the number of the next byte to sample.
 ///
-/// After t bytes, a place changes next at byte t / u, u even between 0 and 1: so it holds each of n bytes with probability 1 / n,
-/// whatever n. All places at once have the largest of as many u, and the place that changes is any of them.
+/// After t bytes, a slot is replaced next at byte t / u, with u uniform in (0, 1). So it holds each
+/// of n bytes with probability 1 / n for every n. The largest of [`SAMPLED_ADDRESSES`] such u gives
+/// the next byte for all slots together, and the replaced slot is uniform.
 fn draw(seed: u64, byte: u64) -> (usize, u64) {
     let drawn = |number: u64| scattered(seed ^ scattered(byte).wrapping_add(number.wrapping_mul(ODD)));
-    let largest = (1..=PLACES as u64).map(|number| drawn(number) >> 32).max().unwrap_or(0) + 1;
+    let largest = (1..=SAMPLED_ADDRESSES as u64).map(|number| drawn(number) >> 32).max().unwrap_or(0) + 1;
     let next = ((u128::from(byte) + 1) << 32) / u128::from(largest);
-    (drawn(0) as usize % PLACES, u64::try_from(next).unwrap_or(BUSY))
+    (drawn(0) as usize % SAMPLED_ADDRESSES, u64::try_from(next).unwrap_or(BUSY))
 }
 
-/// The mixing of splitmix64 (Steele and others, OOPSLA 2014).
+/// The mixer of SplitMix64 (Steele and others, OOPSLA 2014).
 const fn scattered(word: u64) -> u64 {
     let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -218,37 +231,37 @@ pub struct Sites {
     pub magic: u64,
     /// [`BUILD`] of the writer.
     pub build: u64,
-    /// Processes that took the record up, forked children not among them.
+    /// Processes that opened the record, without forked children.
     pub programs: AtomicU32,
     /// Sites in use.
     pub count: AtomicU32,
-    /// Modules claimed; may pass [`MODULES`].
+    /// Modules claimed; may exceed [`MODULES`].
     pub module_count: AtomicU32,
-    /// In a real run whose sites keep [places](Place): bytes of the pages that it asked for. Else 0.
+    /// Requested page size in bytes when sites keep [addresses](SampledAddress); otherwise 0.
     pub wanted_page_bytes: AtomicU32,
-    /// By [`Lost`].
+    /// Counts by [`LossReason`].
     pub lost: [AtomicU64; LOSSES],
-    /// What frames lie in.
+    /// Files that contain frames.
     pub modules: [Module; MODULES],
-    /// By number.
+    /// Sites by number.
     pub entries: [Site; SITES],
 }
 
 impl Sites {
-    /// Whether this build wrote the record.
+    /// Checks that this build wrote the record.
     ///
     /// # Errors
-    /// [`Mismatch`] where the first words differ.
+    /// [`Mismatch`] when the magic or the build differs.
     pub fn check(&self) -> Result<(), Mismatch> {
         if self.magic == crate::MAGIC && self.build == BUILD { Ok(()) } else { Err(Mismatch) }
     }
 
-    /// Counts something that is not known.
-    pub fn lose(&self, why: Lost) {
+    /// Counts a loss.
+    pub fn count_loss(&self, why: LossReason) {
         self.lost[why as usize].fetch_add(1, Relaxed);
     }
 
-    /// The site of this number; `None` for 0 and for numbers that no site has.
+    /// The site with this number; `None` for 0 and for unused numbers.
     #[must_use]
     pub fn site(&self, number: u32) -> Option<&Site> {
         let site = self.entries.get(number as usize).filter(|_| number != 0)?;
@@ -260,11 +273,11 @@ impl Sites {
         (1..SITES as u32).filter_map(|number| Some((number, self.site(number)?)))
     }
 
-    /// The number of the site with these frames, at most [`FRAMES`] of them; 0 when the table is full. `modules` is asked
-    /// for a new site only.
+    /// The number of the site with these frames, at most [`FRAMES`] of them; 0 when the table is
+    /// full. `modules` is called only for a new site.
     ///
-    /// A site is known by the hash of its frames alone: of 16 K stacks, two share all 64 bits in one run of 100 milliards,
-    /// and nobody ever waits for a writer that may have died.
+    /// The hash alone identifies a site. Two of 16 K stacks share all 64 bits in about one run of
+    /// 10^11. So no thread ever waits for a writer that may have died.
     pub fn intern(&self, frames: &[u64], modules: impl FnOnce(&[u64]) -> [u16; FRAMES]) -> u32 {
         let frames = &frames[..frames.len().min(FRAMES)];
         let hash = hash(frames);
@@ -290,20 +303,20 @@ impl Sites {
         0
     }
 
-    /// The module of this number.
+    /// The module with this number, or `None` until it is written.
     #[must_use]
     pub fn module(&self, number: u16) -> Option<&Module> {
         self.modules.get(usize::from(number)).filter(|module| module.ready.load(Acquire) != 0)
     }
 
-    /// The number of the module with this base and path, entered if it is new; [`NO_MODULE`] when the table is full. Two
-    /// threads that enter it at once enter it twice.
+    /// The number of the module with this base and path; adds it if it is new. [`NO_MODULE`] when
+    /// the table is full. Two threads that add a module concurrently add it twice.
     pub fn intern_module(&self, base: u64, range: Range<u64>, path: &[u8]) -> u16 {
         let claimed = (self.module_count.load(Acquire) as usize).min(MODULES);
         if let Some(known) = self.modules[..claimed].iter().position(|module| module.is(base, path)) {
             return known as u16;
         }
-        // The count may pass the table's end, never by so much that it begins anew: it stops moving there.
+        // Stops counting at the table's end, so the counter cannot wrap around.
         if claimed == MODULES {
             return NO_MODULE;
         }
@@ -322,10 +335,10 @@ impl Sites {
     }
 }
 
-/// 2^64 by the golden ratio.
+/// 2^64 divided by the golden ratio.
 const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Mixes the frames, order and number included; never 0, which marks a free site.
+/// Mixes the frames, their order and their number; never 0, which marks a free site.
 fn hash(frames: &[u64]) -> u64 {
     let mixed = frames.iter().fold(frames.len() as u64, |hash, &frame| {
         let mixed = (hash ^ frame).wrapping_mul(ODD);

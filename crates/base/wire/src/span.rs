@@ -1,35 +1,35 @@
-//! A range of addresses outside the region and what the agent knows of it, in one word that changes atomically.
+//! An address range outside the region and its kind, in one word that changes atomically.
 //!
 //! ```text
 //! bits  63 ........ 32 | 31 ........ 6 | 5 .. 0
-//!       start, 64 KiB  | length, 64 KiB| what + 1, an Outside or RESERVED; 0: no range
+//!       start, 64 KiB  | length, 64 KiB| kind + 1: a PlacementReason or RESERVED; 0: no range
 //! ```
-//! The agent holds [`SPANS`] of these words, and [`crate::ProcessSlot::spans`] says where. The supervisor reads them there to
-//! attribute resident memory outside the region to its reason.
+//! The agent holds [`SPANS`] of these words at the address in [`crate::ProcessSlot::spans`]. The
+//! supervisor reads them to attribute resident memory outside the region to its reason.
 
-use crate::Outside;
+use crate::PlacementReason;
 
 /// Words in the agent's table.
 pub const SPANS: usize = 1024;
 
-/// Bytes to which a range's ends are rounded.
+/// Granularity of a range's ends in bytes.
 pub const UNIT: u64 = 64 << 10;
 
-/// Units in the longest range that one word holds.
+/// Units in the longest range that one word can hold.
 const LONGEST: u64 = (1 << 26) - 1;
 
-/// What a range of addresses outside the region is.
+/// The kind of an address range outside the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holding {
+pub enum SpanKind {
     /// Reserved without access, and not opened yet.
     Reserved,
-    /// Memory that the program has.
-    Memory(Outside),
+    /// Memory that the program can access.
+    Memory(PlacementReason),
 }
 
-const _: () = assert!((Outside::ALL.len() as u64) < Holding::RESERVED, "a reason's code fits in six bits");
+const _: () = assert!((PlacementReason::ALL.len() as u64) < SpanKind::RESERVED, "a reason's code fits in six bits");
 
-impl Holding {
+impl SpanKind {
     const RESERVED: u64 = 63;
 
     fn code(self) -> u64 {
@@ -43,38 +43,38 @@ impl Holding {
         if code == Self::RESERVED {
             return Some(Self::Reserved);
         }
-        Outside::ALL.into_iter().map(Self::Memory).find(|holding| holding.code() == code)
+        PlacementReason::ALL.into_iter().map(Self::Memory).find(|holding| holding.code() == code)
     }
 }
 
-/// A range of addresses and what is there.
+/// An address range and its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// First unit.
     start: u64,
     /// First unit past the end.
     end: u64,
-    /// What is there.
-    pub holding: Holding,
+    /// Its kind.
+    pub holding: SpanKind,
 }
 
 impl Span {
-    /// The range rounded outwards to whole units; cut at the longest that a word holds.
+    /// The range rounded outwards to whole units, truncated to the longest that a word can hold.
     #[must_use]
-    pub fn around(address: u64, bytes: u64, holding: Holding) -> Self {
+    pub fn around(address: u64, bytes: u64, holding: SpanKind) -> Self {
         let (start, end) = (address / UNIT, (address + bytes).div_ceil(UNIT));
         Self { start, end: end.min(start + LONGEST), holding }
     }
 
-    /// The span in a word of the table, or `None` for an empty word.
+    /// Decodes a word of the table; `None` for an empty word.
     #[must_use]
     pub fn from_word(word: u64) -> Option<Self> {
         let (start, length) = (word >> 32, word >> 6 & LONGEST);
-        let holding = Holding::from_code(word & 63)?;
+        let holding = SpanKind::from_code(word & 63)?;
         (length > 0).then_some(Self { start, end: start + length, holding })
     }
 
-    /// The word that holds the span; zero for an empty one.
+    /// Encodes the span; zero for an empty one.
     #[must_use]
     pub fn word(self) -> u64 {
         if self.start >= self.end { 0 } else { self.start << 32 | (self.end - self.start) << 6 | self.holding.code() }
@@ -92,19 +92,19 @@ impl Span {
         self.end * UNIT
     }
 
-    /// Bytes that the span shares with a range of addresses.
+    /// Length in bytes of the intersection with a range of addresses.
     #[must_use]
     pub fn overlap(self, start: u64, end: u64) -> u64 {
         end.min(self.end()).saturating_sub(start.max(self.start()))
     }
 
-    /// What remains of the span below and above another one; either may be empty.
+    /// The parts of the span below and above another one; either may be empty.
     #[must_use]
     pub fn without(self, other: Self) -> [Self; 2] {
         [Self { end: self.end.min(other.start), ..self }, Self { start: self.start.max(other.end), ..self }]
     }
 
-    /// Both as one, if they touch, hold the same, and fit in a word.
+    /// The union of both, if they are adjacent, of one kind, and fit in a word.
     #[must_use]
     pub fn joined(self, other: Self) -> Option<Self> {
         let (start, end) = (self.start.min(other.start), self.end.max(other.end));
@@ -117,15 +117,15 @@ impl Span {
 mod tests {
     use super::*;
 
-    const MEMORY: Holding = Holding::Memory(Outside::InPlace);
+    const MEMORY: SpanKind = SpanKind::Memory(PlacementReason::InPlace);
 
-    fn span(start: u64, end: u64, holding: Holding) -> Span {
+    fn span(start: u64, end: u64, holding: SpanKind) -> Span {
         Span { start, end, holding }
     }
 
     #[test]
     fn a_word_holds_a_span_of_each_kind() {
-        for holding in Outside::ALL.into_iter().map(Holding::Memory).chain([Holding::Reserved]) {
+        for holding in PlacementReason::ALL.into_iter().map(SpanKind::Memory).chain([SpanKind::Reserved]) {
             for (address, bytes) in [(0x7fff_0000_0000, 4096), (UNIT, 8 << 40), (0xffff_0000_0000, UNIT)] {
                 let span = Span::around(address, bytes, holding);
                 assert_eq!(Span::from_word(span.word()), Some(span), "{address:x} {bytes:x}");
@@ -137,14 +137,14 @@ mod tests {
     }
 
     #[test]
-    fn spans_are_cut_and_joined() {
+    fn spans_are_subtracted_and_joined() {
         let whole = span(10, 20, MEMORY);
-        let rest = whole.without(span(12, 15, Holding::Reserved));
+        let rest = whole.without(span(12, 15, SpanKind::Reserved));
         assert_eq!(rest, [span(10, 12, MEMORY), span(15, 20, MEMORY)]);
         assert_eq!(whole.without(span(5, 25, MEMORY)).map(Span::word), [0, 0]);
         assert_eq!(span(10, 12, MEMORY).joined(span(12, 20, MEMORY)), Some(whole));
         assert_eq!(span(10, 12, MEMORY).joined(span(13, 20, MEMORY)), None);
-        assert_eq!(span(10, 12, Holding::Reserved).joined(span(12, 20, MEMORY)), None);
+        assert_eq!(span(10, 12, SpanKind::Reserved).joined(span(12, 20, MEMORY)), None);
         assert_eq!(whole.overlap(11 * UNIT + 1, 30 * UNIT), 9 * UNIT - 1);
     }
 }

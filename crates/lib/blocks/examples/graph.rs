@@ -1,14 +1,14 @@
-//! A graph that grows while it is saved and searched: in vectors, in arrays of blocks, and as nodes of their own that come from
-//! malloc or from blocks. Memory, time, and the longest pause.
+//! Compares a growing graph in vectors, in tree arrays, in boxes from malloc, and in boxes on
+//! blocks: time, memory, and the longest pause.
 //!
 //! `cargo run --release -p fieldstone-blocks --example graph [-- MILLIONS_OF_NODES]`
 //!
-//! Eight edges a node arrive one by one. Sixteen times on the way a state that is not to change is kept, as for a checkpoint or
-//! for a reader: vectors and nodes are cloned for that, arrays of blocks give a snapshot. In the end a breadth-first search goes
-//! over what has come, and over the last state that was kept; all kinds must find the same. Each kind runs in a process of its
-//! own, so that the memory is its alone.
+//! Edges arrive one by one, eight per node. Sixteen times the graph is saved, as for a checkpoint
+//! or a reader: vectors and boxes are cloned, tree arrays take a snapshot. At the end a
+//! breadth-first search visits the graph and its last saved state; all kinds must reach the same
+//! nodes. Each kind runs in its own process, so that memory is measured separately.
 
-#![allow(unsafe_code, reason = "is an allocator")]
+#![allow(unsafe_code, reason = "implements an allocator")]
 
 use std::alloc::Layout;
 use std::error::Error;
@@ -26,7 +26,7 @@ const EDGES_PER_NODE: u32 = 8;
 const SAVES: u32 = 16;
 const NONE: u32 = u32::MAX;
 
-/// What a graph asks of an array, and how a state of it is kept.
+/// The operations a graph needs of an array, and how its state is saved.
 trait Array<T: Copy> {
     type Saved;
     fn empty() -> Self;
@@ -69,7 +69,8 @@ impl<T: Copy + Send + Sync> Array<T> for TreeArray<T> {
     type Saved = Snapshot<T>;
 
     fn empty() -> Self {
-        // Smaller blocks than the default: heads are written all over, and each leaf that a state shares is copied then.
+        // Smaller blocks than the default: writes to `heads` are scattered, and each copies a leaf
+        // that a saved state shares.
         static POOL: LazyLock<Pool> = LazyLock::new(|| {
             let frames = MmapFrames::new(PageKind::Thp);
             Pool::with_block_bytes(frames, 64 << 10).expect("memory for the pool's tables")
@@ -98,26 +99,26 @@ impl<T: Copy + Send + Sync> Array<T> for TreeArray<T> {
     }
 }
 
-/// A graph whose edges come one by one.
+/// A graph that grows edge by edge.
 trait Graph {
     type Saved;
     fn of(nodes: u32) -> Self;
     fn connect(&mut self, from: u32, to: u32);
     fn save(&mut self) -> Self::Saved;
-    /// Takes a node's edges away.
+    /// Removes a node's edges.
     fn clear(&mut self, node: u32);
     fn neighbours(&self, node: u32, each: impl FnMut(u32));
     fn saved_neighbours(saved: &Self::Saved, node: u32, each: impl FnMut(u32));
 }
 
-/// An edge in the list of its node's.
+/// An edge in a linked list of its source node's edges.
 #[derive(Clone, Copy)]
 struct Edge {
     to: u32,
     next: u32,
 }
 
-/// Lists of edges by index, each beginning at its node's head.
+/// Linked lists of edges by index, one per node.
 struct Lists<Heads, Edges> {
     heads: Heads,
     edges: Edges,
@@ -164,7 +165,7 @@ fn follow(mut at: u32, edge: impl Fn(u32) -> Edge, mut each: impl FnMut(u32)) {
     }
 }
 
-/// Lists of edges in boxes of their own.
+/// Linked lists of boxed edges.
 struct Boxes<A: Allocator + Clone>(Vec<Link<A>>);
 
 type Link<A> = Option<BoxIn<Boxed<A>, A>>;
@@ -208,29 +209,31 @@ impl<A: Allocator + Clone + Default> Graph for Boxes<A> {
     }
 }
 
-/// The heap on blocks as an allocator that takes no room in a box.
+/// A zero-sized allocator on the heap in blocks.
 #[derive(Clone, Copy, Default)]
-struct InBlocks;
+struct BlockAllocator;
 
 static HEAP: LazyLock<Heap> = LazyLock::new(|| {
     let pool = Pool::with_block_bytes(MmapFrames::new(PageKind::Thp), 64 << 10).expect("memory for the pool's tables");
     Heap::new(&pool, Large::Runs).expect("memory for the heap's tables")
 });
 
-// SAFETY: the heap lives as long as the process, and its objects stay where they are until they are freed.
-unsafe impl Allocator for InBlocks {
+// SAFETY: the heap lives as long as the process, and its objects stay in place until they are
+// freed.
+unsafe impl Allocator for BlockAllocator {
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
         let object = HEAP.alloc(layout).map_err(|_| AllocError)?;
         Ok(NonNull::slice_from_raw_parts(object, layout.size()))
     }
 
     unsafe fn deallocate(&self, object: NonNull<u8>, layout: Layout) {
-        // SAFETY: as the trait's caller promises.
+        // SAFETY: the trait's caller vouches for the object and its layout.
         unsafe { HEAP.free(object, layout) };
     }
 }
 
-/// Breadth first from node 0: nodes reached, and the sum of their distances. `neighbours` gives a node's to a list.
+/// Breadth-first search from node 0. Returns the nodes reached and the sum of their distances.
+/// `neighbours` appends a node's neighbours to a list.
 fn search(nodes: u32, neighbours: impl Fn(u32, &mut Vec<u32>)) -> (u64, u64) {
     let mut seen = vec![false; nodes as usize];
     let (mut front, mut found, mut reached, mut distances) = (vec![0], Vec::new(), 1, 0);
@@ -251,7 +254,7 @@ fn search(nodes: u32, neighbours: impl Fn(u32, &mut Vec<u32>)) -> (u64, u64) {
     (reached, distances)
 }
 
-/// What a run finds, which must be the same on both, and what it costs.
+/// The search results, which must be equal for all kinds, and the costs of a run.
 #[derive(Debug)]
 struct Outcome {
     found: [(u64, u64); 2],
@@ -282,24 +285,24 @@ fn run<G: Graph>(nodes: u32) -> Outcome {
     let grown = Instant::now();
     let now = search(nodes, |node, found| graph.neighbours(node, |to| found.push(to)));
     let then = saved.map_or((0, 0), |saved| {
-        // Written over, so that the kept state shows that it is one.
+        // Clear the graph, so that the search shows that the saved state is independent of it.
         (0..nodes).for_each(|node| graph.clear(node));
         search(nodes, |node, found| G::saved_neighbours(&saved, node, |to| found.push(to)))
     });
     Outcome { found: [now, then], grow: grown - start, search: grown.elapsed(), longest_pause }
 }
 
-/// A way to hold a graph: its name, and how it runs on so many nodes.
+/// A representation of a graph: its name, and a function that runs it with a number of nodes.
 type Kind = (&'static str, fn(u32) -> Outcome);
 
 const KINDS: [Kind; 4] = [
     ("vectors", run::<Lists<Vec<u32>, Vec<Edge>>>),
     ("arrays of blocks", run::<Lists<TreeArray<u32>, TreeArray<Edge>>>),
     ("boxes", run::<Boxes<Global>>),
-    ("boxes in blocks", run::<Boxes<InBlocks>>),
+    ("boxes in blocks", run::<Boxes<BlockAllocator>>),
 ];
 
-/// The largest resident size that this process has had.
+/// The peak resident size of this process in MiB.
 fn peak_mib() -> Result<u64, Box<dyn Error>> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("no VmHWM")?;
@@ -334,7 +337,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("{kind:16} {costs}");
         found.push(result.to_owned());
     }
-    assert!(found.iter().all(|result| *result == found[0]), "all find the same: {found:?}");
+    assert!(found.iter().all(|result| *result == found[0]), "all kinds find the same nodes: {found:?}");
     println!("found by all: {}", found[0]);
     Ok(())
 }

@@ -1,27 +1,28 @@
-//! An array as a tree of blocks: grows without moving or copying, needs no contiguous memory beyond a block, and is read about as
-//! fast as a vector; faster than one on small pages, once it is large.
+//! An array as a tree of blocks. It grows without moving elements and needs no contiguous memory
+//! beyond a block. It reads about as fast as a vector, and a large one faster than a vector on
+//! small pages.
 //!
 //! | module | |
 //! |---|---|
-//! | `tree`, `directory`, `divider` | where elements lie, how they are found |
+//! | `tree`, `directory`, `divider` | the layout of elements, and how an index finds one |
 //! | `leaves`, `iter`, `view` | reading and writing in order |
-//! | `view_mut` | writing at random places |
-//! | `stride`, `batch`, `cursor` | every nth, many at random, one here and then its neighbours |
-//! | `growth` | push, extend, reserve, truncate and their kin |
-//! | `append` | one writer appends while many read |
-//! | `hold`, `snapshot` | a copy in no time, made when somebody writes |
-//! | `teardown` | drops |
-//! | `traits`, `io`, `serde`, `rayon` | what a vector has too |
+//! | `view_mut` | random writes |
+//! | `stride`, `batch`, `cursor` | every nth element, many random elements, neighbours of an element |
+//! | `growth` | `push`, `extend`, `reserve`, `truncate` |
+//! | `append` | one thread appends while others read |
+//! | `copy_on_write`, `snapshot` | copies that share leaves until one side writes |
+//! | `teardown` | dropping elements and freeing leaves |
+//! | `traits`, `io`, `serde`, `rayon` | the traits that a vector implements |
 
-#![allow(unsafe_code, reason = "elements lie in raw blocks")]
+#![allow(unsafe_code, reason = "elements are stored in raw blocks")]
 
 mod append;
 mod batch;
+mod copy_on_write;
 mod cursor;
 mod directory;
 mod divider;
 mod growth;
-mod hold;
 #[cfg(feature = "std")]
 mod io;
 mod iter;
@@ -56,33 +57,36 @@ pub use traits::IntoIter;
 pub use tree::Tree;
 pub use view_mut::ViewMut;
 
-use hold::Hold;
+use copy_on_write::CopyOnWrite;
 
-/// A growable array whose elements lie in blocks of a [`Pool`].
+/// A growable array whose elements are stored in blocks of a [`Pool`].
 ///
-/// It reads as its [`Tree`], to which it derefs. While it is smaller than half a block it lies in the program's own allocator and
-/// moves as it doubles, like a vector; from its first block on (at once after [`TreeArray::reserve_leaf`]) elements stay where they are
-/// until they are removed.
+/// It dereferences to its [`Tree`], which has the read methods. An array smaller than half a block
+/// is stored in the global allocator's memory and moves as it doubles, like a vector. Once it has
+/// its first block (at once after [`TreeArray::reserve_leaf`]), elements never move.
 ///
-/// Methods that need memory come in two forms: `try_…` returns [`crate::Error`], the other panics with its words.
+/// Methods that allocate come in two forms: `try_…` returns [`crate::Error`], the other one panics
+/// with its message.
 pub struct TreeArray<T> {
-    /// Dropped by hand: while `hold` has the root, it is only a view of it.
+    /// Dropped by hand: while `cow` has a root, this is a bitwise copy of it.
     tree: ManuallyDrop<Tree<T>>,
-    /// Elements from `tail_start` to `tail_end` have their room at `tail + i`, in a leaf that is ours alone: where a push goes.
+    /// Elements `tail_start..tail_end` have their memory at `tail + i`, in an unshared leaf: `push`
+    /// writes there.
     tail: *mut T,
     tail_start: usize,
     tail_end: usize,
-    /// What is shared with snapshots; none while nothing is.
-    hold: Option<Box<Hold<T>>>,
+    /// The state shared with snapshots; `None` while there are none.
+    cow: Option<Box<CopyOnWrite<T>>>,
 }
 
-// SAFETY: it owns its elements, as a vector does; what is shared with snapshots is `Send + Sync`, or was never shared.
+// SAFETY: the array owns its elements, as a vector does. Sharing them with snapshots requires `T:
+// Send + Sync`.
 unsafe impl<T: Send> Send for TreeArray<T> {}
-// SAFETY: through a shared array elements are only read.
+// SAFETY: a shared reference to the array only allows reading elements.
 unsafe impl<T: Sync> Sync for TreeArray<T> {}
 
 impl<T> TreeArray<T> {
-    /// An empty array in the default pool. No memory is taken.
+    /// Creates an empty array in the default pool, without allocating.
     ///
     /// # Panics
     /// If one element is larger than a block.
@@ -92,10 +96,10 @@ impl<T> TreeArray<T> {
         Self::new_in(Pool::global())
     }
 
-    /// An empty array with room for `capacity` elements, in the default pool.
+    /// Creates an empty array with capacity for `capacity` elements in the default pool.
     ///
     /// # Panics
-    /// Without memory, or if one element is larger than a block.
+    /// If there is no memory, or if one element is larger than a block.
     #[cfg(all(feature = "std", not(loom)))]
     #[must_use]
     pub fn with_capacity(capacity: usize) -> Self {
@@ -104,7 +108,7 @@ impl<T> TreeArray<T> {
         array
     }
 
-    /// An empty array in `pool`.
+    /// Creates an empty array in `pool`.
     ///
     /// # Panics
     /// If one element is larger than a block.
@@ -113,33 +117,34 @@ impl<T> TreeArray<T> {
         Self::try_new_in(pool).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// An empty array in `pool`.
+    /// Creates an empty array in `pool`.
     ///
     /// # Errors
     /// [`crate::Error::ElementTooLarge`] if one element is larger than a block.
     pub fn try_new_in(pool: &Pool) -> Result<Self> {
         let tree = ManuallyDrop::new(Tree::new(pool.clone())?);
-        Ok(Self { tree, tail: ptr::dangling_mut(), tail_start: 0, tail_end: 0, hold: None })
+        Ok(Self { tree, tail: ptr::dangling_mut(), tail_start: 0, tail_end: 0, cow: None })
     }
 
-    /// Element `index`, to be changed. If a snapshot shares its leaf, the leaf is copied first.
+    /// A mutable reference to element `index`; `None` beyond the end. Copies the leaf first if a
+    /// snapshot shares it.
     ///
     /// # Panics
-    /// Without memory for that copy.
+    /// If there is no memory for that copy.
     #[must_use]
     #[inline]
     pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
         if index >= self.tree.len {
             return None;
         }
-        if self.hold.is_some() {
-            self.own_leaf_of(index);
+        if self.cow.is_some() {
+            self.unshare_leaf_of(index);
         }
-        // SAFETY: it is an element, in a leaf that is ours alone.
-        Some(unsafe { &mut *self.tree.place(index) })
+        // SAFETY: the element exists, and its leaf was made unshared.
+        Some(unsafe { &mut *self.tree.pointer(index) })
     }
 
-    /// Element `index`, to be changed.
+    /// A mutable reference to element `index`.
     ///
     /// # Panics
     /// As [`TreeArray::get_mut`].
@@ -149,30 +154,30 @@ impl<T> TreeArray<T> {
     #[must_use]
     #[inline]
     pub unsafe fn get_unchecked_mut(&mut self, index: usize) -> &mut T {
-        if self.hold.is_some() {
-            self.own_leaf_of(index);
+        if self.cow.is_some() {
+            self.unshare_leaf_of(index);
         }
-        // SAFETY: by contract it is an element; its leaf is ours alone.
-        unsafe { &mut *self.tree.place(index) }
+        // SAFETY: by contract the element exists, and its leaf was made unshared.
+        unsafe { &mut *self.tree.pointer(index) }
     }
 
-    /// The last element, to be changed.
+    /// A mutable reference to the last element; `None` when the array is empty.
     pub fn last_mut(&mut self) -> Option<&mut T> {
         self.get_mut(self.tree.len.wrapping_sub(1))
     }
 
-    /// Exchanges two elements.
+    /// Swaps two elements.
     ///
     /// # Panics
-    /// If one of them is not there.
+    /// If one of the indices is not below the length.
     pub fn swap(&mut self, a: usize, b: usize) {
         let first: *mut T = &raw mut self[a];
         let second: *mut T = &raw mut self[b];
-        // SAFETY: both are elements of ours; they may be the same.
+        // SAFETY: both point to elements of this array, and may be equal.
         unsafe { ptr::swap(first, second) };
     }
 
-    /// Gives up what the tail knows: the next push looks anew.
+    /// Clears the cached tail, so that the next push finds it again.
     fn forget_tail(&mut self) {
         (self.tail_start, self.tail_end) = (self.tree.len, self.tree.len);
     }
@@ -189,11 +194,12 @@ impl<T> Deref for TreeArray<T> {
 
 impl<T> Drop for TreeArray<T> {
     fn drop(&mut self) {
-        let is_view = self.hold.as_ref().is_some_and(|hold| hold.has_root());
+        let is_view = self.cow.as_ref().is_some_and(|cow| cow.has_root());
         if !is_view {
-            // SAFETY: the tree is ours and is not used after this.
+            // SAFETY: the array owns the tree and does not use it afterwards.
             unsafe { ManuallyDrop::drop(&mut self.tree) };
         }
-        // Else the pool handle and the directory are the root's too: a view is a copy of the root's bytes.
+        // Else `self.tree` is a bitwise copy of the root, which owns the pool handle and the
+        // directory.
     }
 }

@@ -1,97 +1,98 @@
-//! What can go wrong with blocks, with the remedy where there is one.
+//! The crate's error type. Each message names the remedy where there is one.
 
 use thiserror::Error as ThisError;
 
 /// A result of this crate.
 pub type Result<T> = core::result::Result<T, Error>;
 
-/// Why a block or an element could not be had, or given back.
+/// Why an operation on a block, an array or a heap failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
 #[non_exhaustive]
 pub enum Error {
     /// The pool has reached its limit, or its memory is used up.
     #[error(
-        "no block of {wanted_bytes} bytes: the pool holds {held_bytes} bytes, all in use; free some, or raise its limit \
-         or the memory that it is given"
+        "cannot allocate {wanted_bytes} bytes: all {held_bytes} bytes of the pool are in use; free some, or raise its limit \
+         or give it more memory"
     )]
     Exhausted {
-        /// What was asked for.
+        /// Bytes requested.
         wanted_bytes: usize,
-        /// What the pool has.
+        /// Bytes the pool holds.
         held_bytes: usize,
     },
-    /// The system refused memory.
+    /// A memory system call failed.
     #[error(
-        "{operation} of {bytes} bytes failed with errno {errno}: free memory, or raise the limit that stands against it \
+        "{operation} of {bytes} bytes failed with errno {errno}: free memory, or raise the limit that applies \
          (ulimit -v, the cgroup's memory.max, vm.overcommit_memory, vm.max_map_count; \
          for pages of 1 GiB, their pool: see `fieldstone doctor`)"
     )]
     System {
-        /// The call.
+        /// The system call.
         operation: &'static str,
-        /// Its size.
+        /// Its size argument, in bytes.
         bytes: usize,
         /// Its error number.
         errno: i32,
     },
-    /// There are not so many contiguous blocks.
+    /// The pool has no such number of contiguous blocks.
     #[error(
-        "no {blocks} contiguous blocks: memory is fragmented, or the frames give single chunks only; \
-         hold the data in a tree of blocks instead"
+        "cannot allocate {blocks} contiguous blocks: memory is fragmented, or the frames supply single chunks only; \
+         keep the data in a tree of blocks instead"
     )]
     NoRun {
-        /// How many were asked for.
+        /// Blocks requested.
         blocks: usize,
     },
-    /// A block size that is none.
-    #[error("a block of {bytes} bytes: blocks are a power of two from 4096 bytes to 2097152")]
+    /// The block size is not supported.
+    #[error("cannot use blocks of {bytes} bytes: the size must be a power of two from 4096 to 2097152")]
     BlockSize {
-        /// The size that was asked for.
+        /// Bytes requested.
         bytes: usize,
     },
     /// One element is larger than a block.
     #[error(
-        "an element of {element_bytes} bytes does not fit in a block of {block_bytes}: box it, or take a pool of larger blocks (2 MiB at most)"
+        "an element of {element_bytes} bytes does not fit in a block of {block_bytes}: box the element, or use a pool of larger blocks (2 MiB at most)"
     )]
     ElementTooLarge {
-        /// The element's size.
+        /// Bytes of the element.
         element_bytes: usize,
-        /// The block's size.
+        /// Bytes of a block.
         block_bytes: usize,
     },
-    /// A heap that gives no runs was asked for more than a block.
+    /// A heap made with [`Large::Refuse`](crate::heap::Large::Refuse) got a request larger than a
+    /// block.
     #[error(
-        "{bytes} bytes are more than a block of {largest_bytes}, and this heap gives no runs of blocks: hold the data in a tree \
-         of blocks, or make the heap with Large::Runs"
+        "cannot allocate {bytes} bytes: a block has {largest_bytes}, and this heap refuses runs of blocks; keep the data in a tree \
+         of blocks, or create the heap with Large::Runs"
     )]
     Refused {
-        /// What was asked for.
+        /// Bytes requested.
         bytes: usize,
-        /// The most that it gives.
+        /// The largest request that succeeds, in bytes.
         largest_bytes: usize,
     },
-    /// More elements than can be numbered.
-    #[error("{elements} elements are more than an array can number")]
+    /// The element count exceeds what an array can index.
+    #[error("an array cannot hold {elements} elements: the count overflows")]
     CapacityOverflow {
-        /// How many were asked for.
+        /// Elements requested.
         elements: usize,
     },
     /// The address is not the start of one of the pool's blocks.
-    #[error("{address:#x} is no block of this pool")]
+    #[error("{address:#x} is not a block of this pool")]
     Foreign {
         /// The address.
         address: usize,
     },
-    /// The block is free already.
-    #[error("the block at {address:#x} is free already")]
+    /// The block is already free.
+    #[error("the block at {address:#x} is already free")]
     DoubleFree {
         /// Its address.
         address: usize,
     },
-    /// The allocator beneath could not give memory for the tables.
-    #[error("no {bytes} bytes for a table: the memory allocator has none left")]
+    /// The global allocator has no memory for one of the crate's tables.
+    #[error("cannot allocate a table of {bytes} bytes: the global allocator is out of memory")]
     Table {
-        /// What was asked for.
+        /// Bytes requested.
         bytes: usize,
     },
 }

@@ -1,12 +1,13 @@
-//! Memory in fixed-size blocks, and what programs need in order to live on nothing else: arrays that are trees of blocks, and a general
-//! allocator.
+//! Memory in fixed-size blocks, growable arrays built as trees of blocks, and a general allocator
+//! on blocks. Nothing here needs a contiguous range larger than a block, except an array's
+//! directory.
 //!
 //! | module | |
 //! |---|---|
-//! | [`Pool`] | hands out blocks, in address order, without a lock |
-//! | [`Frames`] | gives the pool its memory: the kernel, an allocator, a plain range |
+//! | [`Pool`] | hands out blocks, in address order, without locks |
+//! | [`Frames`] | supplies the pool's memory: the kernel, an allocator, a fixed range |
 //! | [`TreeArray`] | a growable array whose elements never move |
-//! | [`heap`] | malloc and free on blocks, for nodes and for whole programs |
+//! | [`heap`] | `malloc` and `free` on blocks, for one data structure or a whole program |
 //!
 //! ```
 //! # #[cfg(feature = "std")] {
@@ -15,19 +16,20 @@
 //! let mut array: TreeArray<u64> = (0..1_000_000).collect();
 //! array.push(7);
 //! array[3] = 5;
-//! // By leaves: as fast as a loop over a slice, because it is one.
+//! // Iterate leaf by leaf: a leaf is a slice, so the loop vectorises.
 //! let sum: u64 = array.leaves().map(|leaf| leaf.iter().sum::<u64>()).sum();
 //! assert_eq!(sum, array.iter().sum());
-//! // A copy that costs nothing until somebody writes.
+//! // A snapshot shares its leaves until one side writes to them.
 //! let before = array.snapshot();
 //! array[3] = 6;
 //! assert_eq!((before[3], array[3]), (5, 6));
 //! # }
 //! ```
 //!
-//! Source: Zagieboylo, Suh and Myers, *The Cost of Software-Based Memory Management Without Virtual Memory*, and Zagieboylo's
-//! *Evaluating the Performance Implications of Physical Addressing*. Without `std` there is no [`MmapFrames`] and no default pool;
-//! `alloc` is needed for directories and small arrays.
+//! Sources: Zagieboylo, Suh and Myers, *The Cost of Software-Based Memory Management Without
+//! Virtual Memory*, and Zagieboylo, *Evaluating the Performance Implications of Physical
+//! Addressing*. Without the feature `std` there is no [`MmapFrames`] and no default pool;
+//! directories and small arrays need `alloc`.
 
 #![cfg_attr(not(feature = "std"), no_std)]
 
@@ -50,9 +52,14 @@ pub use frames::{CHUNK_BYTES, FixedFrames, Frames, HeapFrames};
 #[cfg(feature = "std")]
 pub use frames::{MmapFrames, PageKind};
 #[cfg(feature = "std")]
-pub use pool::Placement;
+pub use pool::PoolPlacement;
 pub use pool::{DEFAULT_BLOCK_BYTES, Pool, PoolStats};
 pub use prefetch::{prefetch, prefetch_far};
+
+/// Compiles the example of the README.
+#[cfg(all(doctest, feature = "std"))]
+#[doc = include_str!("../README.md")]
+struct ReadmeExample;
 
 #[cfg(all(test, feature = "std", not(loom)))]
 mod tests {

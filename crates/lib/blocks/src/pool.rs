@@ -1,23 +1,26 @@
-//! A pool of fixed-size blocks: the only thing that memory is handed out as.
+//! A pool of fixed-size blocks, the unit of all allocation.
 //!
 //! ```text
 //! chunk (2 MiB, aligned)   |block|block|block| ... |     a power of two from 4 KiB to 2 MiB, which is the default
 //! ```
-//! Source: Zagieboylo, Suh and Myers, *The Cost of Software-Based Memory Management Without Virtual Memory*, section 3: the system
-//! segments memory into fixed-size blocks as the minimum unit of allocation. They found the block size to matter little;
-//! measured here, the *order* of the blocks matters more than their size, so the lowest free address goes first.
+//! Source: Zagieboylo, Suh and Myers, *The Cost of Software-Based Memory Management Without Virtual
+//! Memory*, section 3: the system segments memory into fixed-size blocks as the minimum unit of
+//! allocation. The paper finds that the block size matters little. Measurements here show that
+//! block *order* matters more than size, so the pool returns the lowest free address first.
 //!
-//! # How
-//! Each thread takes blocks from a chunk that its lane owns (`lane`), by clearing the lowest set bit of the chunk's free
-//! bits (`chunk`): no lock. When the chunk is used up, the lane takes the lowest other chunk that has free blocks and no owner
-//! (`table`), and when there is none, a new one from the frames, under a lock. A block is found by its address through a map of two
-//! levels, so that a foreign address or a second free is an error, also in release builds.
+//! # Algorithm
+//! Each thread takes blocks from a chunk that its lane owns (`lane`), by clearing the lowest set
+//! bit of the chunk's free bits (`chunk`), without a lock. When the chunk is full, the lane takes
+//! the lowest other chunk that has free blocks and no owner (`table`). If there is none, it takes a
+//! new chunk from the frames, under a lock. A two-level map finds a block by its address, so a
+//! foreign address or a double free is an error in release builds too.
 //!
 //! # Cost
-//! Taking and freeing: some 10 ns without contention. A chunk: what the frames need, about a microsecond from the kernel, and the
-//! page faults when its blocks are first touched (see [`Pool::reserve_prefault`]). Records: 0.1 KiB a chunk.
+//! Allocating and freeing take about 10 ns without contention. A chunk costs about a microsecond
+//! from the kernel, and page faults at the first access to its blocks (see
+//! [`Pool::reserve_prefault`]). Records take 0.1 KiB a chunk.
 
-#![allow(unsafe_code, reason = "takes back raw blocks, which only their holder can promise to be out of use")]
+#![allow(unsafe_code, reason = "frees raw blocks, which only their holder knows to be unused")]
 
 pub(crate) mod chunk;
 mod lane;
@@ -32,60 +35,63 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::ptr::NonNull;
 
-use chunk::Chunk;
-use lane::{LANES, Lane};
-use table::Table;
+use chunk::ChunkRecord;
+use lane::{LANES, PoolLane};
+use table::ChunkTable;
 
 use crate::error::{Error, Result};
 use crate::frames::{CHUNK_BYTES, Frames};
 use crate::sync::{Arc, AtomicUsize, Lock, Ordering};
 
 #[cfg(feature = "std")]
-pub use placement::Placement;
+pub use placement::PoolPlacement;
 pub use stats::PoolStats;
 
-/// The block size that is taken unless another is named: a whole huge page. With blocks in order every size scans alike; what
-/// decides is random access, where the directory, 8 bytes a block, has to stay in the near caches: for 4 GiB it is 16 KiB of 2 MiB
-/// blocks, and 512 KiB of 64 KiB blocks, which took a tenth more time. Programs with many arrays of a few MiB, or with snapshots that
-/// are written to here and there, take smaller blocks.
+/// The default block size, 2 MiB: a huge page.
+///
+/// With blocks in order, every size scans equally fast. Random access decides: the directory, 8
+/// bytes a block, should stay in the first cache levels. For 4 GiB it has 16 KiB with 2 MiB blocks,
+/// and 512 KiB with 64 KiB blocks, which took a tenth more time. Many arrays of a few MiB, or
+/// snapshots with scattered writes, need smaller blocks.
 pub const DEFAULT_BLOCK_BYTES: usize = 2 << 20;
 
-/// A pool of blocks. A handle: clones are the same pool, which lives until the last of them, and of what they handed out to
-/// arrays and heaps, is dropped.
+/// A pool of blocks. Clones are handles of the same pool, which is freed when the last handle,
+/// array and heap of it is dropped.
 #[derive(Clone)]
 pub struct Pool(Arc<Inner>);
 
 struct Inner {
     block_shift: u32,
     limit_chunks: AtomicUsize,
-    table: Table,
-    lanes: [Lane; LANES],
+    table: ChunkTable,
+    lanes: [PoolLane; LANES],
     growth: Lock<Growth>,
     frames: Box<dyn Frames>,
 }
 
-/// What changes under the lock.
+/// The state that the lock guards.
 #[derive(Debug, Default)]
 struct Growth {
-    /// Chunks that are held.
+    /// Chunks held.
     chunks: usize,
-    /// Numbers of records that stand for none.
+    /// Numbers of records without a chunk.
     vacant: Vec<u32>,
 }
 
 impl Pool {
-    /// A pool of blocks of the default size, with memory from `frames`.
+    /// Creates a pool of blocks of the default size, with memory from `frames`.
     ///
     /// # Errors
-    /// [`Error::Table`] without memory for the tables.
+    /// [`Error::Table`] when there is no memory for the tables.
     pub fn new(frames: impl Frames + 'static) -> Result<Self> {
         Self::with_block_bytes(frames, DEFAULT_BLOCK_BYTES)
     }
 
-    /// A pool of blocks of `block_bytes`, with memory from `frames`.
+    /// Creates a pool of blocks of `block_bytes`, with memory from `frames`.
     ///
     /// # Errors
-    /// [`Error::BlockSize`] unless it is a power of two from 4 KiB to 2 MiB; [`Error::Table`] without memory for the tables.
+    /// [`Error::BlockSize`] unless it is a power of two from 4 KiB to 2 MiB; [`Error::Table`] when
+    /// there is no memory for the tables.
     pub fn with_block_bytes(frames: impl Frames + 'static, block_bytes: usize) -> Result<Self> {
         if !block_bytes.is_power_of_two() || !(CHUNK_BYTES / (64 * chunk::WORDS)..=CHUNK_BYTES).contains(&block_bytes) {
             return Err(Error::BlockSize { bytes: block_bytes });
@@ -93,23 +99,23 @@ impl Pool {
         Ok(Self(Arc::new(Inner {
             block_shift: block_bytes.trailing_zeros(),
             limit_chunks: AtomicUsize::new(usize::MAX),
-            table: Table::new()?,
-            lanes: core::array::from_fn(|_| Lane::new()),
+            table: ChunkTable::new()?,
+            lanes: core::array::from_fn(|_| PoolLane::new()),
             growth: Lock::new(Growth::default()),
             frames: Box::new(frames),
         })))
     }
 
-    /// The pool that arrays come from unless another is named: 2 MiB blocks on transparent huge pages, without a limit.
+    /// The default pool of arrays: 2 MiB blocks on transparent huge pages, without a limit.
     ///
     /// # Panics
-    /// Where there is no memory for the pool's tables, at its first use.
+    /// When there is no memory for the pool's tables at the first call.
     #[cfg(all(feature = "std", not(loom)))]
     pub fn global() -> &'static Self {
         static GLOBAL: std::sync::OnceLock<Pool> = std::sync::OnceLock::new();
         GLOBAL.get_or_init(|| {
             let frames = crate::MmapFrames::new(crate::PageKind::Thp);
-            Self::new(frames).unwrap_or_else(|error| panic!("the default pool cannot be made: {error}"))
+            Self::new(frames).unwrap_or_else(|error| panic!("cannot create the default pool: {error}"))
         })
     }
 
@@ -120,18 +126,20 @@ impl Pool {
         1 << self.0.block_shift
     }
 
-    /// Limits the memory that the pool takes from its frames from now on, rounded down to chunks of 2 MiB. It gives nothing back.
+    /// Limits the memory that the pool takes from its frames, rounded down to chunks of 2 MiB.
+    /// Releases nothing.
     pub fn set_limit(&self, bytes: usize) {
         self.0.limit_chunks.store(bytes / CHUNK_BYTES, Ordering::Relaxed);
     }
 
-    /// Takes a block: the lowest free one of this thread's chunk. Its contents are not defined.
+    /// Allocates a block: the lowest free one of this thread's chunk. Its contents are undefined.
     ///
     /// # Errors
-    /// [`Error::Exhausted`] at the limit or when the frames have no more; [`Error::System`] as they say.
+    /// [`Error::Exhausted`] at the limit or when the frames are empty; [`Error::System`] when a
+    /// system call fails.
     #[inline]
     pub fn alloc(&self) -> Result<NonNull<u8>> {
-        self.alloc_in(lane::mine())
+        self.alloc_in(lane::current())
     }
 
     fn alloc_in(&self, lane: usize) -> Result<NonNull<u8>> {
@@ -143,19 +151,20 @@ impl Pool {
             }
             match self.next_chunk(lane) {
                 Ok(number) => self.enter(lane, number),
-                // Others own all that is left: memory goes before order.
+                // Other lanes own all remaining chunks: take a block out of order rather than fail.
                 Err(error) => return self.steal().ok_or(error),
             }
         }
     }
 
-    /// Gives a block back. If it was shared, one holder goes and the block stays.
+    /// Frees a block. If it is shared, its holder count falls by one and the block stays in use.
     ///
     /// # Errors
-    /// [`Error::Foreign`] when the address is not the start of a block of this pool, [`Error::DoubleFree`] when the block is free.
+    /// [`Error::Foreign`] when the address is not the start of a block of this pool,
+    /// [`Error::DoubleFree`] when the block is free.
     ///
     /// # Safety
-    /// The caller holds the block, and nobody uses it in the caller's name afterwards.
+    /// The caller holds the block and does not use it afterwards.
     pub unsafe fn free(&self, block: NonNull<u8>) -> Result<()> {
         let (number, index) = self.find(block)?;
         let chunk = self.0.table.chunk(number);
@@ -165,14 +174,14 @@ impl Pool {
         if !chunk.free(index) {
             return Err(Error::DoubleFree { address: block.addr().get() });
         }
-        self.0.table.tell_free(number);
+        self.0.table.mark_free(number);
         Ok(())
     }
 
-    /// Adds a holder to a block: it is free after one more [`Pool::free`].
+    /// Adds a holder to a block: it needs one more [`Pool::free`].
     ///
     /// # Errors
-    /// As [`Pool::free`]; [`Error::Table`] without memory for the chunk's counts.
+    /// As [`Pool::free`]; [`Error::Table`] when there is no memory for the chunk's counts.
     pub(crate) fn share(&self, block: NonNull<u8>) -> Result<()> {
         let (number, index) = self.find(block)?;
         self.0.table.chunk(number).share(index, self.chunk_blocks())
@@ -183,12 +192,13 @@ impl Pool {
         self.find(block).is_ok_and(|(number, index)| self.0.table.chunk(number).is_shared(index))
     }
 
-    /// Takes the caller's hold of a shared block away; false, and nothing changed, when it is the only holder.
+    /// Removes the caller as a holder of a shared block. Returns false, and changes nothing, if it
+    /// is the only holder.
     pub(crate) fn unshare(&self, block: NonNull<u8>) -> bool {
         self.find(block).is_ok_and(|(number, index)| !self.0.table.chunk(number).unshare(index))
     }
 
-    /// Whether an address lies in a chunk of this pool.
+    /// Whether an address is in a chunk of this pool.
     #[cfg(not(loom))]
     pub(crate) fn has_chunk(&self, address: usize) -> bool {
         self.0.table.find(address).is_some()
@@ -202,11 +212,12 @@ impl Pool {
         found.is_some_and(|(number, index)| !self.0.table.chunk(number).is_free(index))
     }
 
-    /// Makes sure that `bytes` in free blocks are there and resident, so that taking and touching them neither calls the kernel nor
-    /// faults. Other threads may take them.
+    /// Makes `bytes` of free blocks resident, so that allocating and accessing them neither calls
+    /// the kernel nor faults. Other threads may allocate them.
     ///
     /// # Errors
-    /// [`Error::Exhausted`] or [`Error::System`] when there is not so much memory; what could be had stays in the pool.
+    /// [`Error::Exhausted`] or [`Error::System`] when memory runs out; what was obtained stays in
+    /// the pool.
     pub fn reserve_prefault(&self, bytes: usize) -> Result<()> {
         let mut ready = 0;
         for number in self.0.table.with_free() {
@@ -217,7 +228,7 @@ impl Pool {
         }
         while ready < bytes {
             let number = self.0.growth.with(|growth| self.grow(growth))?;
-            self.publish(number, chunk::NOBODY);
+            self.publish(number, chunk::NO_OWNER);
             ready += self.prefault_chunk(number)?;
         }
         Ok(())
@@ -226,59 +237,61 @@ impl Pool {
     /// Makes blocks resident.
     ///
     /// # Errors
-    /// As the frames say.
+    /// As [`Frames::prefault`].
     ///
     /// # Safety
     /// The caller holds the blocks.
     pub(crate) unsafe fn prefault(&self, start: NonNull<u8>, bytes: usize) -> Result<()> {
-        // SAFETY: they are blocks in use, so their chunks are ours.
+        // SAFETY: the caller holds the blocks, so their chunks are taken and not released.
         unsafe { self.0.frames.prefault(start, bytes) }
     }
 
-    /// Makes a chunk resident; bytes of its free blocks.
+    /// Makes a chunk resident. Returns the bytes of its free blocks.
     fn prefault_chunk(&self, number: u32) -> Result<usize> {
         let chunk = self.0.table.chunk(number);
-        // While a block is held here, the chunk cannot be given back under our hands.
+        // Holding a block keeps another thread from releasing the chunk.
         let Some(held) = chunk.take_lowest() else { return Ok(0) };
         let found = chunk.base().map(|base| {
-            // SAFETY: the chunk is ours, and stays while we hold a block of it.
+            // SAFETY: the held block keeps the chunk in this pool.
             unsafe { self.0.frames.prefault(base, CHUNK_BYTES) }
         });
         chunk.put_back(held, 1);
-        self.0.table.tell_free(number);
+        self.0.table.mark_free(number);
         found.transpose()?;
         Ok(chunk.free_blocks() as usize * self.block_bytes())
     }
 
-    /// Gives chunks without a block in use back to the frames; the bytes that were.
+    /// Releases chunks without a block in use to the frames. Returns their bytes.
     pub fn release_free(&self) -> usize {
         let blocks = self.chunk_blocks();
         let mut chunks = 0;
         for number in 0..self.0.table.count() {
             let chunk = self.0.table.chunk(number);
             if !chunk.take_all(blocks) {
-                // The try may have hidden free blocks from somebody who then told that there are none.
+                // While all blocks were taken here, another thread may have marked the chunk full.
                 if chunk.has_free() {
-                    self.0.table.tell_free(number);
+                    self.0.table.mark_free(number);
                 }
                 continue;
             }
-            // Read only now: until its blocks were ours, another could have put another chunk here.
+            // Read the base only now: until all blocks were taken, the record could have changed to
+            // another chunk.
             let Some(base) = chunk.base() else { continue };
             self.0.growth.with(|growth| {
-                self.0.table.leave(base);
+                self.0.table.remove(base);
                 chunk.vacate(blocks);
                 growth.vacant.push(number);
                 growth.chunks -= 1;
             });
-            // SAFETY: every block of the chunk was free and is taken by us; the record does not stand for it any more.
-            unsafe { self.0.frames.give(base, 1) };
+            // SAFETY: every block of the chunk was free and is now held here, and no record refers
+            // to the chunk.
+            unsafe { self.0.frames.release(base, 1) };
             chunks += 1;
         }
         chunks * CHUNK_BYTES
     }
 
-    /// Blocks of a chunk.
+    /// Blocks in a chunk.
     fn chunk_blocks(&self) -> u32 {
         1 << (CHUNK_BYTES.trailing_zeros() - self.0.block_shift)
     }
@@ -289,13 +302,13 @@ impl Pool {
         Some(self.block_at(chunk, index))
     }
 
-    fn block_at(&self, chunk: &Chunk, index: u32) -> NonNull<u8> {
-        let base = chunk.base().expect("a record with a block in use stands for a chunk");
+    fn block_at(&self, chunk: &ChunkRecord, index: u32) -> NonNull<u8> {
+        let base = chunk.base().expect("a record with a block in use has a chunk");
         // SAFETY: the index is below the chunk's number of blocks.
         unsafe { base.add((index as usize) << self.0.block_shift) }
     }
 
-    /// The chunk and the number of a block.
+    /// The number of a block's chunk, and the block's index in it.
     fn find(&self, block: NonNull<u8>) -> Result<(u32, u32)> {
         let address = block.addr().get();
         let foreign = Error::Foreign { address };
@@ -307,19 +320,20 @@ impl Pool {
         Ok((number, index))
     }
 
-    /// Another chunk for a lane: the lowest that has a free block and no owner, else a new one.
+    /// Finds another chunk for a lane: the lowest with a free block and no owner, else a new one.
+    /// Returns its number.
     fn next_chunk(&self, lane: usize) -> Result<u32> {
         if let Some(number) = self.claim(lane) {
             return Ok(number);
         }
         let grown = self.0.growth.with(|growth| {
-            // Somebody may have added one while we waited.
+            // Another thread may have added a chunk while this one waited for the lock.
             self.claim(lane)
                 .map_or_else(|| self.grow(growth).map(|number| (number, true)), |number| Ok((number, false)))
         });
         let (number, is_new) = grown?;
         if is_new {
-            self.publish(number, owner(lane));
+            self.publish(number, owner_id(lane));
         }
         Ok(number)
     }
@@ -327,22 +341,23 @@ impl Pool {
     fn claim(&self, lane: usize) -> Option<u32> {
         self.0.table.with_free().find(|&number| {
             let chunk = self.0.table.chunk(number);
-            if !chunk.claim(owner(lane)) {
+            if !chunk.claim(owner_id(lane)) {
                 return false;
             }
             let has_free = chunk.has_free();
             if !has_free {
-                chunk.disown(owner(lane));
-                self.0.table.tell_full(number);
+                chunk.disown(owner_id(lane));
+                self.0.table.mark_full(number);
             }
             has_free
         })
     }
 
-    /// Goes to a chunk; the one that the lane leaves is nobody's from now on, unless it is the same.
+    /// Makes `next` the lane's chunk, and releases ownership of the previous one unless it is the
+    /// same.
     fn enter(&self, lane: usize, next: u32) {
         if let Some(old) = self.0.lanes[lane].enter(next).filter(|&old| old != next) {
-            self.0.table.chunk(old).disown(owner(lane));
+            self.0.table.chunk(old).disown(owner_id(lane));
         }
     }
 
@@ -350,13 +365,13 @@ impl Pool {
         self.0.table.with_free().find_map(|number| self.take_lowest(number))
     }
 
-    /// Takes a chunk from the frames, all its blocks in use; its number.
+    /// Takes a chunk from the frames, with all blocks in use. Returns its number.
     fn grow(&self, growth: &mut Growth) -> Result<u32> {
         self.check_limit(growth, 1)?;
         let base = self.0.frames.take(1)?;
         self.register(growth, base).inspect_err(|_| {
-            // SAFETY: the chunk was just taken, and no record of it is left.
-            unsafe { self.0.frames.give(base, 1) }
+            // SAFETY: the chunk was just taken, and `register` failed, so no record refers to it.
+            unsafe { self.0.frames.release(base, 1) }
         })
     }
 
@@ -371,7 +386,7 @@ impl Pool {
     }
 
     fn register(&self, growth: &mut Growth, base: NonNull<u8>) -> Result<u32> {
-        // Room for every number, so that giving back never needs memory.
+        // Reserve space for every number, so that `release_free` never allocates.
         let count = self.0.table.count() as usize + 1;
         let more = count.saturating_sub(growth.vacant.len());
         growth.vacant.try_reserve(more).map_err(|_| Error::Table { bytes: more * size_of::<u32>() })?;
@@ -380,7 +395,7 @@ impl Pool {
             Some(at) => growth.vacant.swap_remove(at),
             None => self.0.table.add()?,
         };
-        if let Err(error) = self.0.table.enter(base, number) {
+        if let Err(error) = self.0.table.insert(base, number) {
             growth.vacant.push(number);
             return Err(error);
         }
@@ -392,16 +407,16 @@ impl Pool {
     /// Makes the blocks of a new chunk free.
     fn publish(&self, number: u32, owner: u32) {
         let chunk = self.0.table.chunk(number);
-        if owner != chunk::NOBODY {
+        if owner != chunk::NO_OWNER {
             chunk.claim(owner);
         }
         chunk.put_back(0, self.chunk_blocks());
-        self.0.table.tell_free(number);
+        self.0.table.mark_free(number);
     }
 }
 
-/// How a lane signs.
-fn owner(lane: usize) -> u32 {
+/// The nonzero owner value of a lane.
+fn owner_id(lane: usize) -> u32 {
     u32::try_from(lane).map_or(u32::MAX, |lane| lane + 1)
 }
 
@@ -412,8 +427,8 @@ impl Drop for Inner {
             let chunk = self.table.chunk(number);
             chunk.drop_shares(blocks);
             if let Some(base) = chunk.base() {
-                // SAFETY: no handle is left, so nobody uses a block of the pool.
-                unsafe { self.frames.give(base, 1) };
+                // SAFETY: no handle is left, so nothing uses a block of the pool.
+                unsafe { self.frames.release(base, 1) };
             }
         }
     }

@@ -1,7 +1,9 @@
-//! Atomics and the one lock: `core`'s and `std`'s, or `loom`'s when its tests explore the interleavings.
+//! Atomics and the crate's lock: from `core` and `std`, or from `loom` when its tests explore
+//! interleavings.
 //!
-//! The lock guards what is rare: taking a chunk from the system and giving it back. Without `std` it spins. While a thread
-//! holds one, it can be asked (`is_held`): in a program whose allocator is on blocks, the pool's tables come from elsewhere.
+//! The lock guards rare operations: taking a chunk from the frames and returning it. Without `std`
+//! it spins. While a thread holds a lock, [`is_in_internals`] is true: a global allocator built on
+//! this crate must then take memory from elsewhere.
 
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
@@ -13,7 +15,7 @@ pub(crate) use alloc::sync::Arc;
 #[cfg(loom)]
 pub(crate) use loom::sync::Arc;
 
-/// A lock whose holder cannot leave it broken: a panic under it does not poison it.
+/// A mutex that ignores poisoning: a panic under the lock leaves it usable.
 #[derive(Debug, Default)]
 pub(crate) struct Lock<T>(Inner<T>);
 
@@ -29,25 +31,25 @@ impl<T> Lock<T> {
         Self(Inner::new(value))
     }
 
-    /// Runs `f` alone.
+    /// Runs `f` with exclusive access.
     #[cfg(any(loom, feature = "std"))]
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
-        hold(|| self.with_inner(f))
+        enter_internals(|| self.with_inner(f))
     }
 
     #[cfg(any(loom, feature = "std"))]
     fn with_inner<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
-        let mut held = match self.0.lock() {
-            Ok(held) => held,
+        let mut guard = match self.0.lock() {
+            Ok(guard) => guard,
             #[cfg(not(loom))]
-            Err(broken) => broken.into_inner(),
+            Err(poisoned) => poisoned.into_inner(),
             #[cfg(loom)]
             Err(_) => unreachable!("no test panics under the lock"),
         };
-        f(&mut held)
+        f(&mut guard)
     }
 
-    /// Runs `f` alone.
+    /// Runs `f` with exclusive access.
     #[cfg(not(any(loom, feature = "std")))]
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         self.0.with(f)
@@ -55,67 +57,69 @@ impl<T> Lock<T> {
 }
 
 #[cfg(all(not(loom), feature = "std"))]
-pub(crate) use held::{hold, is_held};
+pub(crate) use reentrancy::{enter_internals, is_in_internals};
 
-/// Runs `f`. Without threads that can ask, nobody is told.
+/// Runs `f`. Without `std` or under loom, no global allocator uses this crate, so nothing is
+/// recorded.
 #[cfg(any(loom, not(feature = "std")))]
-pub(crate) fn hold<R>(f: impl FnOnce() -> R) -> R {
+pub(crate) fn enter_internals<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
 #[cfg(all(not(loom), not(feature = "std")))]
-pub(crate) const fn is_held() -> bool {
+pub(crate) const fn is_in_internals() -> bool {
     false
 }
 
-/// Whether this thread is at work on the crate's own records: a global allocator that is made of them must not ask them then.
+/// Records whether this thread is changing the crate's own tables. A global allocator built on the
+/// crate must not use them then.
 #[cfg(all(not(loom), feature = "std"))]
-mod held {
+mod reentrancy {
     use core::cell::Cell;
 
     std::thread_local! {
         static DEPTH: Cell<u32> = const { Cell::new(0) };
     }
 
-    struct Held;
+    struct DepthGuard;
 
-    impl Drop for Held {
+    impl Drop for DepthGuard {
         fn drop(&mut self) {
             DEPTH.set(DEPTH.get() - 1);
         }
     }
 
-    /// Runs `f` as work on the crate's own records.
-    pub(crate) fn hold<R>(f: impl FnOnce() -> R) -> R {
+    /// Runs `f` as a change of the crate's own tables.
+    pub(crate) fn enter_internals<R>(f: impl FnOnce() -> R) -> R {
         DEPTH.set(DEPTH.get() + 1);
-        let _held = Held;
+        let _guard = DepthGuard;
         f()
     }
 
-    pub(crate) fn is_held() -> bool {
+    pub(crate) fn is_in_internals() -> bool {
         DEPTH.get() > 0
     }
 }
 
 #[cfg(all(not(loom), not(feature = "std")))]
 mod spin {
-    #![allow(unsafe_code, reason = "a lock hands out what it guards")]
+    #![allow(unsafe_code, reason = "a lock returns a reference to the value it guards")]
 
     use core::cell::UnsafeCell;
     use core::sync::atomic::{AtomicBool, Ordering};
 
     #[derive(Debug, Default)]
     pub(crate) struct Spin<T> {
-        held: AtomicBool,
+        locked: AtomicBool,
         value: UnsafeCell<T>,
     }
 
-    // SAFETY: `with` lets one thread at a time at the value, as a mutex does.
+    // SAFETY: `with` gives one thread at a time access to the value, so `T: Send` suffices.
     unsafe impl<T: Send> Sync for Spin<T> {}
 
     impl<T> Spin<T> {
         pub(crate) fn new(value: T) -> Self {
-            Self { held: AtomicBool::new(false), value: UnsafeCell::new(value) }
+            Self { locked: AtomicBool::new(false), value: UnsafeCell::new(value) }
         }
 
         pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
@@ -125,13 +129,14 @@ mod spin {
                     self.0.store(false, Ordering::Release);
                 }
             }
-            // The wait ends: `f` takes a block off a list or puts one back, and waits for nothing. Without an operating system there
-            // is no other thread to yield to.
-            while self.held.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            // The wait is bounded: `f` only links or unlinks a block and never waits. Without an
+            // operating system there is no thread to yield to.
+            while self.locked.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
                 core::hint::spin_loop();
             }
-            let _release = Release(&self.held);
-            // SAFETY: the flag was false and is ours now: nobody else has the value until it is false again.
+            let _release = Release(&self.locked);
+            // SAFETY: this thread set the flag from false to true, so it alone accesses the value
+            // until the flag is false.
             f(unsafe { &mut *self.value.get() })
         }
     }

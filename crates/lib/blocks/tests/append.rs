@@ -1,11 +1,12 @@
-//! One writer, many readers: what a reader sees is whole and stays where it is, also when a directory cannot grow.
+//! One appender, several readers: a reader sees complete elements that do not move, also when a
+//! directory cannot grow.
 
 use std::thread;
 
 use fieldstone_blocks::{CHUNK_BYTES, HeapFrames, Pool, TreeArray};
 
 #[test]
-fn readers_follow_the_writer() {
+fn readers_see_what_the_appender_publishes() {
     const COUNT: usize = if cfg!(miri) { 560 } else { 400_000 };
     let pool = Pool::with_block_bytes(HeapFrames, 4096).unwrap();
     let mut array = TreeArray::new_in(&pool);
@@ -22,7 +23,7 @@ fn readers_follow_the_writer() {
                     assert!(len >= before);
                     assert!((before..len).step_by(step).chain([len - 1]).all(|at| **reader.get(at).unwrap() == at));
                     assert_eq!(reader.leaves().map(<[_]>::len).sum::<usize>().min(len), len);
-                    assert_eq!(std::ptr::from_ref(reader.get(0).unwrap()), first, "elements stay where they are");
+                    assert_eq!(std::ptr::from_ref(reader.get(0).unwrap()), first, "elements do not move");
                     thread::yield_now();
                 }
             });
@@ -33,32 +34,33 @@ fn readers_follow_the_writer() {
     assert!(array.iter().map(|element| **element).eq(0..COUNT));
 }
 
-/// Eight fill a block.
+/// Eight of these fill a block.
 type Wide = [usize; 64];
 
 #[test]
-fn readers_go_on_when_there_is_no_block_for_a_larger_directory() {
+fn readers_continue_when_a_larger_directory_fails() {
     const LEAVES: usize = if cfg!(miri) { 5 } else { 40 };
     let pool = Pool::with_block_bytes(HeapFrames, 4096).unwrap();
     pool.set_limit(CHUNK_BYTES);
     let mut array = TreeArray::<Wide>::new_in(&pool);
     array.reserve_leaf().unwrap();
-    let held: Vec<_> = std::iter::from_fn(|| pool.alloc().ok()).take(LEAVES).collect();
-    // The rest by runs: block by block is slow under Miri.
+    let blocks: Vec<_> = std::iter::from_fn(|| pool.alloc().ok()).take(LEAVES).collect();
+    // Allocate the other blocks as runs, since single blocks are slow under Miri.
     [128, 16, 1].into_iter().for_each(|count| while pool.alloc_run(count).is_ok() {});
     let per_leaf = array.per_leaf();
     let mut numbers = 0..;
-    for (leaves, &block) in (1..).zip(&held) {
-        // Room for as many leaves as the directory may have entries, and none for another.
+    for (leaves, &block) in (1..).zip(&blocks) {
+        // The block suffices for as many leaves as the directory has entries; there is none for a
+        // larger directory.
         let (mut appender, reader) = array.appender().unwrap();
         let refused = numbers.find_map(|number| appender.try_push([number; 64]).err()).unwrap().0[63];
         assert_eq!((refused, reader.len()), (leaves * per_leaf, leaves * per_leaf));
-        // What was freed would be taken again, and be overwritten, by these.
-        let _taken: Vec<_> = (2..12).map(|size| vec![usize::MAX; 1 << (size / 2)]).collect();
+        // These allocations would reuse and overwrite freed memory.
+        let _overwriting: Vec<_> = (2..12).map(|size| vec![usize::MAX; 1 << (size / 2)]).collect();
         assert!((0..refused).all(|at| reader.get(at) == Some(&[at; 64])));
         numbers = refused..;
-        #[expect(unsafe_code, reason = "gives raw blocks back")]
-        // SAFETY: nobody uses the block.
+        #[expect(unsafe_code, reason = "frees raw blocks")]
+        // SAFETY: nothing uses the block.
         unsafe {
             pool.free(block).unwrap();
         }
@@ -66,7 +68,7 @@ fn readers_go_on_when_there_is_no_block_for_a_larger_directory() {
 }
 
 #[test]
-fn an_array_that_was_split_goes_on_beside_its_snapshot() {
+fn an_array_can_be_split_while_a_snapshot_exists() {
     let pool = Pool::with_block_bytes(HeapFrames, 4096).unwrap();
     let mut array = TreeArray::new_in(&pool);
     array.extend(0..700_u64);

@@ -1,9 +1,9 @@
-//! The heap against a naive model, with threads, at its limits, and what it catches.
+//! Tests the heap against a naive model, with threads, at its limit, and with invalid frees.
 
 #![cfg(all(feature = "std", not(loom)))]
 #![allow(unsafe_code, reason = "an allocator's contract is unsafe")]
-#![allow(clippy::unwrap_used, reason = "a test's own steps")]
-#![allow(clippy::cast_possible_truncation, reason = "any byte will do to fill an object with")]
+#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::cast_possible_truncation, reason = "any byte value can fill an object")]
 
 use std::alloc::Layout;
 use std::collections::BTreeMap;
@@ -26,24 +26,25 @@ fn heap(block_bytes: usize) -> Heap {
     Heap::new(&pool.unwrap(), Large::Runs).unwrap()
 }
 
-/// The turn of the tests whose threads end. One that waits for another's thread must not have that one wait for its own.
-static TURN: Mutex<()> = Mutex::new(());
+/// Serialises tests whose threads end: a test waits in `collect_all` for numbers that another
+/// test's threads may hold.
+static SERIAL: Mutex<()> = Mutex::new(());
 
-fn turn() -> MutexGuard<'static, ()> {
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+fn serialise() -> MutexGuard<'static, ()> {
+    SERIAL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Collects until nothing is left. A thread of another test may have the number of one that ended here, and with it its mail,
-/// until it ends too.
-fn collect_all(heap: &Heap, _turn: &MutexGuard<'_, ()>) {
+/// Collects until nothing is left. A thread of another test may have inherited the number and queue
+/// of a thread that ended here.
+fn collect_all(heap: &Heap, _serial: &MutexGuard<'_, ()>) {
     let start = Instant::now();
     while collected(heap) != (0, 0, 0) {
-        assert!(start.elapsed() < Duration::from_secs(60), "{:?} is left", collected(heap));
+        assert!(start.elapsed() < Duration::from_secs(60), "{:?} remains", collected(heap));
         std::thread::yield_now();
     }
 }
 
-/// What is left after a collection: bytes of the program, bytes held, and those of the pool.
+/// What remains after a collection: bytes in objects, bytes held, and bytes used of the pool.
 fn collected(heap: &Heap) -> (usize, usize, usize) {
     heap.collect();
     let stats = heap.stats();
@@ -54,50 +55,50 @@ fn layout(bytes: usize, align: usize) -> Layout {
     Layout::from_size_align(bytes, align).unwrap()
 }
 
-/// An object of the model: where it is, and the byte that fills it.
+/// An object of the model: its address, and the byte that fills it.
 struct Object {
-    place: NonNull<u8>,
+    start: NonNull<u8>,
     layout: Layout,
     fill: u8,
 }
 
-// SAFETY: an object belongs to who has the value.
+// SAFETY: the value owns the object.
 unsafe impl Send for Object {}
 
 impl Object {
     fn new(heap: &Heap, layout: Layout, fill: u8) -> Self {
-        let place = heap.alloc(layout).unwrap();
-        assert!(place.addr().get().is_multiple_of(layout.align()));
-        // SAFETY: it was just given to us, with so many bytes.
-        unsafe { place.write_bytes(fill, layout.size()) };
-        Self { place, layout, fill }
+        let start = heap.alloc(layout).unwrap();
+        assert!(start.addr().get().is_multiple_of(layout.align()));
+        // SAFETY: the object was just allocated with this many bytes.
+        unsafe { start.write_bytes(fill, layout.size()) };
+        Self { start, layout, fill }
     }
 
-    /// Overlap with another object, or a link written into a live one, would show here.
+    /// Detects an overlap with another object, or a link written into a live one.
     fn check(&self, bytes: usize) {
-        // SAFETY: we have written so many bytes there.
-        let contents = unsafe { std::slice::from_raw_parts(self.place.as_ptr(), bytes) };
-        // As slices: byte by byte is slow under Miri.
+        // SAFETY: this many bytes were written there.
+        let contents = unsafe { std::slice::from_raw_parts(self.start.as_ptr(), bytes) };
+        // Compare slices: comparing byte by byte is slow under Miri.
         assert!(*contents == *vec![self.fill; bytes], "{:?}: {contents:?}", self.layout);
     }
 
     fn realloc(mut self, heap: &Heap, bytes: usize) -> Self {
-        // SAFETY: it is ours, with this layout.
-        self.place = unsafe { heap.realloc(self.place, self.layout, bytes) }.unwrap();
+        // SAFETY: this value owns the object, which has this layout.
+        self.start = unsafe { heap.realloc(self.start, self.layout, bytes) }.unwrap();
         self.check(bytes.min(self.layout.size()));
         Self::refill(self, bytes)
     }
 
     fn refill(self, bytes: usize) -> Self {
-        // SAFETY: it is ours, and now has so many bytes.
-        unsafe { self.place.write_bytes(self.fill, bytes) };
+        // SAFETY: this value owns the object, which has this many bytes.
+        unsafe { self.start.write_bytes(self.fill, bytes) };
         Self { layout: layout(bytes, self.layout.align()), ..self }
     }
 
     fn free(self, heap: &Heap) {
         self.check(self.layout.size());
-        // SAFETY: it is ours, and given up.
-        unsafe { heap.free(self.place, self.layout) };
+        // SAFETY: this value owns the object and is consumed.
+        unsafe { heap.free(self.start, self.layout) };
     }
 }
 
@@ -137,33 +138,33 @@ fn run(steps: Vec<Step>, block_bytes: usize) {
             Step::Collect => drop(heap.collect()),
             Step::Realloc { .. } | Step::Free { .. } => {}
         }
-        let asked: usize = live.iter().map(|object| object.layout.size()).sum();
+        let requested: usize = live.iter().map(|object| object.layout.size()).sum();
         let stats = heap.stats();
-        assert!(stats.used_bytes >= asked && stats.held_bytes >= stats.used_bytes, "{asked}: {stats:?}");
+        assert!(stats.used_bytes >= requested && stats.held_bytes >= stats.used_bytes, "{requested}: {stats:?}");
     }
     let mut ends = BTreeMap::new();
     for object in &live {
-        ends.insert(object.place, object.place.addr().get() + object.layout.size());
+        ends.insert(object.start, object.start.addr().get() + object.layout.size());
     }
     assert!(ends.values().zip(ends.keys().skip(1)).all(|(&end, next)| end <= next.addr().get()));
     live.into_iter().for_each(|object| object.free(&heap));
     assert_eq!(collected(&heap), (0, 0, 0));
 }
 
-const MOST_STEPS: usize = if cfg!(miri) { 24 } else { 400 };
+const MAX_STEPS: usize = if cfg!(miri) { 24 } else { 400 };
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 48 }))]
 
     #[test]
-    fn objects_keep_their_bytes(steps in prop::collection::vec(step(), 1..MOST_STEPS), large in any::<bool>()) {
+    fn objects_keep_their_bytes(steps in prop::collection::vec(step(), 1..MAX_STEPS), large in any::<bool>()) {
         run(steps, if large { 65_536 } else { 4096 });
     }
 }
 
 #[test]
 fn a_small_heap_under_miri() {
-    let turn = turn();
+    let serial = serialise();
     let pool = Pool::with_block_bytes(HeapFrames, 4096).unwrap();
     let heap = Heap::new(&pool, Large::Runs).unwrap();
     let mut live: Vec<_> = (0..40).map(|at| Object::new(&heap, layout(1 + at * 37 % 300, 8), at as u8)).collect();
@@ -171,19 +172,19 @@ fn a_small_heap_under_miri() {
     live.push(Object::new(&heap, layout(100, 16_384), 4));
     let kept = live.split_off(20);
     std::thread::scope(|scope| {
-        // Another thread's frees, and an end of that thread.
+        // Another thread frees objects and ends.
         scope.spawn(|| kept.into_iter().for_each(|object| object.free(&heap))).join().unwrap();
     });
     let mut live: Vec<_> = live.into_iter().map(|object| object.realloc(&heap, 500)).collect();
     live.extend((0..20).map(|at| Object::new(&heap, layout(48, 8), at)));
     live.into_iter().for_each(|object| object.free(&heap));
-    collect_all(&heap, &turn);
+    collect_all(&heap, &serial);
 }
 
 #[test]
 fn threads_free_each_others_objects_and_end() {
     const OBJECTS: usize = if cfg!(miri) { 12 } else { 20_000 };
-    let turn = turn();
+    let serial = serialise();
     let heap = heap(65_536);
     for _ in 0..if cfg!(miri) { 2 } else { 3 } {
         std::thread::scope(|scope| {
@@ -204,19 +205,19 @@ fn threads_free_each_others_objects_and_end() {
                 }));
             }
             drop(senders);
-            // A scope alone would not wait for the threads' destructors.
+            // A scope alone does not wait for the threads' destructors.
             threads.into_iter().for_each(|thread| thread.join().unwrap());
         });
     }
-    collect_all(&heap, &turn);
+    collect_all(&heap, &serial);
 }
 
 #[test]
-fn what_a_thread_left_lives_and_its_slabs_serve_the_next() {
+fn objects_outlive_their_thread_and_its_slabs_are_reused() {
     const OBJECTS: usize = if cfg!(miri) { 20 } else { 1000 };
-    let turn = turn();
+    let serial = serialise();
     let heap = heap(65_536);
-    let mut held = Vec::new();
+    let mut kept = Vec::new();
     for round in 0..if cfg!(miri) { 2 } else { 20_u8 } {
         let left = std::thread::scope(|scope| {
             scope
@@ -229,18 +230,18 @@ fn what_a_thread_left_lives_and_its_slabs_serve_the_next() {
                 .join()
                 .unwrap()
         });
-        held.extend(left.into_iter().map(|(_, object)| object));
+        kept.extend(left.into_iter().map(|(_, object)| object));
     }
-    // Other tests' threads take numbers too, so that a few of these had none that was used before.
+    // Threads of other tests take numbers too, so some threads here had a new number.
     assert!(heap.stats().held_bytes <= 16 * 65_536, "{:?}", heap.stats());
-    assert_eq!(heap.stats().used_bytes, held.len() * 64);
-    held.into_iter().for_each(|object| object.free(&heap));
-    collect_all(&heap, &turn);
+    assert_eq!(heap.stats().used_bytes, kept.len() * 64);
+    kept.into_iter().for_each(|object| object.free(&heap));
+    collect_all(&heap, &serial);
 }
 
 #[test]
-fn a_thread_that_ends_allocates_and_frees_to_the_last() {
-    let turn = turn();
+fn thread_destructors_can_allocate_and_free() {
+    let serial = serialise();
     struct Late(Heap, Option<Object>);
     impl Drop for Late {
         fn drop(&mut self) {
@@ -258,70 +259,74 @@ fn a_thread_that_ends_allocates_and_frees_to_the_last() {
     for _ in 0..3 {
         let heap = heap.clone();
         let thread = std::thread::spawn(move || {
-            // Registers its destructor before the heap's.
+            // Registers the destructor before the heap's.
             LATE.set(None);
             let object = Object::new(&heap, layout(50, 8), 8);
             LATE.set(Some(Late(heap, Some(object))));
         });
-        // A scope would not wait for the thread's destructors.
+        // A scope does not wait for the thread's destructors.
         thread.join().unwrap();
     }
-    collect_all(&heap, &turn);
+    collect_all(&heap, &serial);
 }
 
 #[test]
-fn used_up_is_an_error_and_over_when_memory_is_back() {
+fn an_exhausted_heap_recovers_when_memory_is_freed() {
     const CHUNKS: usize = if cfg!(miri) { 1 } else { 2 };
     const OBJECT_BYTES: usize = if cfg!(miri) { 30_720 } else { 1024 };
-    let turn = turn();
+    let serial = serialise();
     let heap = heap(65_536);
     heap.pool().set_limit(CHUNKS * CHUNK_BYTES);
     let small = layout(OBJECT_BYTES - 24, 8);
     let mut live = Vec::new();
     let error = loop {
         match heap.alloc(small) {
-            Ok(place) => live.push(Object { place, layout: small, fill: 0 }.refill(small.size())),
+            Ok(start) => live.push(Object { start, layout: small, fill: 0 }.refill(small.size())),
             Err(error) => break error,
         }
     };
     assert!(matches!(error, Error::Exhausted { .. }), "{error}");
-    assert!(live.len() * OBJECT_BYTES > CHUNKS * CHUNK_BYTES * 9 / 10, "nearly all was given: {}", live.len());
+    assert!(
+        live.len() * OBJECT_BYTES > CHUNKS * CHUNK_BYTES * 9 / 10,
+        "nearly all memory was allocated: {}",
+        live.len()
+    );
     assert!(heap.alloc(layout(100_000, 8)).is_err());
-    let back = live.split_off(live.len() / 2);
+    let freed = live.split_off(live.len() / 2);
     std::thread::scope(|scope| {
-        scope.spawn(|| back.into_iter().for_each(|object| object.free(&heap))).join().unwrap();
+        scope.spawn(|| freed.into_iter().for_each(|object| object.free(&heap))).join().unwrap();
     });
     live.push(Object::new(&heap, layout(200, 8), 1));
     live.push(Object::new(&heap, layout(200_000, 8), 2));
     live.into_iter().for_each(|object| object.free(&heap));
-    collect_all(&heap, &turn);
+    collect_all(&heap, &serial);
 }
 
 #[test]
-fn large_objects_are_refused_or_runs_that_are_used_again() {
+fn large_objects_are_refused_or_are_runs_that_are_reused() {
     let heap = heap(65_536);
     let refusing = Heap::new(heap.pool(), Large::Refuse).unwrap();
     let error = refusing.alloc(layout(65_537, 8)).unwrap_err();
     assert_eq!(error, Error::Refused { bytes: 65_537, largest_bytes: 65_536 });
     Object::new(&refusing, layout(65_536, 8), 1).free(&refusing);
-    // Miri's frames have single chunks only.
+    // Miri's frames supply single chunks only.
     for bytes in [3 * CHUNK_BYTES, 5 * CHUNK_BYTES + 1].into_iter().filter(|_| !cfg!(miri)) {
         for _ in 0..20 {
             Object::new(&heap, layout(bytes, 8), 1).free(&heap);
         }
     }
     let held = heap.pool().stats().held_bytes;
-    assert!(held <= 10 * CHUNK_BYTES, "runs of chunks are taken again: {held}");
+    assert!(held <= 10 * CHUNK_BYTES, "runs of chunks are reused: {held}");
     let shorter = Object::new(&heap, layout(500_000, 8), 7);
-    let start = shorter.place;
+    let start = shorter.start;
     let shorter = shorter.realloc(&heap, 100_000);
-    assert_eq!((shorter.place, heap.stats().used_bytes), (start, 131_072), "in place");
+    assert_eq!((shorter.start, heap.stats().used_bytes), (start, 131_072), "in place");
     shorter.free(&heap);
 }
 
 #[cfg(feature = "allocator-api2")]
 #[test]
-fn collections_live_in_a_heap() {
+fn collections_allocate_from_a_heap() {
     use allocator_api2::boxed::Box;
     use allocator_api2::vec::Vec;
     let pool = Pool::with_block_bytes(HeapFrames, 4096).unwrap();
@@ -341,7 +346,7 @@ fn collections_live_in_a_heap() {
 }
 
 #[test]
-fn a_heap_that_is_dropped_gives_its_slabs_back() {
+fn a_dropped_heap_frees_its_slabs() {
     let heap = heap(4096);
     let pool = heap.pool().clone();
     for bytes in (1..1500).step_by(if cfg!(miri) { 100 } else { 1 }) {
@@ -354,7 +359,7 @@ fn a_heap_that_is_dropped_gives_its_slabs_back() {
 
 #[test]
 #[cfg_attr(miri, ignore = "starts processes")]
-fn what_may_not_be_freed_ends_the_process() {
+fn an_invalid_free_ends_the_process() {
     let cases: &[&str] = if cfg!(debug_assertions) {
         &["twice", "twice later", "run twice", "foreign", "inside", "remote twice"]
     } else {
@@ -367,12 +372,16 @@ fn what_may_not_be_freed_ends_the_process() {
             .env("WRONG_FREE", case)
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&run.stderr);
-        assert!(run.status.code().is_none() && said.contains("the heap is corrupt"), "{case}: {:?} {said}", run.status);
+        let stderr = String::from_utf8_lossy(&run.stderr);
+        assert!(
+            run.status.code().is_none() && stderr.contains("the heap is corrupt"),
+            "{case}: {:?} {stderr}",
+            run.status
+        );
     }
 }
 
-/// Run by the test above, in a process of its own.
+/// Run by the test above, in its own process.
 #[test]
 #[ignore = "ends the process"]
 fn wrong_frees() {
@@ -383,7 +392,8 @@ fn wrong_frees() {
     let (a, b, run) = (heap.alloc(small).unwrap(), heap.alloc(small).unwrap(), heap.alloc(large).unwrap());
     let mut outside = [0_u64; 32];
     let outside = NonNull::from(&mut outside[1]).cast::<u8>();
-    // SAFETY: none; that is the point. The heap sees it before anything is touched that it should not.
+    // SAFETY: the frees are invalid on purpose. The heap detects each before it accesses memory
+    // that it must not.
     unsafe {
         match case.as_str() {
             "twice" => (0..2).for_each(|_| heap.free(a, small)),

@@ -1,4 +1,4 @@
-//! A whole program in blocks: the test itself, its harness included, has no other allocator.
+//! A whole program on blocks: this test and its harness have no other allocator.
 
 #![cfg(all(feature = "std", not(loom), not(miri)))]
 
@@ -12,7 +12,7 @@ use fieldstone_blocks::heap::GlobalHeap;
 static HEAP: GlobalHeap = GlobalHeap::new();
 
 #[test]
-fn collections_are_right_and_lie_in_the_pool() {
+fn collections_are_intact_and_allocated_in_the_pool() {
     let before = HEAP.stats().used_bytes;
     let mut names = BTreeMap::new();
     let mut numbers = HashMap::new();
@@ -40,7 +40,7 @@ fn a_large_vector_grows_by_runs() {
 }
 
 #[test]
-fn threads_pass_their_objects_on_and_end() {
+fn threads_pass_objects_to_another_and_end() {
     for _ in 0..20 {
         let (to, from) = mpsc::channel::<Vec<String>>();
         let threads: Vec<_> = (0..8_usize)
@@ -62,8 +62,9 @@ fn threads_pass_their_objects_on_and_end() {
 }
 
 #[test]
-fn the_pools_own_tables_do_not_ask_the_pool() {
-    // Its lock is held while the arrays' chunks are recorded, and the arrays' directories come from the heap on it.
+fn the_pools_own_tables_do_not_allocate_from_the_pool() {
+    // The pool's lock is held while it records the arrays' chunks. The arrays' directories come
+    // from the heap on that pool.
     let pool = HEAP.heap().unwrap().pool();
     let mut arrays: Vec<TreeArray<u64>> = (0..20).map(|_| TreeArray::new_in(pool)).collect();
     for number in 0..100_000 {

@@ -1,12 +1,13 @@
-//! The lock-free parts under loom, which runs every interleaving (of up to three preemptions) and every value that a load may see.
+//! Loom tests of the lock-free parts: loom runs every interleaving of up to three preemptions and
+//! every value a load may return.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p fieldstone-blocks --test loom --release`
 //!
-//! Chunks and lanes are as in the library, only fewer. Raw blocks are invisible to loom, so each is given one of loom's cells to
-//! stand for its contents: a cell tells when two threads use it without one being told of the other.
+//! Chunks and lanes are those of the library, but fewer. Loom does not track raw blocks, so each
+//! block gets a loom cell for its contents. The cell detects unsynchronised use by two threads.
 
 #![cfg(loom)]
-#![allow(unsafe_code, reason = "holds raw blocks, and hands out cells")]
+#![allow(unsafe_code, reason = "uses raw blocks and cells")]
 #![expect(clippy::unwrap_used, reason = "a test")]
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +17,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-/// Runs every interleaving of up to so many preemptions.
+/// Runs every interleaving of up to `preemptions` preemptions.
 fn explore(preemptions: usize, run: impl Fn() + Send + Sync + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(preemptions);
@@ -24,17 +25,17 @@ fn explore(preemptions: usize, run: impl Fn() + Send + Sync + 'static) {
 }
 
 /// A pool with all its blocks free, and a cell for the contents of each.
-struct World {
+struct TestPool {
     pool: Pool,
     blocks: Vec<(NonNull<u8>, UnsafeCell<u32>)>,
 }
 
-// SAFETY: the blocks are only compared, and a cell is used by who holds its block: loom checks that.
-unsafe impl Send for World {}
-// SAFETY: as above.
-unsafe impl Sync for World {}
+// SAFETY: blocks are only compared. A cell is used by its block's holder, which loom checks.
+unsafe impl Send for TestPool {}
+// SAFETY: blocks are only compared. A cell is used by its block's holder, which loom checks.
+unsafe impl Sync for TestPool {}
 
-impl World {
+impl TestPool {
     fn new(block_bytes: usize, chunks: usize) -> Arc<Self> {
         let pool = Pool::with_block_bytes(HeapFrames, block_bytes).unwrap();
         pool.set_limit(chunks * CHUNK_BYTES);
@@ -47,17 +48,17 @@ impl World {
     }
 
     fn free(&self, block: NonNull<u8>) {
-        // SAFETY: the block was taken, and is not used any more.
+        // SAFETY: the block was allocated and is not used any more.
         unsafe { self.pool.free(block).unwrap() };
     }
 
     fn touch(&self, block: NonNull<u8>) {
         let (_, cell) = self.blocks.iter().find(|&&(there, _)| there == block).unwrap();
-        // SAFETY: the block is held, so the cell is ours; loom tells if it is not.
+        // SAFETY: the block's holder owns the cell, which loom checks.
         cell.with_mut(|contents| unsafe { *contents += 1 });
     }
 
-    /// Takes a block, uses it, gives it back; whether there was one.
+    /// Allocates, uses and frees a block. Returns whether there was one.
     fn use_one(&self) -> bool {
         let Ok(block) = self.pool.alloc() else { return false };
         self.touch(block);
@@ -65,22 +66,22 @@ impl World {
         true
     }
 
-    /// Every block can be had, once.
+    /// Checks that every block can be allocated once.
     fn check_whole(&self) {
         assert_eq!(self.pool.stats().used_bytes, 0);
         let mut all: Vec<_> = std::iter::from_fn(|| self.pool.alloc().ok()).collect();
         all.iter().for_each(|&block| self.touch(block));
         all.sort_unstable();
         all.dedup();
-        assert_eq!(all.len(), self.blocks.len(), "no block is lost and none given twice");
+        assert_eq!(all.len(), self.blocks.len(), "no block is lost or allocated twice");
         all.into_iter().for_each(|block| self.free(block));
     }
 }
 
 #[test]
-fn no_block_is_given_twice_and_none_is_lost() {
+fn no_block_is_allocated_twice_and_none_is_lost() {
     explore(3, || {
-        let world = World::new(CHUNK_BYTES / 2, 1);
+        let world = TestPool::new(CHUNK_BYTES / 2, 1);
         let other = world.clone();
         let theirs = thread::spawn(move || assert!(other.use_one() && other.use_one(), "there are two blocks for two"));
         assert!(world.use_one());
@@ -92,7 +93,7 @@ fn no_block_is_given_twice_and_none_is_lost() {
 #[test]
 fn three_threads_on_two_lanes_and_two_chunks() {
     explore(2, || {
-        let world = World::new(CHUNK_BYTES, 2);
+        let world = TestPool::new(CHUNK_BYTES, 2);
         let others = [world.clone(), world.clone()];
         let threads = others.map(|world| thread::spawn(move || world.use_one()));
         world.use_one();
@@ -102,79 +103,80 @@ fn three_threads_on_two_lanes_and_two_chunks() {
 }
 
 #[test]
-fn a_chunk_that_is_told_full_while_a_block_comes_back_is_found() {
+fn a_chunk_marked_full_while_a_block_is_freed_is_found() {
     explore(3, || {
-        let world = World::new(CHUNK_BYTES, 2);
+        let world = TestPool::new(CHUNK_BYTES, 2);
         let held = [world.pool.alloc().unwrap(), world.pool.alloc().unwrap()];
         let other = world.clone();
-        // Looks at both chunks, finds one or both full, and says so, while their blocks come back.
-        let looks = thread::spawn(move || {
+        // Marks full chunks while their blocks are freed.
+        let searching = thread::spawn(move || {
             other.use_one();
         });
         for block in held {
             world.touch(block);
             world.free(block);
         }
-        looks.join().unwrap();
+        searching.join().unwrap();
         world.check_whole();
     });
 }
 
 #[test]
-fn memory_is_given_back_while_another_takes_and_gives() {
+fn memory_is_released_while_another_thread_allocates() {
     explore(3, || {
         let pool = Pool::with_block_bytes(HeapFrames, CHUNK_BYTES).unwrap();
         pool.set_limit(CHUNK_BYTES);
         let first = pool.alloc().unwrap();
-        // SAFETY: nobody uses it.
+        // SAFETY: nothing uses the block.
         unsafe { pool.free(first).unwrap() };
         let other = pool.clone();
         let releases = [pool.clone(), other].map(|pool| thread::spawn(move || pool.release_free()));
         if let Ok(block) = pool.alloc() {
-            // SAFETY: nobody uses it.
+            // SAFETY: nothing uses the block.
             unsafe { pool.free(block).unwrap() };
         }
         releases.into_iter().for_each(|thread| assert!(thread.join().is_ok()));
         let stats = pool.stats();
         assert_eq!(stats.used_bytes, 0);
         assert_eq!(pool.release_free(), stats.held_bytes);
-        assert!(pool.alloc().is_ok(), "what was given back is within the limit again");
+        assert!(pool.alloc().is_ok(), "released memory does not count against the limit");
     });
 }
 
-/// 64 fill a block of 32 KiB. Counts those that live.
-struct Counted(std::sync::Arc<AtomicUsize>, [u64; 63]);
+/// 64 of these fill a block of 32 KiB. Counts live elements.
+struct CountedElement(std::sync::Arc<AtomicUsize>, [u64; 63]);
 
-impl Counted {
+impl CountedElement {
     fn new(live: &std::sync::Arc<AtomicUsize>) -> Self {
         live.fetch_add(1, Ordering::Relaxed);
         Self(live.clone(), [7; 63])
     }
 }
 
-impl Clone for Counted {
+impl Clone for CountedElement {
     fn clone(&self) -> Self {
         Self::new(&self.0)
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountedElement {
     fn drop(&mut self) {
         assert_eq!(self.1[62], 7);
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// An array of two leaves and its snapshot, before or after the array has a directory of its own, in two threads.
-fn shared(has_written: bool, act: impl Fn(TreeArray<Counted>) + Send + Sync + 'static) {
+/// Uses an array of two leaves and its snapshot on two threads, before or after the array has its
+/// own directory.
+fn shared(has_written: bool, act: impl Fn(TreeArray<CountedElement>) + Send + Sync + 'static) {
     explore(3, move || {
         let live = std::sync::Arc::new(AtomicUsize::new(0));
         let pool = Pool::with_block_bytes(HeapFrames, 32 << 10).unwrap();
         let mut array = TreeArray::new_in(&pool);
-        array.resize_with(66, || Counted::new(&live));
+        array.resize_with(66, || CountedElement::new(&live));
         let snapshot = array.snapshot();
         if has_written {
-            array[0] = Counted::new(&live);
+            array[0] = CountedElement::new(&live);
         }
         let drops = thread::spawn(move || {
             assert_eq!(snapshot[65].1[0], 7);
@@ -188,27 +190,28 @@ fn shared(has_written: bool, act: impl Fn(TreeArray<Counted>) + Send + Sync + 's
 }
 
 #[test]
-fn the_last_holder_of_a_root_is_one() {
+fn a_root_has_one_last_holder() {
     shared(false, |mut array| array[65].1[0] = 8);
 }
 
 #[test]
-fn the_last_holder_of_a_leaf_is_one() {
+fn a_leaf_has_one_last_holder() {
     shared(true, drop);
 }
 
 #[test]
-fn a_leaf_is_copied_while_its_other_holder_goes() {
+fn a_leaf_is_copied_while_its_other_holder_is_dropped() {
     shared(true, |mut array| array[65].1[0] = 8);
 }
 
-/// Small ones fill the array up to where loom is to look.
+/// `Filler` elements are small and fill the array up to the elements that loom checks.
 enum Element {
     Filler,
-    Seen(UnsafeCell<usize>),
+    Checked(UnsafeCell<usize>),
 }
 
-// SAFETY: the cell is written before the element is appended and read after that: loom checks it.
+// SAFETY: the cell is written before the element is appended and read afterwards, which loom
+// checks.
 unsafe impl Sync for Element {}
 
 #[test]
@@ -216,22 +219,24 @@ fn a_reader_sees_no_element_before_it_is_written() {
     explore(3, || {
         let pool = Pool::with_block_bytes(HeapFrames, 32 << 10).unwrap();
         let mut array = TreeArray::new_in(&pool);
-        // Four leaves are what the first directory has room for: the second element that is appended needs a larger one.
+        // The first directory has four entries, so the second element appended here needs a larger
+        // one.
         let before = 4 * array.per_leaf() - 1;
         array.resize_with(before, || Element::Filler);
         let array = Box::into_raw(Box::new(array));
-        // SAFETY: the box lives until both threads are joined.
+        // SAFETY: the box lives until both threads are joined, and only the appender writes to the
+        // array.
         let (mut appender, reader) = unsafe { &mut *array }.appender().unwrap();
         let appends = thread::spawn(move || {
             for number in before..before + 2 {
-                appender.push(Element::Seen(UnsafeCell::new(number)));
+                appender.push(Element::Checked(UnsafeCell::new(number)));
             }
         });
         for _ in 0..2 {
             let len = reader.len();
             for index in before..len {
-                let Some(Element::Seen(cell)) = reader.get(index) else { panic!("element {index} of {len}") };
-                // SAFETY: nobody writes to it any more; loom tells if somebody does.
+                let Some(Element::Checked(cell)) = reader.get(index) else { panic!("element {index} of {len}") };
+                // SAFETY: nothing writes to the cell any more, which loom checks.
                 assert_eq!(cell.with(|number| unsafe { *number }), index);
             }
             assert!(matches!(reader.get(before - 1), Some(Element::Filler)));
@@ -239,7 +244,7 @@ fn a_reader_sees_no_element_before_it_is_written() {
         appends.join().unwrap();
         assert_eq!(reader.len(), before + 2);
         drop(reader);
-        // SAFETY: appender and readers are gone.
+        // SAFETY: the appender and the readers are dropped.
         drop(unsafe { Box::from_raw(array) });
     });
 }

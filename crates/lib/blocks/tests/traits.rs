@@ -1,4 +1,5 @@
-//! What a vector has too and what comes with features: conversions, bytes as files, serde, rayon, gather, threads.
+//! Traits of vectors and optional features: conversions, byte files, serde, rayon, `gather`,
+//! threads.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -15,7 +16,8 @@ fn panics(f: impl FnOnce()) -> bool {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).is_err()
 }
 
-/// An array in a pool of its own; under Miri, where a pool takes seconds to make, in this thread's.
+/// An array in its own pool. Under Miri, where creating a pool takes seconds, in this thread's
+/// pool.
 fn numbers(count: u64) -> TreeArray<u64> {
     thread_local! {
         static POOL: OnceCell<Pool> = const { OnceCell::new() };
@@ -27,7 +29,7 @@ fn numbers(count: u64) -> TreeArray<u64> {
 }
 
 #[test]
-fn bytes_are_written_and_read_as_files_are() {
+fn byte_arrays_are_written_and_read_like_files() {
     let bytes: Vec<u8> = (0..20_000_u32).map(|number| number.to_le_bytes()[0] ^ 5).collect();
     let mut array = TreeArray::new_in(&pool());
     for part in bytes.chunks(777) {
@@ -41,7 +43,7 @@ fn bytes_are_written_and_read_as_files_are() {
     assert_eq!(slices.len(), 5);
     assert!(slices.iter().flat_map(|slice| slice.iter()).eq(&bytes));
     array.pool().set_limit(0);
-    // By runs: block by block is slow under Miri.
+    // Allocate runs, since single blocks are slow under Miri.
     let take_all = |count| std::iter::from_fn(|| array.pool().alloc_run(count).ok()).count();
     let held: usize = [128, 16, 1].into_iter().map(take_all).sum();
     let error = array.write(&[0; 5000]).unwrap_err();
@@ -49,7 +51,7 @@ fn bytes_are_written_and_read_as_files_are() {
 }
 
 #[test]
-fn gathers_are_what_indexing_gives() {
+fn gather_returns_what_indexing_returns() {
     let array = numbers(5000);
     for count in [0, 1, 31, 32, 33, 64, 1000] {
         let indices: Vec<_> = (0..count).map(|at| at * 7919 % 5000).collect();
@@ -75,7 +77,7 @@ fn updates_of_the_same_element_are_in_order() {
 }
 
 #[test]
-fn ranges_that_are_none_are_refused() {
+fn invalid_ranges_are_refused() {
     let array = numbers(1000);
     assert_eq!(array.range(1000..).len(), 0);
     assert_eq!(array.range(..=998).len(), 999);
@@ -83,18 +85,18 @@ fn ranges_that_are_none_are_refused() {
         assert!(panics(|| drop(array.range(start..end))), "{start}..{end}");
     }
     assert!(panics(|| drop(array.stride(0))));
-    assert!(panics(|| assert_eq!(array[1000], 0, "it panics before")));
+    assert!(panics(|| assert_eq!(array[1000], 0, "the index panics")));
 }
 
 #[test]
-fn what_may_go_to_other_threads_does() {
+fn types_are_send_and_sync_where_sound() {
     fn both<T: Send + Sync>() {}
     both::<(TreeArray<u64>, Snapshot<u64>, Iter<'_, u64>, IterMut<'_, u64>, Cursor<'_, u64>, Reader<'_, u64>, Pool)>();
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "Miri maps no memory, and the default pool wants some")]
-fn vectors_come_and_go() {
+#[cfg_attr(miri, ignore = "Miri does not support mmap, which the default pool needs")]
+fn vectors_convert_to_and_from_arrays() {
     let strings: Vec<String> = (0..30_000).map(|number| number.to_string()).collect();
     let array = TreeArray::from(strings.clone());
     assert!(array == strings && TreeArray::from(&strings[..]).to_vec() == strings);
@@ -106,7 +108,7 @@ fn vectors_come_and_go() {
 
 #[cfg(all(feature = "serde", not(miri)))]
 #[test]
-fn json_is_that_of_a_vector() {
+fn json_is_the_same_as_of_a_vector() {
     let array = numbers(3000);
     let json = serde_json::to_string(&array).unwrap();
     assert_eq!(json, serde_json::to_string(&array.to_vec()).unwrap());
@@ -117,7 +119,7 @@ fn json_is_that_of_a_vector() {
 
 #[cfg(all(feature = "rayon", not(miri)))]
 #[test]
-fn leaves_in_parallel() {
+fn leaves_are_iterated_in_parallel() {
     use rayon::iter::ParallelIterator;
     let mut array = numbers(100_000);
     let before = array.snapshot();

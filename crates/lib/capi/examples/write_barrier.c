@@ -1,15 +1,17 @@
 /*
  * A write barrier for a toy generational collector.
  *
- * New objects are made in a nursery. When it is full, those that can be reached are moved to the old generation, and the nursery
- * is empty again. To know what can be reached without reading all old objects, the collector must know which of them point to
- * young ones; compilers emit code at each store for that. Here the store instructions stay as they are: the old generation is
- * write-protected, the first write to a page traps, and the handler puts the page on the list of what is to be read (Appel and Li
- * 1991, "Generational collection"). One trap a page and collection, and nothing for the other stores.
+ * New objects are allocated in a nursery. When it is full, reachable objects move to the old
+ * generation. To find them without reading all old objects, the collector must know which old
+ * objects point to young ones; compilers usually emit code at each store for that. Here the stores
+ * stay unchanged: the old generation is write-protected, the first write to a page traps, and the
+ * handler adds the page to the remembered set (Appel and Li 1991, "Generational collection"). The
+ * cost is one trap per page and collection, and nothing for other stores.
  *
  *     cc write_barrier.c $(pkg-config --cflags --libs fieldstone)
  *
- * The program checks its lists against plain sums. Built with -DFORGET the barrier forgets, and the check fails.
+ * The program checks its lists against plain sums. Built with -DFORGET the barrier drops pages, and
+ * the check fails.
  */
 #include <fieldstone/pages.h>
 #include <stdio.h>
@@ -17,7 +19,7 @@
 
 enum { LISTS = 20000, NURSERY = 4096, OLD = 1 << 20, COLLECTIONS = 40 };
 
-/* In the nursery, `moved` is where the object went, if it did. */
+/* In the nursery, `moved` is the new address of a moved object. */
 struct object {
     struct object *next, *moved;
     long value;
@@ -40,7 +42,7 @@ static void check(int code)
     }
 }
 
-/* The barrier: it runs in a signal handler of the thread that stores, the only one. */
+/* The barrier: runs in a signal handler of the storing thread, the only thread. */
 static enum fs_outcome remember(const fs_fault *fault, void *user)
 {
     (void)user;
@@ -52,7 +54,7 @@ static enum fs_outcome remember(const fs_fault *fault, void *user)
     return FS_RESOLVED;
 }
 
-/* Has a field point to the old copy of what it points to. */
+/* Moves the object that a field points to into the old generation, and updates the field. */
 static void promote(struct object **field)
 {
     struct object *object = *field;
@@ -69,7 +71,7 @@ static void promote(struct object **field)
     *field = object->moved;
 }
 
-/* The roots are the fields of the remembered pages alone. */
+/* The only roots are the fields of the remembered pages. */
 static void collect(void)
 {
     size_t bytes = OLD * sizeof(struct object), scanned = old_count, roots = remembered_count;
@@ -79,7 +81,7 @@ static void collect(void)
         for (size_t j = 0; j < page_bytes / sizeof *page && &page[j] < &old[scanned]; j++)
             promote(&page[j].next);
     }
-    /* What was moved may point to what was not, yet: Cheney's scan. */
+    /* Moved objects may point to objects that are not moved yet: Cheney's scan. */
     for (; scanned < old_count; scanned++)
         promote(&old[scanned].next);
     young = 0;
@@ -105,7 +107,7 @@ int main(void)
     if (remembered == NULL)
         return 2;
     check(fs_trapping_in_signal(memory, FS_WATCH_WRITES, remember, NULL, &barrier));
-    old_count = LISTS; /* The heads of the lists: old objects, of which a few are written at a time. */
+    old_count = LISTS; /* The heads of the lists: old objects, few of which are written per collection. */
     check(fs_trapping_protect(barrier, 0, OLD * sizeof(struct object)));
 
     unsigned long long random = 1;
@@ -125,7 +127,7 @@ int main(void)
     size_t wrong = 0, live = 0;
     for (size_t list = 0; list < LISTS; list++) {
         long sum = 0;
-        /* A pointer that was forgotten may close a ring. */
+        /* A pointer that was not updated may form a cycle. */
         for (struct object *object = old[list].next; object != NULL && live <= OLD; object = object->next, live++)
             sum += object->value;
         wrong += sum != sums[list];
@@ -133,7 +135,7 @@ int main(void)
     bool right = wrong == 0 && live == old_count - LISTS;
     printf("%d collections, %zu objects moved, %zu pages remembered of %zu, by %s: %s\n", COLLECTIONS, old_count - LISTS,
            remembered_total, COLLECTIONS * ((old_count * sizeof(struct object) + page_bytes - 1) / page_bytes),
-           fs_mechanism_name(fs_trapping_mechanism(barrier)), right ? "all as it should be" : "WRONG");
+           fs_mechanism_name(fs_trapping_mechanism(barrier)), right ? "correct" : "WRONG");
     fs_trapping_free(barrier);
     free(remembered);
     return right ? 0 : 1;

@@ -1,6 +1,6 @@
-//! `fs_fault`: what a handler may ask and answer, in a signal too. And the handler itself, as a closure.
+//! `fs_fault`: the operations of a handler, also in a signal; and the handler itself, as a closure.
 
-#![allow(unsafe_code, reason = "exports symbols; calls functions of C's; reads a page that C gives")]
+#![allow(unsafe_code, reason = "exports symbols; calls C functions; reads a page passed by C")]
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
@@ -8,9 +8,9 @@ use std::slice;
 
 use fieldstone_pages::{Access, Fault, Outcome};
 
-use crate::answer::{Answer, Refusal, answer_in_handler, given};
 use crate::list::FsRange;
 use crate::memory::range;
+use crate::result::{CallError, CallResult, non_null, run_call_in_handler};
 
 /// `fs_handler`.
 pub(crate) type Handler = Option<unsafe extern "C" fn(&Fault<'_>, *mut c_void) -> c_uint>;
@@ -22,14 +22,14 @@ struct Callback {
     user: *mut c_void,
 }
 
-// SAFETY: the header says that handlers run in other threads, several at a time, and that what `user` points to must bear it.
+// SAFETY: the header requires that `user` may be used by handlers in several threads at a time.
 unsafe impl Send for Callback {}
-// SAFETY: as above.
+// SAFETY: the header requires that `user` may be used by handlers in several threads at a time.
 unsafe impl Sync for Callback {}
 
 impl Callback {
     fn call(&self, fault: &Fault<'_>) -> Outcome {
-        // SAFETY: a function of the header's type; the fault outlives the call.
+        // SAFETY: the function has the header's type, and the fault outlives the call.
         match unsafe { (self.handler)(fault, self.user) } {
             0 => Outcome::Resolved,
             _ => Outcome::Chain,
@@ -37,28 +37,28 @@ impl Callback {
     }
 }
 
-/// A handler of C's as one of Rust's.
+/// Converts a C handler to a Rust handler.
 pub(crate) fn handler(
     handler: Handler,
     user: *mut c_void,
-) -> Result<impl Fn(&Fault<'_>) -> Outcome + Send + Sync + 'static, Refusal> {
-    let handler = handler.ok_or(Refusal::Argument("the handler is null: give a function"))?;
+) -> Result<impl Fn(&Fault<'_>) -> Outcome + Send + Sync + 'static, CallError> {
+    let handler = handler.ok_or(CallError::Argument("the handler is null: pass a function"))?;
     let callback = Callback { handler, user };
     Ok(move |fault: &Fault<'_>| callback.call(fault))
 }
 
-/// A page's contents. Refuses null; the size is checked by who fills.
-pub(crate) fn contents<'a>(contents: *const u8, bytes: usize) -> Result<&'a [u8], Refusal> {
+/// A page's contents. Refuses null; the callee checks the size.
+pub(crate) fn contents<'a>(contents: *const u8, bytes: usize) -> Result<&'a [u8], CallError> {
     if contents.is_null() || isize::try_from(bytes).is_err() {
-        return Err(Refusal::Argument("the contents are null, or of no possible size"));
+        return Err(CallError::Argument("the contents are null or too large"));
     }
-    // SAFETY: the header asks for a buffer of this size; it is not kept.
+    // SAFETY: the header requires a buffer of this size; it is not kept after the call.
     Ok(unsafe { slice::from_raw_parts(contents, bytes) })
 }
 
-/// An answer to a fault, without a message.
-fn answered(fault: Option<&Fault<'_>>, call: impl FnOnce(&Fault<'_>) -> Answer) -> c_int {
-    answer_in_handler(|| call(given(fault)?))
+/// Runs an operation on a fault, without a message.
+fn on_fault(fault: Option<&Fault<'_>>, call: impl FnOnce(&Fault<'_>) -> CallResult) -> c_int {
+    run_call_in_handler(|| call(non_null(fault)?))
 }
 
 #[unsafe(no_mangle)]
@@ -93,36 +93,37 @@ extern "C" fn fs_fault_context(fault: Option<&Fault<'_>>) -> *mut c_void {
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_fault_unprotect(fault: Option<&Fault<'_>>) -> c_int {
-    answered(fault, |fault| Ok(fault.unprotect()?))
+    on_fault(fault, |fault| Ok(fault.unprotect()?))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_fault_protect_others(fault: Option<&Fault<'_>>, offset: usize, bytes: usize) -> c_int {
-    answered(fault, |fault| Ok(fault.protect_others(range(offset, bytes))?))
+    on_fault(fault, |fault| Ok(fault.protect_others(range(offset, bytes))?))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_fault_unprotect_others(fault: Option<&Fault<'_>>, offset: usize, bytes: usize) -> c_int {
-    answered(fault, |fault| Ok(fault.unprotect_others(range(offset, bytes))?))
+    on_fault(fault, |fault| Ok(fault.unprotect_others(range(offset, bytes))?))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_fault_fill(fault: Option<&Fault<'_>>, page: *const u8, bytes: usize) -> c_int {
-    answered(fault, |fault| Ok(fault.fill(contents(page, bytes)?)?))
+    on_fault(fault, |fault| Ok(fault.fill(contents(page, bytes)?)?))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_fault_zero(fault: Option<&Fault<'_>>) -> c_int {
-    answered(fault, |fault| Ok(fault.zero()?))
+    on_fault(fault, |fault| Ok(fault.zero()?))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_fault_move(fault: Option<&Fault<'_>>, from: *mut u8) -> c_int {
-    // SAFETY: the header asks for a page of private anonymous memory that nobody uses; a null page is refused by the kernel.
-    answered(fault, |fault| Ok(unsafe { fault.move_from(from) }?))
+    // SAFETY: the header requires an unused page of private anonymous memory; the kernel refuses a
+    // null page.
+    on_fault(fault, |fault| Ok(unsafe { fault.move_from(from) }?))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_fault_poison(fault: Option<&Fault<'_>>) -> c_int {
-    answered(fault, |fault| Ok(fault.poison()?))
+    on_fault(fault, |fault| Ok(fault.poison()?))
 }

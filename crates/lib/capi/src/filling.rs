@@ -1,28 +1,28 @@
 //! `fs_filling`.
 
-#![allow(unsafe_code, reason = "exports symbols; passes on the promise that a handler may run in a signal")]
+#![allow(unsafe_code, reason = "exports symbols; relies on C for handlers that may run in a signal")]
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::MaybeUninit;
 
 use fieldstone_pages::{Filling, Memory};
 
-use crate::answer::{Place, answer, control, given};
-use crate::choices;
+use crate::enums;
 use crate::fault::{Handler, contents, handler};
 use crate::list::{Array, FsRange};
 use crate::memory::range;
+use crate::result::{OutHandle, non_null, run_call, take_memory};
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_filling_new(
     memory: *mut Memory,
     function: Handler,
     user: *mut c_void,
-    filling: Place<'_, Filling>,
+    filling: OutHandle<'_, Filling>,
 ) -> c_int {
-    answer(|| {
+    run_call(|| {
         let handler = handler(function, user)?;
-        control(memory, filling, |memory| Ok(Filling::new(memory, handler)?))
+        take_memory(memory, filling, |memory| Ok(Filling::new(memory, handler)?))
     })
 }
 
@@ -31,11 +31,11 @@ extern "C" fn fs_filling_tracked(
     memory: *mut Memory,
     function: Handler,
     user: *mut c_void,
-    filling: Place<'_, Filling>,
+    filling: OutHandle<'_, Filling>,
 ) -> c_int {
-    answer(|| {
+    run_call(|| {
         let handler = handler(function, user)?;
-        control(memory, filling, |memory| Ok(Filling::tracked(memory, handler)?))
+        take_memory(memory, filling, |memory| Ok(Filling::tracked(memory, handler)?))
     })
 }
 
@@ -44,12 +44,12 @@ extern "C" fn fs_filling_in_signal(
     memory: *mut Memory,
     function: Handler,
     user: *mut c_void,
-    filling: Place<'_, Filling>,
+    filling: OutHandle<'_, Filling>,
 ) -> c_int {
-    answer(|| {
+    run_call(|| {
         let handler = handler(function, user)?;
-        // SAFETY: the header asks for a handler that is async-signal-safe.
-        control(memory, filling, |memory| Ok(unsafe { Filling::in_signal(memory, handler) }?))
+        // SAFETY: the header requires an async-signal-safe handler.
+        take_memory(memory, filling, |memory| Ok(unsafe { Filling::in_signal(memory, handler) }?))
     })
 }
 
@@ -60,18 +60,19 @@ extern "C" fn fs_filling_with(
     mechanism: c_uint,
     function: Handler,
     user: *mut c_void,
-    filling: Place<'_, Filling>,
+    filling: OutHandle<'_, Filling>,
 ) -> c_int {
-    answer(|| {
-        let (mechanism, handler) = (choices::mechanism(mechanism)?, handler(function, user)?);
-        // SAFETY: the header asks for a handler that is async-signal-safe where the mechanism is one in a signal.
-        control(memory, filling, |memory| Ok(unsafe { Filling::with(memory, tracked, mechanism, handler) }?))
+    run_call(|| {
+        let (mechanism, handler) = (enums::mechanism(mechanism)?, handler(function, user)?);
+        // SAFETY: the header requires an async-signal-safe handler if the mechanism runs it in a
+        // signal.
+        take_memory(memory, filling, |memory| Ok(unsafe { Filling::with(memory, tracked, mechanism, handler) }?))
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_filling_free(filling: Option<Box<Filling>>) {
-    answer(|| {
+    run_call(|| {
         drop(filling);
         Ok(())
     });
@@ -84,17 +85,17 @@ extern "C" fn fs_filling_memory(filling: Option<&Filling>) -> Option<&Memory> {
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_filling_fill(filling: Option<&Filling>, offset: usize, page: *const u8, bytes: usize) -> c_int {
-    answer(|| Ok(given(filling)?.fill(offset, contents(page, bytes)?)?))
+    run_call(|| Ok(non_null(filling)?.fill(offset, contents(page, bytes)?)?))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_filling_zero(filling: Option<&Filling>, offset: usize) -> c_int {
-    answer(|| Ok(given(filling)?.zero(offset)?))
+    run_call(|| Ok(non_null(filling)?.zero(offset)?))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_filling_evict(filling: Option<&Filling>, offset: usize, bytes: usize) -> c_int {
-    answer(|| Ok(given(filling)?.evict(range(offset, bytes))?))
+    run_call(|| Ok(non_null(filling)?.evict(range(offset, bytes))?))
 }
 
 #[unsafe(no_mangle)]
@@ -102,21 +103,21 @@ extern "C" fn fs_filling_dirty(
     filling: Option<&Filling>,
     rest: Option<&mut FsRange>,
     ranges: *mut FsRange,
-    room: usize,
+    capacity: usize,
     count: Option<&mut MaybeUninit<usize>>,
 ) -> c_int {
-    answer(|| {
-        let filling = given(filling)?;
-        Array { rest, ranges, room, count }.list(|range| filling.dirty_in(range))
+    run_call(|| {
+        let filling = non_null(filling)?;
+        Array { rest, ranges, capacity, count }.list(|range| filling.dirty_in(range))
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_filling_mechanism(filling: Option<&Filling>) -> c_uint {
-    filling.map_or(0, |filling| choices::number_of(filling.mechanism()))
+    filling.map_or(0, |filling| enums::number_of(filling.mechanism()))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_filling_losses(filling: Option<&Filling>) -> c_uint {
-    filling.map_or(0, |filling| choices::bits(&filling.losses()))
+    filling.map_or(0, |filling| enums::bits(&filling.losses()))
 }

@@ -1,15 +1,16 @@
-//! What shall live on cache lines of its own, told to a repairer that may be looking on: `include/fieldstone/remap.h`.
+//! Requests for separate cache lines, which a repairer reads from outside:
+//! `include/fieldstone/remap.h`.
 
 #![allow(unsafe_code, reason = "exports symbols")]
 
 use std::ffi::{c_int, c_void};
 
-use fieldstone_wire::isolated::Isolated;
+use fieldstone_wire::isolation::IsolationTable;
 
-/// The table that a repairer looks for by this name.
+/// The table that a repairer finds by this symbol name.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "its name in C")]
-static fieldstone_isolated: Isolated = Isolated::new();
+static fieldstone_isolated: IsolationTable = IsolationTable::new();
 
 #[unsafe(no_mangle)]
 extern "C" fn remapper_isolate(address: *const c_void, bytes: usize) -> c_int {
@@ -21,6 +22,7 @@ extern "C" fn remapper_isolate(address: *const c_void, bytes: usize) -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn remapper_restore(address: *const c_void, bytes: usize) -> c_int {
-    let was_asked = !address.is_null() && bytes > 0 && fieldstone_isolated.restore(address.addr() as u64, bytes as u64);
-    if was_asked { 0 } else { libc::ENOENT }
+    let is_removed =
+        !address.is_null() && bytes > 0 && fieldstone_isolated.restore(address.addr() as u64, bytes as u64);
+    if is_removed { 0 } else { libc::ENOENT }
 }

@@ -1,29 +1,31 @@
 //! libfieldstone: the C ABI of `fieldstone-pages`.
 //!
-//! `include/fieldstone/pages.h` is the documentation: what each function does, its units, its errors, and what a handler may
-//! call. A file here holds the functions of one type. They are not `pub`, as Rust has `fieldstone-pages`.
+//! `include/fieldstone/pages.h` is the documentation: each function's effect, units and errors, and
+//! what a handler may call. Each file here has the functions of one type. They are not `pub`,
+//! because Rust programs use `fieldstone-pages`.
 //!
 //! ```text
-//! C               here                    what it is
+//! C               here                    meaning
 //! fs_memory *     Box<Memory>             the Rust type itself, opaque
-//! const fs_x *    Option<&X>              a null pointer is an error code, or 0
-//! fs_x **         Option<&mut MaybeUninit<Option<Box<X>>>>   null where the call failed
-//! int             answer::Answer          0 or an FS_ERROR_… ; errno is set, the message kept for this thread
+//! const fs_x *    Option<&X>              null is an error code, or 0
+//! fs_x **         Option<&mut MaybeUninit<Option<Box<X>>>>   null when the call failed
+//! int             result::CallResult      0 or an FS_ERROR_…; sets errno and a message
 //! ```
 //! # Safety
-//! What C promises, and nobody can check: a pointer is null, or came from this library and was not freed; a buffer has the size
-//! that is said. The safe signatures rest on that. Numbers of enums are checked.
+//! C callers guarantee, and no check can: a pointer is null, or came from this library and was not
+//! freed; a buffer has the stated size. The safe signatures depend on that. Numbers of enums are
+//! checked.
 //!
-//! Nothing unwinds across: each call that can panic catches it (`answer`), and a handler of C's that unwinds ends the process.
-//! A message needs allocation and thread-local storage; so what a handler in a signal may call (`fault`) gives the code and
-//! errno only.
+//! Invariant: no panic crosses the boundary. Each call that can panic catches it (`result`), and a
+//! C handler that unwinds ends the process. A message needs allocation and thread-local storage. So
+//! the functions for handlers in signals (`fault`) set only the code and errno.
 
-mod answer;
-mod choices;
+mod enums;
 mod fault;
 mod filling;
 mod isolate;
 mod list;
 mod memory;
+mod result;
 mod tracking;
 mod trapping;

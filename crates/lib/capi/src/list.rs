@@ -1,14 +1,14 @@
-//! Dirty ranges into an array of C's, so much as fits; what does not fit stays dirty.
+//! Writes dirty ranges to an array of C, as many as fit; the others stay dirty.
 
-#![allow(unsafe_code, reason = "writes to an array of C's")]
+#![allow(unsafe_code, reason = "writes to an array of C")]
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use fieldstone_pages::{Dirty, Result};
+use fieldstone_pages::{DirtyRanges, Result};
 
-use crate::answer::{Answer, Refusal};
 use crate::memory::range;
+use crate::result::{CallError, CallResult};
 
 /// `fs_range`.
 #[repr(C)]
@@ -28,27 +28,27 @@ impl FsRange {
 pub(crate) struct Array<'a> {
     pub(crate) rest: Option<&'a mut FsRange>,
     pub(crate) ranges: *mut FsRange,
-    pub(crate) room: usize,
+    pub(crate) capacity: usize,
     pub(crate) count: Option<&'a mut MaybeUninit<usize>>,
 }
 
 impl Array<'_> {
-    /// Looks at `rest`, and takes what was looked at off it. After a failure, what the array has by then is told as well: it is
-    /// clean already.
-    pub(crate) fn list<'d>(self, look: impl FnOnce(Range<usize>) -> Result<Dirty<'d>>) -> Answer {
-        let count = self.count.ok_or(Refusal::Argument("the place for the count is null"))?.write(0);
-        let rest = self.rest.ok_or(Refusal::Argument("the range to look at is null"))?;
-        if self.ranges.is_null() || self.room == 0 {
-            return Err(Refusal::Argument("the array is null or has no room"));
+    /// Lists the dirty ranges of `rest`, and removes the listed part from it. After a failure the
+    /// ranges in the array count too: they are clean already.
+    pub(crate) fn list<'d>(self, look: impl FnOnce(Range<usize>) -> Result<DirtyRanges<'d>>) -> CallResult {
+        let count = self.count.ok_or(CallError::Argument("the place for the count is null"))?.write(0);
+        let rest = self.rest.ok_or(CallError::Argument("the range to list is null"))?;
+        if self.ranges.is_null() || self.capacity == 0 {
+            return Err(CallError::Argument("the array is null or empty"));
         }
         let whole = range(rest.offset, rest.bytes);
         let mut dirty = look(whole.clone())?;
-        while *count < self.room {
+        while *count < self.capacity {
             let Some(found) = dirty.next().transpose()? else {
                 *rest = FsRange { offset: whole.end, bytes: 0 };
                 return Ok(());
             };
-            // SAFETY: the header asks for an array of `room` ranges.
+            // SAFETY: the header requires an array of `capacity` ranges, and `count` is less.
             unsafe { self.ranges.add(*count).write(FsRange::of(&found)) };
             *count += 1;
             *rest = FsRange::of(&(found.end..whole.end));

@@ -11,51 +11,52 @@ use std::ptr::null_mut;
 
 use fieldstone_pages::{Alias, Memory};
 
-use crate::answer::{Place, Refusal, answer, given, make};
-use crate::choices;
+use crate::enums;
+use crate::result::{CallError, OutHandle, create, non_null, run_call};
 
-/// A range as C gives it. What overflows is beyond every memory, and refused as such.
+/// A range passed by C. One that overflows is beyond every memory, and refused as such.
 pub(crate) fn range(offset: usize, bytes: usize) -> Range<usize> {
     offset..offset.saturating_add(bytes)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn fs_memory_anonymous(bytes: usize, memory: Place<'_, Memory>) -> c_int {
-    answer(|| make(memory, || Ok(Memory::anonymous(bytes)?)))
+extern "C" fn fs_memory_anonymous(bytes: usize, memory: OutHandle<'_, Memory>) -> c_int {
+    run_call(|| create(memory, || Ok(Memory::anonymous(bytes)?)))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn fs_memory_shared(bytes: usize, memory: Place<'_, Memory>) -> c_int {
-    answer(|| make(memory, || Ok(Memory::shared(bytes)?)))
+extern "C" fn fs_memory_shared(bytes: usize, memory: OutHandle<'_, Memory>) -> c_int {
+    run_call(|| create(memory, || Ok(Memory::shared(bytes)?)))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn fs_memory_hugetlb(bytes: usize, memory: Place<'_, Memory>) -> c_int {
-    answer(|| make(memory, || Ok(Memory::hugetlb(bytes)?)))
+extern "C" fn fs_memory_hugetlb(bytes: usize, memory: OutHandle<'_, Memory>) -> c_int {
+    run_call(|| create(memory, || Ok(Memory::hugetlb(bytes)?)))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn fs_memory_file(fd: c_int, offset: u64, bytes: usize, memory: Place<'_, Memory>) -> c_int {
-    answer(|| make(memory, || Ok(Memory::file(&*borrowed(fd)?, offset, bytes)?)))
+extern "C" fn fs_memory_file(fd: c_int, offset: u64, bytes: usize, memory: OutHandle<'_, Memory>) -> c_int {
+    run_call(|| create(memory, || Ok(Memory::file(&*borrowed(fd)?, offset, bytes)?)))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn fs_memory_file_private(fd: c_int, offset: u64, bytes: usize, memory: Place<'_, Memory>) -> c_int {
-    answer(|| make(memory, || Ok(Memory::file_private(&*borrowed(fd)?, offset, bytes)?)))
+extern "C" fn fs_memory_file_private(fd: c_int, offset: u64, bytes: usize, memory: OutHandle<'_, Memory>) -> c_int {
+    run_call(|| create(memory, || Ok(Memory::file_private(&*borrowed(fd)?, offset, bytes)?)))
 }
 
-/// A descriptor of the caller's, which is not closed.
-fn borrowed(fd: c_int) -> Result<ManuallyDrop<File>, Refusal> {
+/// The caller's descriptor, which is not closed.
+fn borrowed(fd: c_int) -> Result<ManuallyDrop<File>, CallError> {
     if fd < 0 {
-        return Err(Refusal::Argument("the descriptor is negative: look at what open(2) said"));
+        return Err(CallError::Argument("the descriptor is negative: check the result of open(2)"));
     }
-    // SAFETY: it is used for calls that fail on a descriptor that is not open, and never closed here.
+    // SAFETY: the file is used only for calls that fail on a closed descriptor, and never dropped
+    // here.
     Ok(ManuallyDrop::new(unsafe { File::from_raw_fd(fd) }))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_memory_free(memory: Option<Box<Memory>>) {
-    answer(|| {
+    run_call(|| {
         drop(memory);
         Ok(())
     });
@@ -78,15 +79,15 @@ extern "C" fn fs_memory_page_bytes(memory: Option<&Memory>) -> usize {
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_memory_advise_huge(memory: Option<&Memory>) -> c_int {
-    answer(|| {
-        given(memory)?.advise_huge();
+    run_call(|| {
+        non_null(memory)?.advise_huge();
         Ok(())
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_memory_populate(memory: Option<&Memory>) -> c_int {
-    answer(|| Ok(given(memory)?.populate()?))
+    run_call(|| Ok(non_null(memory)?.populate()?))
 }
 
 #[unsafe(no_mangle)]
@@ -96,26 +97,26 @@ extern "C" fn fs_memory_guard(
     bytes: usize,
     how: Option<&mut MaybeUninit<c_uint>>,
 ) -> c_int {
-    answer(|| {
-        let mechanism = given(memory)?.guard(range(offset, bytes))?;
-        how.map(|how| how.write(choices::number_of_guard(mechanism)));
+    run_call(|| {
+        let mechanism = non_null(memory)?.guard(range(offset, bytes))?;
+        how.map(|how| how.write(enums::number_of_guard(mechanism)));
         Ok(())
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_memory_guard_with(memory: Option<&Memory>, offset: usize, bytes: usize, how: c_uint) -> c_int {
-    answer(|| Ok(given(memory)?.guard_with(range(offset, bytes), choices::guard(how)?)?))
+    run_call(|| Ok(non_null(memory)?.guard_with(range(offset, bytes), enums::guard(how)?)?))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_memory_unguard(memory: Option<&Memory>, offset: usize, bytes: usize) -> c_int {
-    answer(|| Ok(given(memory)?.unguard(range(offset, bytes))?))
+    run_call(|| Ok(non_null(memory)?.unguard(range(offset, bytes))?))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn fs_memory_alias(memory: Option<&Memory>, alias: Place<'_, Alias>) -> c_int {
-    answer(|| make(alias, || Ok(given(memory)?.alias()?)))
+extern "C" fn fs_memory_alias(memory: Option<&Memory>, alias: OutHandle<'_, Alias>) -> c_int {
+    run_call(|| create(alias, || Ok(non_null(memory)?.alias()?)))
 }
 
 #[unsafe(no_mangle)]

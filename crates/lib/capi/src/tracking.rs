@@ -7,27 +7,27 @@ use std::mem::MaybeUninit;
 
 use fieldstone_pages::{Memory, Tracking};
 
-use crate::answer::{Place, answer, control, given};
-use crate::choices;
+use crate::enums;
 use crate::list::{Array, FsRange};
 use crate::memory::range;
+use crate::result::{OutHandle, non_null, run_call, take_memory};
 
 #[unsafe(no_mangle)]
-extern "C" fn fs_tracking_new(memory: *mut Memory, tracking: Place<'_, Tracking>) -> c_int {
-    answer(|| control(memory, tracking, |memory| Ok(Tracking::new(memory)?)))
+extern "C" fn fs_tracking_new(memory: *mut Memory, tracking: OutHandle<'_, Tracking>) -> c_int {
+    run_call(|| take_memory(memory, tracking, |memory| Ok(Tracking::new(memory)?)))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn fs_tracking_with(memory: *mut Memory, mechanism: c_uint, tracking: Place<'_, Tracking>) -> c_int {
-    answer(|| {
-        let mechanism = choices::mechanism(mechanism)?;
-        control(memory, tracking, |memory| Ok(Tracking::with(memory, mechanism)?))
+extern "C" fn fs_tracking_with(memory: *mut Memory, mechanism: c_uint, tracking: OutHandle<'_, Tracking>) -> c_int {
+    run_call(|| {
+        let mechanism = enums::mechanism(mechanism)?;
+        take_memory(memory, tracking, |memory| Ok(Tracking::with(memory, mechanism)?))
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_tracking_free(tracking: Option<Box<Tracking>>) {
-    answer(|| {
+    run_call(|| {
         drop(tracking);
         Ok(())
     });
@@ -43,12 +43,12 @@ extern "C" fn fs_tracking_dirty(
     tracking: Option<&Tracking>,
     rest: Option<&mut FsRange>,
     ranges: *mut FsRange,
-    room: usize,
+    capacity: usize,
     count: Option<&mut MaybeUninit<usize>>,
 ) -> c_int {
-    answer(|| {
-        let tracking = given(tracking)?;
-        Array { rest, ranges, room, count }.list(|range| tracking.dirty_in(range))
+    run_call(|| {
+        let tracking = non_null(tracking)?;
+        Array { rest, ranges, capacity, count }.list(|range| tracking.dirty_in(range))
     })
 }
 
@@ -57,26 +57,26 @@ extern "C" fn fs_tracking_peek(
     tracking: Option<&Tracking>,
     rest: Option<&mut FsRange>,
     ranges: *mut FsRange,
-    room: usize,
+    capacity: usize,
     count: Option<&mut MaybeUninit<usize>>,
 ) -> c_int {
-    answer(|| {
-        let tracking = given(tracking)?;
-        Array { rest, ranges, room, count }.list(|range| tracking.peek_in(range))
+    run_call(|| {
+        let tracking = non_null(tracking)?;
+        Array { rest, ranges, capacity, count }.list(|range| tracking.peek_in(range))
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_tracking_mark(tracking: Option<&Tracking>, offset: usize, bytes: usize) -> c_int {
-    answer(|| Ok(given(tracking)?.mark(range(offset, bytes))?))
+    run_call(|| Ok(non_null(tracking)?.mark(range(offset, bytes))?))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_tracking_mechanism(tracking: Option<&Tracking>) -> c_uint {
-    tracking.map_or(0, |tracking| choices::number_of(tracking.mechanism()))
+    tracking.map_or(0, |tracking| enums::number_of(tracking.mechanism()))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_tracking_losses(tracking: Option<&Tracking>) -> c_uint {
-    tracking.map_or(0, |tracking| choices::bits(&tracking.losses()))
+    tracking.map_or(0, |tracking| enums::bits(&tracking.losses()))
 }

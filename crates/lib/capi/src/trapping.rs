@@ -1,15 +1,15 @@
 //! `fs_trapping`.
 
-#![allow(unsafe_code, reason = "exports symbols; passes on the promise that a handler may run in a signal")]
+#![allow(unsafe_code, reason = "exports symbols; relies on C for handlers that may run in a signal")]
 
 use std::ffi::{c_int, c_uint, c_void};
 
 use fieldstone_pages::{Memory, Trapping};
 
-use crate::answer::{Place, answer, control, given};
-use crate::choices;
+use crate::enums;
 use crate::fault::{Handler, handler};
 use crate::memory::range;
+use crate::result::{OutHandle, non_null, run_call, take_memory};
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_trapping_new(
@@ -17,11 +17,11 @@ extern "C" fn fs_trapping_new(
     watch: c_uint,
     function: Handler,
     user: *mut c_void,
-    trapping: Place<'_, Trapping>,
+    trapping: OutHandle<'_, Trapping>,
 ) -> c_int {
-    answer(|| {
-        let (watch, handler) = (choices::watch(watch)?, handler(function, user)?);
-        control(memory, trapping, |memory| Ok(Trapping::new(memory, watch, handler)?))
+    run_call(|| {
+        let (watch, handler) = (enums::watch(watch)?, handler(function, user)?);
+        take_memory(memory, trapping, |memory| Ok(Trapping::new(memory, watch, handler)?))
     })
 }
 
@@ -31,12 +31,12 @@ extern "C" fn fs_trapping_in_signal(
     watch: c_uint,
     function: Handler,
     user: *mut c_void,
-    trapping: Place<'_, Trapping>,
+    trapping: OutHandle<'_, Trapping>,
 ) -> c_int {
-    answer(|| {
-        let (watch, handler) = (choices::watch(watch)?, handler(function, user)?);
-        // SAFETY: the header asks for a handler that is async-signal-safe.
-        control(memory, trapping, |memory| Ok(unsafe { Trapping::in_signal(memory, watch, handler) }?))
+    run_call(|| {
+        let (watch, handler) = (enums::watch(watch)?, handler(function, user)?);
+        // SAFETY: the header requires an async-signal-safe handler.
+        take_memory(memory, trapping, |memory| Ok(unsafe { Trapping::in_signal(memory, watch, handler) }?))
     })
 }
 
@@ -47,19 +47,20 @@ extern "C" fn fs_trapping_with(
     mechanism: c_uint,
     function: Handler,
     user: *mut c_void,
-    trapping: Place<'_, Trapping>,
+    trapping: OutHandle<'_, Trapping>,
 ) -> c_int {
-    answer(|| {
-        let (watch, handler) = (choices::watch(watch)?, handler(function, user)?);
-        let mechanism = choices::mechanism(mechanism)?;
-        // SAFETY: the header asks for a handler that is async-signal-safe where the mechanism is one in a signal.
-        control(memory, trapping, |memory| Ok(unsafe { Trapping::with(memory, watch, mechanism, handler) }?))
+    run_call(|| {
+        let (watch, handler) = (enums::watch(watch)?, handler(function, user)?);
+        let mechanism = enums::mechanism(mechanism)?;
+        // SAFETY: the header requires an async-signal-safe handler if the mechanism runs it in a
+        // signal.
+        take_memory(memory, trapping, |memory| Ok(unsafe { Trapping::with(memory, watch, mechanism, handler) }?))
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_trapping_free(trapping: Option<Box<Trapping>>) {
-    answer(|| {
+    run_call(|| {
         drop(trapping);
         Ok(())
     });
@@ -72,20 +73,20 @@ extern "C" fn fs_trapping_memory(trapping: Option<&Trapping>) -> Option<&Memory>
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_trapping_protect(trapping: Option<&Trapping>, offset: usize, bytes: usize) -> c_int {
-    answer(|| Ok(given(trapping)?.protect(range(offset, bytes))?))
+    run_call(|| Ok(non_null(trapping)?.protect(range(offset, bytes))?))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_trapping_unprotect(trapping: Option<&Trapping>, offset: usize, bytes: usize) -> c_int {
-    answer(|| Ok(given(trapping)?.unprotect(range(offset, bytes))?))
+    run_call(|| Ok(non_null(trapping)?.unprotect(range(offset, bytes))?))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_trapping_mechanism(trapping: Option<&Trapping>) -> c_uint {
-    trapping.map_or(0, |trapping| choices::number_of(trapping.mechanism()))
+    trapping.map_or(0, |trapping| enums::number_of(trapping.mechanism()))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_trapping_losses(trapping: Option<&Trapping>) -> c_uint {
-    trapping.map_or(0, |trapping| choices::bits(&trapping.losses()))
+    trapping.map_or(0, |trapping| enums::bits(&trapping.losses()))
 }

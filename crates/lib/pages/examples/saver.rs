@@ -1,10 +1,11 @@
-//! A program that is saved while it runs, and pays for what it changed only.
+//! Saves a running program's heap incrementally: each save costs only what changed.
 //!
 //! `cargo run --release -p fieldstone-pages --example saver`
 //!
-//! The heap of 64 MiB is under [`Tracking`]. A saver thread takes the dirty ranges of each round and appends them to a log file,
-//! each with where it belongs and how long it is; the ranges are the index. A page that is written while it is saved is dirty
-//! again, so that the next round has it. Replaying the file in order gives the heap: as it was at the last save, when nobody wrote.
+//! The heap of 64 MiB is under [`Tracking`]. A saver thread appends the dirty ranges of each round
+//! to a log file, each with its offset and length; the ranges are the index. A page written during
+//! its save is dirty again, so the next round saves it. Replaying the file in order reconstructs
+//! the heap as of the last save, if no thread wrote meanwhile.
 
 #![allow(unsafe_code, reason = "reads and writes the heap by its address")]
 
@@ -16,22 +17,24 @@ use std::time::Duration;
 
 use fieldstone_pages::{Memory, Tracking};
 
-type Done<T> = Result<T, Box<dyn Error + Send + Sync>>;
+type RunResult<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 const HEAP_BYTES: usize = 64 << 20;
 const ROUNDS: usize = 10;
 const WRITES: usize = 2_000;
 
-/// The heap as words, which its program and its saver use at the same time.
+/// The heap as words, which the program and the saver access concurrently.
 fn words(memory: &Memory) -> &[AtomicU64] {
-    // SAFETY: so long, aligned to a page, and used as these words by all.
+    // SAFETY: the memory is page-aligned and has this many words, and all threads access it through
+    // these atomics.
     #[allow(clippy::cast_ptr_alignment, reason = "memory begins at a page")]
     unsafe {
         std::slice::from_raw_parts(memory.as_ptr().cast(), memory.bytes() / 8)
     }
 }
 
-/// Writes numbers to places that look random, nine in ten of them in one sixteenth of the heap, which wanders.
+/// Writes pseudo-random words, nine in ten of them in one sixteenth of the heap, which moves with
+/// `seed`.
 fn mutate(heap: &[AtomicU64], writes: usize, seed: u64) {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let hot = heap.len() / 16;
@@ -46,12 +49,13 @@ fn mutate(heap: &[AtomicU64], writes: usize, seed: u64) {
     }
 }
 
-/// Appends what is dirty to the file: for each range its start, its length, its contents. How many bytes of contents.
-fn save(tracking: &Tracking, file: &mut impl Write) -> Done<usize> {
+/// Appends each dirty range to the file: its offset, its length, its contents. Returns the number
+/// of content bytes.
+fn save(tracking: &Tracking, file: &mut impl Write) -> RunResult<usize> {
     let (heap, mut saved) = (words(tracking.memory()), 0);
     let mut contents = Vec::new();
     for range in tracking.dirty()? {
-        // Clean from here on: what is written while we read makes it dirty again.
+        // The range is clean from here on: a write during the copy makes it dirty again.
         let range = range?;
         contents.clear();
         let dirty = &heap[range.start / 8..range.end / 8];
@@ -65,7 +69,7 @@ fn save(tracking: &Tracking, file: &mut impl Write) -> Done<usize> {
     Ok(saved)
 }
 
-/// The heap that a file gives, or why it gives none.
+/// Reconstructs the heap from a file.
 fn replay(file: &File, heap_bytes: usize) -> io::Result<Vec<u8>> {
     let (mut file, mut heap) = (BufReader::new(file), vec![0; heap_bytes]);
     let mut number = [0; 8];
@@ -82,15 +86,16 @@ fn replay(file: &File, heap_bytes: usize) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Mutates and saves at the same time, then replays: the bytes saved a round, the last of which nobody disturbed.
-fn run(heap_bytes: usize, writes: usize, file: &File) -> Done<Vec<usize>> {
+/// Writes and saves concurrently, then replays. Returns the bytes saved per round; no write
+/// disturbs the last round.
+fn run(heap_bytes: usize, writes: usize, file: &File) -> RunResult<Vec<usize>> {
     let tracking = Tracking::new(Memory::anonymous(heap_bytes)?)?;
     let (done, mut saved) = (AtomicBool::new(false), Vec::new());
     std::thread::scope(|scope| {
-        let saver = scope.spawn(|| -> Done<Vec<usize>> {
+        let saver = scope.spawn(|| -> RunResult<Vec<usize>> {
             let (mut file, mut saved) = (BufWriter::new(file), Vec::new());
             loop {
-                // Asked before the look: a write that was done before it is in the look.
+                // Checked before the save, which then includes all earlier writes.
                 let last = done.load(Ordering::Acquire);
                 saved.push(save(&tracking, &mut file)?);
                 if last {
@@ -105,33 +110,33 @@ fn run(heap_bytes: usize, writes: usize, file: &File) -> Done<Vec<usize>> {
         });
         done.store(true, Ordering::Release);
         saved = saver.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        Done::Ok(())
+        RunResult::Ok(())
     })?;
     io::Seek::rewind(&mut &*file)?;
     let heap = words(tracking.memory()).iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes());
     if replay(file, heap_bytes)?.into_iter().ne(heap) {
-        return Err("the file, replayed, is not the heap".into());
+        return Err("the replayed file differs from the heap".into());
     }
     Ok(saved)
 }
 
-fn main() -> Done<()> {
+fn main() -> RunResult<()> {
     let path = std::env::temp_dir().join(format!("fieldstone-saver-{}", std::process::id()));
     let file = File::options().read(true).write(true).create_new(true).open(&path)?;
-    // Nobody else needs its name, and it goes with us.
+    // The file needs no name, and disappears with the process.
     std::fs::remove_file(&path)?;
     let saved = run(HEAP_BYTES, WRITES, &file)?;
     for (round, bytes) in saved.iter().enumerate() {
         let share = 100.0 * *bytes as f64 / HEAP_BYTES as f64;
         println!("round {round:3}: {bytes:9} bytes saved, {share:5.1} % of the heap");
     }
-    println!("{} bytes in all; the file, replayed, is the heap", saved.iter().sum::<usize>());
+    println!("{} bytes in total; the replayed file equals the heap", saved.iter().sum::<usize>());
     Ok(())
 }
 
 #[cfg(test)]
 #[test]
-fn a_small_heap_is_saved_and_replayed_and_a_broken_file_is_refused() {
+fn a_heap_is_saved_and_replayed_and_a_broken_file_is_refused() {
     let file = tempfile::tempfile().unwrap();
     let saved = run(1 << 20, 500, &file).unwrap();
     assert!(saved.len() >= 2 && saved.iter().sum::<usize>() >= 1 << 16, "{saved:?}");

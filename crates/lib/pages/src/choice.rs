@@ -1,18 +1,19 @@
-//! The best mechanism that this machine, this user and this memory allow: the first of a list that can be set up.
+//! Selects the first mechanism of a list that works for this machine, user and memory.
 
 use crate::error::{Error, Result};
-use crate::region::Mechanism;
+use crate::mechanism::Mechanism;
 
 /// For handlers in a thread.
 pub(crate) const IN_THREAD: [Mechanism; 2] = [Mechanism::UserfaultThread, Mechanism::ProtectThread];
 /// For handlers in a signal.
 pub(crate) const IN_SIGNAL: [Mechanism; 2] = [Mechanism::UserfaultSignal, Mechanism::ProtectSignal];
-/// For noting writes: a trap in a thread serves what the kernel writes, one in a signal is faster.
+/// For tracking writes: a trap in a thread also handles writes by the kernel, one in a signal is
+/// faster.
 pub(crate) const TRACKING: [Mechanism; 4] =
     [Mechanism::Scan, Mechanism::UserfaultThread, Mechanism::UserfaultSignal, Mechanism::ProtectSignal];
 
-/// Sets up the first that works.
-pub(crate) fn first_that_works<T>(wanted: &[Mechanism], set_up: impl Fn(Mechanism) -> Result<T>) -> Result<T> {
+/// Sets up the first mechanism that works.
+pub(crate) fn first_supported<T>(wanted: &[Mechanism], set_up: impl Fn(Mechanism) -> Result<T>) -> Result<T> {
     let mut last = Error::Unsupported { what: "control of memory", why: "no mechanism was named" };
     for &mechanism in wanted {
         match set_up(mechanism) {
@@ -23,7 +24,8 @@ pub(crate) fn first_that_works<T>(wanted: &[Mechanism], set_up: impl Fn(Mechanis
     Err(last)
 }
 
-/// Whether another mechanism may do better: it is not memory that is short. `EAGAIN` is a thread too many for a limit.
+/// Whether another mechanism may work, which memory shortage excludes. `EAGAIN` means a thread
+/// limit.
 fn is_refusal(error: &Error) -> bool {
     const REFUSED: [i32; 9] = [
         libc::EPERM,

@@ -1,63 +1,66 @@
-//! What can go wrong: one enum, each variant with the operation, what it was done to, and the way out.
+//! The error type of this crate: each variant names the operation, its object and the remedy.
 
 use std::io;
 use std::ops::Range;
 
-/// The result of everything in this crate that can fail.
+/// The result type of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An operation on pages that failed. Making and reading one allocates nothing, so that it may be met in a signal handler.
+/// A failed operation on pages. Creating and inspecting one does not allocate, so signal handlers
+/// may do both.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A system call failed.
-    #[error("{call} of {bytes} bytes at {address:#x} failed: {source}{}", remedy(call, source))]
+    #[error("cannot {call} {bytes} bytes at {address:#x}: {source}{}", remedy(call, source))]
     System {
-        /// The call, with the request that matters.
+        /// The call, with the relevant request.
         call: &'static str,
-        /// Where.
+        /// Start address.
         address: usize,
-        /// How much.
+        /// Size in bytes.
         bytes: usize,
         /// The errno.
         source: io::Error,
     },
-    /// A range is not of whole pages, or not inside.
-    #[error("bytes {} to {} are not whole pages of {page_bytes} bytes inside {bytes} bytes: round to pages", range.start, range.end)]
+    /// A range is not page-aligned, or not inside the memory.
+    #[error("bytes {} to {} are not whole pages of {page_bytes} bytes inside {bytes} bytes: round to whole pages", range.start, range.end)]
     Range {
-        /// What was asked for, in bytes from the start of the memory.
+        /// The requested range, in bytes from the start of the memory.
         range: Range<usize>,
-        /// The memory's size.
+        /// Size of the memory in bytes.
         bytes: usize,
-        /// The memory's page size.
+        /// Page size of the memory in bytes.
         page_bytes: usize,
     },
-    /// No mechanism of this machine can do it.
-    #[error("{what} is not to be had here: {why}; `fieldstone doctor` lists what is")]
+    /// No mechanism of this machine supports it.
+    #[error("{what} is not supported here: {why}; `fieldstone doctor` lists what is")]
     Unsupported {
-        /// What was asked for.
+        /// The requested operation.
         what: &'static str,
-        /// What stands in the way.
+        /// The cause.
         why: &'static str,
     },
-    /// The process was forked after the memory was made: in the child it is plain memory.
-    #[error("the memory was made before a fork: in the child it is plain memory, without traps; make it anew there")]
+    /// The process was forked after the region was created: in the child the memory is plain.
+    #[error(
+        "the memory was created before a fork: in the child it is plain memory, without traps; create it again there"
+    )]
     Forked,
-    /// What was to fill a page has another size.
-    #[error("{bytes} bytes cannot fill a page of {page_bytes}: give a whole page")]
+    /// The contents for a page have another size.
+    #[error("{bytes} bytes cannot fill a page of {page_bytes}: pass a whole page")]
     Fill {
-        /// What was given.
+        /// Size of the contents.
         bytes: usize,
-        /// What a page has.
+        /// Size of a page.
         page_bytes: usize,
     },
 }
 
-/// What helps, where the errno tells.
+/// The remedy for an errno, if known.
 fn remedy(call: &str, error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::ENOMEM) if call.starts_with("mprotect") => {
-            " (each protected piece is a mapping of its own: protect longer pieces, or raise vm.max_map_count)"
+            " (each separately protected range is its own mapping: protect longer ranges, or raise vm.max_map_count)"
         }
         Some(libc::ENOMEM) => {
             " (no memory, or a limit: see `ulimit -v`, the cgroup's memory.max, vm.overcommit_memory)"
@@ -66,9 +69,9 @@ fn remedy(call: &str, error: &io::Error) -> &'static str {
             " (the program has mapped other memory over a part of it: track the new mapping, or do not replace tracked memory)"
         }
         Some(libc::EOWNERDEAD) => {
-            " (the thread that keeps the descriptors has ended: do not end threads that the program did not start)"
+            " (the thread that keeps the descriptors has ended: do not end threads that the program did not create)"
         }
-        Some(libc::EBUSY) => " (another userfaultfd has this memory, or another thread has the page)",
+        Some(libc::EBUSY) => " (another userfaultfd has registered this memory, or another thread uses the page)",
         _ => "",
     }
 }
@@ -78,7 +81,7 @@ impl Error {
         Self::System { call, address, bytes, source: source.into() }
     }
 
-    /// The errno behind it, if a system call failed.
+    /// The errno of a failed system call.
     #[must_use]
     pub fn errno(&self) -> Option<i32> {
         match self {

@@ -1,6 +1,6 @@
-//! A fault, as its handler sees it, and what the handler can do about it.
+//! A fault as its handler sees it, and the handler's operations on it.
 
-#![allow(unsafe_code, reason = "asks for the thread's number; moves pages")]
+#![allow(unsafe_code, reason = "moves pages")]
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -9,27 +9,28 @@ use std::ops::Range;
 use crate::error::Result;
 use crate::region::Region;
 
-/// How memory was accessed.
+/// The kind of a memory access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// For reading, or in a way that the processor does not tell apart.
+    /// A read, or an access of a kind that the processor does not report.
     Read,
-    /// For writing.
+    /// A write.
     Write,
 }
 
-/// What comes after a handler.
+/// The result of a handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Outcome {
-    /// The access is tried again. If the page is as it was, it faults again.
+    /// The access is retried. It faults again if the page is unchanged.
     Resolved,
-    /// The fault was a mistake of the program: the handler that the process had for `SIGSEGV` or `SIGBUS` gets it, or the process
-    /// ends as it would have. A system call cannot be refused from a thread: it ends the process, with a message.
+    /// The program must handle the fault: the handler that it had for `SIGSEGV` or `SIGBUS` is
+    /// called, or the process ends as it would without this crate. A fault of a system call that
+    /// waits for a thread cannot be refused: the process ends with a message.
     Chain,
 }
 
-/// An access to a page that is protected, or missing.
+/// An access to a protected or missing page.
 #[derive(Debug)]
 pub struct Fault<'a> {
     region: &'a Region,
@@ -37,61 +38,61 @@ pub struct Fault<'a> {
     access: Access,
     thread: u32,
     context: *mut c_void,
-    woken: Cell<bool>,
+    has_woken: Cell<bool>,
 }
 
 impl<'a> Fault<'a> {
     pub(crate) fn new(region: &'a Region, address: usize, access: Access, thread: u32, context: *mut c_void) -> Self {
-        Self { region, address, access, thread, context, woken: Cell::new(false) }
+        Self { region, address, access, thread, context, has_woken: Cell::new(false) }
     }
 
-    /// The address that was accessed.
+    /// The accessed address.
     #[must_use]
     pub fn address(&self) -> usize {
         self.address
     }
 
-    /// The byte that was accessed, from the start of the memory.
+    /// The accessed byte's offset from the start of the memory.
     #[must_use]
     pub fn offset(&self) -> usize {
         self.address - self.region.range.start
     }
 
-    /// The page that was accessed, in bytes from the start of the memory.
+    /// The accessed page, in bytes from the start of the memory.
     #[must_use]
     pub fn page(&self) -> Range<usize> {
         let start = self.region.page_of(self.address) - self.region.range.start;
         start..start + self.region.page_bytes
     }
 
-    /// How it was accessed.
+    /// The kind of access.
     #[must_use]
     pub fn access(&self) -> Access {
         self.access
     }
 
-    /// The number of the thread that waits, as of gettid(2).
+    /// The waiting thread's id, as of gettid(2).
     #[must_use]
     pub fn thread(&self) -> u32 {
         if self.thread == 0 { rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned() } else { self.thread }
     }
 
-    /// In a signal handler, the `ucontext_t` of who faulted; else null.
+    /// In a signal handler, the `ucontext_t` of the faulting thread; otherwise null.
     #[must_use]
     pub fn context(&self) -> *mut c_void {
         self.context
     }
 
-    /// Opens the page that was accessed.
+    /// Makes the accessed page accessible.
     ///
     /// # Errors
     /// As [`crate::Trapping::unprotect`].
     pub fn unprotect(&self) -> Result<()> {
         let page = self.region.page_of(self.address);
-        self.answered(self.region.unprotect(page..page + self.region.page_bytes))
+        self.resolve(self.region.unprotect(page..page + self.region.page_bytes))
     }
 
-    /// Protects other pages of the memory, given in bytes from its start.
+    /// Protects other pages, given in bytes from the start of the memory.
     ///
     /// # Errors
     /// As [`crate::Trapping::protect`].
@@ -99,7 +100,7 @@ impl<'a> Fault<'a> {
         self.region.protect(self.region.memory.addresses(&range)?)
     }
 
-    /// Opens more pages of the memory than the one that was accessed, given in bytes from its start.
+    /// Makes more pages accessible, given in bytes from the start of the memory.
     ///
     /// # Errors
     /// As [`crate::Trapping::unprotect`].
@@ -107,57 +108,62 @@ impl<'a> Fault<'a> {
         let addresses = self.region.memory.addresses(&range)?;
         let wakes = addresses.contains(&self.address);
         let done = self.region.unprotect(addresses);
-        if wakes { self.answered(done) } else { done }
+        if wakes { self.resolve(done) } else { done }
     }
 
-    /// Fills the page that is missing with a copy. A page that another thread filled meanwhile stays as it is.
+    /// Fills the missing page with a copy. A page that another thread has filled meanwhile stays as
+    /// it is.
     ///
     /// # Errors
-    /// [`crate::Error::Fill`] for contents that are not a page, and as the system call.
+    /// [`crate::Error::Fill`] for contents of another size than a page, and as the system call.
     pub fn fill(&self, contents: &[u8]) -> Result<()> {
-        self.answered(self.region.fill(self.region.page_of(self.address), contents))
+        self.resolve(self.region.fill(self.region.page_of(self.address), contents))
     }
 
-    /// Fills the page that is missing with zeros.
+    /// Fills the missing page with zeros.
     ///
     /// # Errors
     /// As the system call.
     pub fn zero(&self) -> Result<()> {
-        self.answered(self.region.zero(self.region.page_of(self.address)))
+        self.resolve(self.region.zero(self.region.page_of(self.address)))
     }
 
-    /// Fills the page that is missing by moving another page there, without a copy. `from` is missing, or zeros, afterwards.
+    /// Fills the missing page by moving another page there without a copy. `from` is then missing,
+    /// or zeros.
     ///
     /// # Errors
-    /// [`crate::Error::Unsupported`] for memory that is not private and anonymous, and as the system call.
+    /// [`crate::Error::Unsupported`] unless the memory is private and anonymous, and as the system
+    /// call.
     ///
     /// # Safety
-    /// `from` is the start of a page of this process's private anonymous memory, which nobody uses any more.
+    /// `from` must be the start of a page of this process's private anonymous memory that no code
+    /// uses any more.
     pub unsafe fn move_from(&self, from: *mut u8) -> Result<()> {
-        // SAFETY: as promised.
-        self.answered(unsafe { self.region.move_from(self.region.page_of(self.address), from.expose_provenance()) })
+        // SAFETY: `from` is an unused page of private anonymous memory, as the caller guarantees.
+        self.resolve(unsafe { self.region.move_from(self.region.page_of(self.address), from.expose_provenance()) })
     }
 
-    /// Has this and every later access to the page end in a `SIGBUS`, as after an error of the hardware: for contents that are lost.
+    /// Makes this and each later access to the page raise `SIGBUS`, as after a hardware memory
+    /// error: for lost contents.
     ///
     /// # Errors
-    /// [`crate::Error::Unsupported`] without userfaultfd or before Linux 6.6. In a signal, `EEXIST` for a page that is there or was
-    /// poisoned before: return [`Outcome::Chain`] then.
+    /// [`crate::Error::Unsupported`] without userfaultfd or before Linux 6.6. In a signal, `EEXIST`
+    /// for a page that is present or already poisoned: return [`Outcome::Chain`] then.
     pub fn poison(&self) -> Result<()> {
-        self.answered(self.region.poison(self.region.page_of(self.address)))
+        self.resolve(self.region.poison(self.region.page_of(self.address)))
     }
 
     pub(crate) fn region(&self) -> &'a Region {
         self.region
     }
 
-    /// What opens or fills the page wakes who waits for it.
-    fn answered(&self, done: Result<()>) -> Result<()> {
-        self.woken.set(done.is_ok());
+    /// An operation that resolves the fault also wakes the waiting threads.
+    fn resolve(&self, done: Result<()>) -> Result<()> {
+        self.has_woken.set(done.is_ok());
         done
     }
 
     pub(crate) fn has_woken(&self) -> bool {
-        self.woken.get()
+        self.has_woken.get()
     }
 }

@@ -1,9 +1,11 @@
-//! Memory whose pages come when they are first touched: from a file, a network, a compressed store, a collector's other space.
+//! Memory whose pages are filled at their first access: from a file, a network, a compressed store,
+//! or another space of a collector.
 //!
-//! The handler fills a page by copy, zeros or a move, or says that it is lost. Pages can be given up again (`evict`), and filled
-//! before anybody asks (`fill`). With [`Filling::tracked`], writes to what was filled are noted as by [`crate::Tracking`].
+//! The handler fills a page by a copy, zeros or a move, or reports that it is lost. Pages can be
+//! evicted (`evict`), and filled in advance (`fill`). [`Filling::tracked`] also tracks writes to
+//! filled pages, as [`crate::Tracking`] does.
 
-#![allow(unsafe_code, reason = "gives memory back to the system; runs handlers in signals, on the caller's word")]
+#![allow(unsafe_code, reason = "evicts pages; runs handlers in signals, as the caller permits")]
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,18 +13,20 @@ use std::sync::Arc;
 use fieldstone_sys::userfault::Modes;
 use rustix::mm::{Advice, madvise};
 
-use crate::choice::{IN_SIGNAL, IN_THREAD, first_that_works};
+use crate::choice::{IN_SIGNAL, IN_THREAD, first_supported};
 use crate::error::{Error, Result};
 use crate::fault::{Fault, Outcome};
-use crate::fills::Fills;
+use crate::mechanism::{Loss, Mechanism, Watch};
 use crate::memory::Memory;
-use crate::region::{Handler, Loss, Mechanism, Plan, Region, Watch, mprotect};
-use crate::tracking::Dirty;
+use crate::mprotect_fill::MprotectFill;
+use crate::protect::mprotect;
+use crate::region::{Handler, Pages, Region, RegionConfig};
+use crate::tracking::DirtyRanges;
 
-/// Memory whose pages are filled by a handler. None is there at first.
+/// Memory whose pages are filled by a handler. All pages are missing at first.
 ///
-/// Several threads that touch a page at the same time may each call the handler for it: the first answer counts. In a forked child
-/// the memory is plain, and a page that was not there is zeros.
+/// Several threads that access a page concurrently may each call the handler; the first fill
+/// counts. In a forked child the memory is plain, and missing pages read as zeros.
 #[derive(Debug)]
 pub struct Filling {
     region: Box<Region>,
@@ -30,27 +34,28 @@ pub struct Filling {
 }
 
 impl Filling {
-    /// Handlers run in a thread of this crate, as those of [`crate::Trapping::new`].
+    /// Runs handlers in a thread of this crate, as [`crate::Trapping::new`].
     ///
-    /// The memory is to be untouched: what was written before is there already for userfaultfd, and filled over by mprotect(2).
-    ///
-    /// Without userfaultfd it takes [`Memory::shared`], which is filled through a second view.
+    /// The memory must be untouched: userfaultfd treats written pages as present, and mprotect(2)
+    /// overwrites them. Without userfaultfd only [`Memory::shared`] works, which is filled through
+    /// an alias.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for files and for private memory without userfaultfd.
+    /// [`Error::Unsupported`] for files, and for private memory without userfaultfd.
     pub fn new(memory: Memory, handler: impl Fn(&Fault<'_>) -> Outcome + Send + Sync + 'static) -> Result<Self> {
-        Self::first(memory, false, &IN_THREAD, Arc::new(handler))
+        Self::with_first(memory, false, &IN_THREAD, Arc::new(handler))
     }
 
-    /// As [`Filling::new`], with writes to filled pages noted: see [`Filling::dirty`]. A page that was filled is clean.
+    /// As [`Filling::new`], and tracks writes to filled pages: see [`Filling::dirty`]. A filled
+    /// page is clean.
     ///
     /// # Errors
     /// As [`Filling::new`].
     pub fn tracked(memory: Memory, handler: impl Fn(&Fault<'_>) -> Outcome + Send + Sync + 'static) -> Result<Self> {
-        Self::first(memory, true, &[Mechanism::Scan, Mechanism::ProtectThread], Arc::new(handler))
+        Self::with_first(memory, true, &[Mechanism::Scan, Mechanism::ProtectThread], Arc::new(handler))
     }
 
-    /// Handlers run in a signal handler of who faulted, as those of [`crate::Trapping::in_signal`].
+    /// Runs handlers in a signal handler of the faulting thread, as [`crate::Trapping::in_signal`].
     ///
     /// # Errors
     /// As [`Filling::new`].
@@ -61,38 +66,38 @@ impl Filling {
         memory: Memory,
         handler: impl Fn(&Fault<'_>) -> Outcome + Send + Sync + 'static,
     ) -> Result<Self> {
-        Self::first(memory, false, &IN_SIGNAL, Arc::new(handler))
+        Self::with_first(memory, false, &IN_SIGNAL, Arc::new(handler))
     }
 
-    /// By a mechanism of the caller's choice; `tracked` takes one of [`Mechanism::Scan`] and those of mprotect(2).
+    /// Uses the given mechanism. `tracked` requires [`Mechanism::Scan`] or one of mprotect(2).
     ///
     /// # Errors
-    /// As [`Filling::new`]; nothing else is tried.
+    /// As [`Filling::new`]; no other mechanism is tried.
     ///
     /// # Safety
-    /// As [`Filling::in_signal`] where the mechanism is one in a signal.
+    /// As [`Filling::in_signal`] if the mechanism runs handlers in signals.
     pub unsafe fn with(
         memory: Memory,
         tracked: bool,
         mechanism: Mechanism,
         handler: impl Fn(&Fault<'_>) -> Outcome + Send + Sync + 'static,
     ) -> Result<Self> {
-        Self::first(memory, tracked, &[mechanism], Arc::new(handler))
+        Self::with_first(memory, tracked, &[mechanism], Arc::new(handler))
     }
 
-    fn first(memory: Memory, tracked: bool, wanted: &[Mechanism], handler: Handler) -> Result<Self> {
+    fn with_first(memory: Memory, tracked: bool, wanted: &[Mechanism], handler: Handler) -> Result<Self> {
         if memory.is_file() {
-            // Filling would write over the file, and giving a page up would make a hole in it.
+            // Filling would overwrite the file, and evicting a page would punch a hole into it.
             return Err(Error::Unsupported {
-                what: "filling a file's pages",
-                why: "the file fills them: fill other memory",
+                what: "filling pages of a file",
+                why: "the file itself fills them: use other memory",
             });
         }
-        let region = first_that_works(wanted, |mechanism| {
+        let region = first_supported(wanted, |mechanism| {
             if mechanism.is_protect() {
-                closed(&memory, tracked, mechanism, handler.clone())
+                by_mprotect(&memory, tracked, mechanism, handler.clone())
             } else {
-                missing(&memory, tracked, mechanism, handler.clone())
+                by_userfaultfd(&memory, tracked, mechanism, handler.clone())
             }
         })?;
         Ok(Self { region, tracked })
@@ -104,7 +109,7 @@ impl Filling {
         &self.region.memory
     }
 
-    /// Fills a page before anybody asks for it; `offset` is its start. A page that is there stays as it is.
+    /// Fills a page in advance; `offset` is its start. A present page stays as it is.
     ///
     /// # Errors
     /// [`Error::Fill`], [`Error::Range`], [`Error::Forked`], and as the system call.
@@ -113,7 +118,7 @@ impl Filling {
         self.region.fill(page, contents)
     }
 
-    /// Fills a page with zeros before anybody asks for it. A page that is there stays as it is.
+    /// Fills a page with zeros in advance. A present page stays as it is.
     ///
     /// # Errors
     /// As [`Filling::fill`].
@@ -127,8 +132,8 @@ impl Filling {
         Ok(self.region.memory.addresses(&(offset..end))?.start)
     }
 
-    /// Gives pages back to the system, given in bytes from the start: what they hold is lost, and the next access calls the handler
-    /// again. Nobody may write to them meanwhile, or the write is lost too.
+    /// Evicts pages, given in bytes from the start: their contents are lost, and the next access
+    /// calls the handler. A write during the call may be lost too.
     ///
     /// # Errors
     /// [`Error::Range`], [`Error::Forked`], and as madvise(2).
@@ -143,85 +148,93 @@ impl Filling {
             let (start, bytes) = (addresses.start, addresses.len());
             let advice =
                 if self.region.memory.is_private_anonymous() { Advice::LinuxDontNeed } else { Advice::LinuxRemove };
-            // SAFETY: the memory is ours, and the caller gives its contents up.
+            // SAFETY: the region owns the memory, and the caller gives up its contents.
             let done = unsafe { madvise(std::ptr::with_exposed_provenance_mut(start), bytes, advice) };
             done.map_err(|errno| Error::system("madvise", start, bytes, errno))
         };
-        match region.fills() {
-            Some(fills) => fills.evict(addresses.clone(), region, empty),
+        match region.mprotect_fill() {
+            Some(fill) => fill.evict(addresses.clone(), &Pages(region), empty),
             None => empty(),
         }?;
         if region.mechanism == Mechanism::Scan { region.protect(addresses) } else { Ok(()) }
     }
 
-    /// The ranges that were written since they were filled or since the last look. See [`crate::Tracking::dirty`].
+    /// The ranges written since they were filled or since the last call. See
+    /// [`crate::Tracking::dirty`].
     ///
     /// # Errors
-    /// [`Error::Unsupported`] unless made by [`Filling::tracked`]; [`Error::Forked`] in a child.
-    pub fn dirty(&self) -> Result<Dirty<'_>> {
+    /// [`Error::Unsupported`] unless created by [`Filling::tracked`]; [`Error::Forked`] in a child.
+    pub fn dirty(&self) -> Result<DirtyRanges<'_>> {
         self.dirty_in(0..self.region.memory.bytes())
     }
 
-    /// The written ranges of a part of the memory, given in bytes from its start. See [`Filling::dirty`].
+    /// The written ranges of a part of the memory, in bytes from its start. See [`Filling::dirty`].
     ///
     /// # Errors
     /// As [`Filling::dirty`]; [`Error::Range`].
-    pub fn dirty_in(&self, range: Range<usize>) -> Result<Dirty<'_>> {
+    pub fn dirty_in(&self, range: Range<usize>) -> Result<DirtyRanges<'_>> {
         if !self.tracked {
             return Err(Error::Unsupported {
                 what: "a list of dirty pages",
-                why: "writes are not tracked: use `tracked`",
+                why: "writes are not tracked: create it by `tracked`",
             });
         }
         let region = &self.region;
-        let log = region.fills().and_then(|fills| fills.log.as_ref());
-        Dirty::new(region, log, range, true)
+        let log = region.mprotect_fill().and_then(|fill| fill.log.as_ref());
+        DirtyRanges::new(region, log, range, true)
     }
 
-    /// How it is done.
+    /// The mechanism in use.
     #[must_use]
     pub fn mechanism(&self) -> Mechanism {
         self.region.mechanism
     }
 
-    /// What another mechanism would give; with writes tracked, as [`crate::Tracking::losses`].
+    /// What other mechanisms support and this one does not; for tracked writes, as
+    /// [`crate::Tracking::losses`].
     #[must_use]
     pub fn losses(&self) -> Vec<Loss> {
         if self.tracked { self.region.losses_of_tracking() } else { self.region.losses() }
     }
 }
 
-/// By userfaultfd: the kernel knows what is missing.
-fn missing(memory: &Memory, tracked: bool, mechanism: Mechanism, handler: Handler) -> Result<Box<Region>> {
+/// By userfaultfd: the kernel reports missing pages.
+fn by_userfaultfd(memory: &Memory, tracked: bool, mechanism: Mechanism, handler: Handler) -> Result<Box<Region>> {
     if tracked != (mechanism == Mechanism::Scan) {
-        let why = if tracked { "of userfaultfd, pagemap-scan alone notes them" } else { "pagemap-scan tracks, too" };
-        return Err(Error::Unsupported { what: "filling with writes told so", why });
+        let why = if tracked {
+            "userfaultfd tracks writes by pagemap-scan only"
+        } else {
+            "pagemap-scan always tracks writes"
+        };
+        return Err(Error::Unsupported { what: "this combination of filling and tracking", why });
     }
     let modes = Modes { missing: true, write_protect: tracked };
-    let region = Region::new(memory, Plan { mechanism, watch: Watch::Writes, modes }, None, handler)?;
+    let region = Region::new(memory, RegionConfig { mechanism, watch: Watch::Writes, modes }, None, handler)?;
     if tracked {
-        // What is missing and not marked would count as written.
+        // Missing pages without the mark would count as written.
         region.protect(region.range.clone())?;
     }
     Ok(region)
 }
 
-/// By mprotect(2) and a second view.
-fn closed(memory: &Memory, tracked: bool, mechanism: Mechanism, handler: Handler) -> Result<Box<Region>> {
+/// By mprotect(2) and an alias.
+fn by_mprotect(memory: &Memory, tracked: bool, mechanism: Mechanism, handler: Handler) -> Result<Box<Region>> {
     let alias = memory.alias()?;
-    let fills = Fills::new(alias, memory.page_bytes(), tracked);
-    let served: Handler = Arc::new(move |fault: &Fault<'_>| {
-        let Some(fills) = fault.region().fills() else { return Outcome::Chain };
-        // Somebody else filled it, or it is a first write.
-        match fills.settle(fault.page().start / fault.page().len(), fault.region()) {
+    let fill = MprotectFill::new(memory.start(), alias, memory.page_bytes(), tracked);
+    let resolving: Handler = Arc::new(move |fault: &Fault<'_>| {
+        let Some(fill) = fault.region().mprotect_fill() else { return Outcome::Chain };
+        // Another thread has filled the page, or this is a first write.
+        match fill.resolve_present(fault.page().start / fault.page().len(), &Pages(fault.region())) {
             Ok(true) => Outcome::Resolved,
             Ok(false) => handler(fault),
             Err(_) => Outcome::Chain,
         }
     });
-    // Protected means that the first write is to be noted; what is missing is closed besides.
-    let plan = Plan { mechanism, watch: Watch::Writes, modes: Modes { missing: false, write_protect: false } };
-    let region = Region::new(memory, plan, Some(fills), served)?;
+    // Protection means that the first write is recorded; missing pages are inaccessible in
+    // addition.
+    let config =
+        RegionConfig { mechanism, watch: Watch::Writes, modes: Modes { missing: false, write_protect: false } };
+    let region = Region::new(memory, config, Some(fill), resolving)?;
     mprotect(region.range.clone(), libc::PROT_NONE)?;
     Ok(region)
 }

@@ -1,69 +1,81 @@
-//! The six virtual-memory primitives of Appel and Li, each by the best mechanism that this machine has.
+//! The six virtual-memory primitives of Appel and Li, each by the best mechanism of the machine.
 //!
 //! | primitive | here |
 //! |---|---|
-//! | TRAP, PROT1, PROTN, UNPROT | [`Trapping`]: protected pages call a handler |
-//! | DIRTY | [`Tracking`]: which pages were written since the last look |
-//! | TRAP on what is not there | [`Filling`]: pages come when they are touched; may track writes too |
+//! | TRAP, PROT1, PROTN, UNPROT | [`Trapping`]: an access to a protected page calls a handler |
+//! | DIRTY | [`Tracking`]: the pages written since the last call |
+//! | TRAP on missing pages | [`Filling`]: a handler fills pages at their first access; can track writes too |
 //! | MAP2 | [`Memory::shared`] and [`Memory::alias`]: the same pages at two addresses |
 //! | guards | [`Memory::guard`] |
 //!
-//! What a region's faults are for is fixed by its type, since the kernel fixes it: userfaultfd's waiting and its noting
-//! exclude each other.
+//! The type of a region fixes the use of its faults, as the kernel does: userfaultfd's blocking
+//! mode and its recording mode exclude each other.
 //!
 //! ```
 //! use fieldstone_pages::{Memory, Tracking};
 //!
 //! let tracking = Tracking::new(Memory::anonymous(1 << 20)?)?;
-//! // SAFETY: the byte lies in the memory, which nothing else uses.
+//! // SAFETY: the byte is inside the memory, which nothing else uses.
 //! unsafe { tracking.memory().as_ptr().add(5000).write(1) };
 //! let dirty: Vec<_> = tracking.dirty()?.collect::<Result<_, _>>()?;
 //! assert_eq!(dirty, [4096..8192]);
 //! assert_eq!(tracking.dirty()?.count(), 0, "clean again");
 //! # Ok::<(), fieldstone_pages::Error>(())
 //! ```
-//! A handler runs in a thread of this crate (`new`), where it may do as it likes and system calls that touch the memory wait for it
-//! too, or in a signal handler (`in_signal`), which is faster. Mechanisms are tried best first; `mechanism` returns the chosen one,
-//! `losses` what it lacks, `with` asks for one. In a forked child all this memory is plain, and can be put under control again.
+//! A handler runs in a thread of this crate (`new`), where it may allocate and lock, and where
+//! system calls that access the memory wait for it; or in a signal handler (`in_signal`), which is
+//! faster. Mechanisms are tried best first. `mechanism` returns the one in use, `losses` what it
+//! does not support, and `with` selects one. In a forked child all this memory is plain, and can be
+//! controlled again.
 //!
-//! Limits: a thread that blocks `SIGSEGV` and `SIGBUS` is killed at a fault, except with `userfaultfd-thread` and `pagemap-scan`.
-//! Writes that do not go through the memory's addresses are not seen: io_uring's to registered buffers, a device's to pinned
-//! pages, those to shared memory through another mapping or write(2). The program may close all descriptors: a thread of this
-//! crate has copies.
+//! Limits: a thread that blocks `SIGSEGV` and `SIGBUS` is killed at a fault, except with
+//! `userfaultfd-thread` and `pagemap-scan`. Writes that bypass the memory's addresses are not
+//! detected: io_uring's to registered buffers, a device's to pinned pages, and writes to shared
+//! memory through another mapping or write(2). The program may close all descriptors: a thread of
+//! this crate has copies.
 //!
 //! Source: Appel and Li, *Virtual Memory Primitives for User Programs*, ASPLOS 1991.
 
 mod choice;
-mod custodian;
+mod control;
+mod descriptor_keeper;
+#[doc(hidden)]
+pub mod dirty_log;
 mod error;
 mod fault;
+mod fault_workers;
 mod filling;
-mod fills;
 mod fork;
 mod guard;
-#[doc(hidden)]
-pub mod log;
-mod mail;
+mod mechanism;
 mod memory;
+mod mprotect_fill;
+mod protect;
 mod region;
 mod registry;
-mod serve;
-mod service;
+mod request_queue;
+mod shared_userfaultfd;
 mod signal;
+mod signal_mask;
 mod spin;
 mod survey;
 mod threads;
 mod tracking;
 mod trapping;
 
+/// Compiles and runs the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 pub use crate::{
     error::{Error, Result},
     fault::{Access, Fault, Outcome},
     filling::Filling,
     guard::GuardMechanism,
+    mechanism::{Loss, Mechanism, Watch},
     memory::{Alias, Memory},
-    region::{Loss, Mechanism, Watch},
-    survey::{Lost, Primitive, survey},
-    tracking::{Dirty, Tracking},
+    survey::{Limitation, Primitive, survey},
+    tracking::{DirtyRanges, Tracking},
     trapping::Trapping,
 };

@@ -1,8 +1,9 @@
-//! Memory that can be put under control, and second views of it (MAP2).
+//! Memory that a region can control, and aliases of it (MAP2).
 //!
-//! A [`Memory`] is one mapping that it owns: anonymous, shared (so that it can be mapped twice), on huge pages, or a file's. Its
-//! page size is that of its faults and protections: 4 KiB, or the huge page's. Source: Appel and Li, MAP2: "map the same
-//! physical page at two different virtual addresses, at different levels of protection, in the same address space".
+//! A [`Memory`] owns one mapping: anonymous, shared (so that it can be mapped twice), on huge
+//! pages, or of a file. Its page size is the unit of faults and protections: 4 KiB, or the huge
+//! page. Source: Appel and Li, MAP2: "map the same physical page at two different virtual
+//! addresses, at different levels of protection, in the same address space".
 
 #![allow(unsafe_code, reason = "maps memory")]
 
@@ -22,7 +23,7 @@ use crate::error::{Error, Result};
 
 const HUGE_BYTES: usize = 2 << 20;
 
-/// What a mapping lies on. No descriptor is kept: the program could close it, or put another file there.
+/// The kind of a mapping. No descriptor is kept: the program could close or replace it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Backing {
     Anonymous,
@@ -31,7 +32,7 @@ enum Backing {
     PrivateFile,
 }
 
-/// A mapping, readable and writable. It is unmapped when it is dropped.
+/// A readable and writable mapping, unmapped on drop.
 #[derive(Debug)]
 pub struct Memory(Arc<Mapping>);
 
@@ -41,17 +42,20 @@ struct Mapping {
     bytes: usize,
     page_bytes: usize,
     backing: Backing,
-    /// Whether a region has it.
+    /// Whether a region controls it.
     controlled: AtomicBool,
 }
 
-// SAFETY: a mapping belongs to the process, not to a thread; it is used through raw pointers only.
+// SAFETY: a mapping belongs to the process, not to a thread, and is accessed through raw pointers
+// only.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: its fields are immutable or atomic, and its contents are accessed through raw pointers
+// only.
 unsafe impl Sync for Mapping {}
 
 impl Memory {
-    /// Private memory of zeros, of at least so many bytes. The system may put huge pages there (`advise_huge`).
+    /// Private memory of zeros, at least `bytes` bytes. The kernel may use huge pages
+    /// (`advise_huge`).
     ///
     /// # Errors
     /// [`Error::System`] without memory or address space.
@@ -64,13 +68,13 @@ impl Memory {
     /// Private memory on 2 MiB pages of the hugetlb pool.
     ///
     /// # Errors
-    /// [`Error::System`] with `ENOMEM` where the pool has not so many free pages.
+    /// [`Error::System`] with `ENOMEM` if the pool has too few free pages.
     pub fn hugetlb(bytes: usize) -> Result<Self> {
         let bytes = rounded(bytes, HUGE_BYTES)?;
         Self::map_anonymous(bytes, HUGE_BYTES, MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB)
     }
 
-    /// Memory of zeros that can be mapped a second time: see [`Memory::alias`].
+    /// Memory of zeros that can be mapped twice: see [`Memory::alias`].
     ///
     /// # Errors
     /// As [`Memory::anonymous`].
@@ -84,7 +88,8 @@ impl Memory {
         Ok(Self::of(start, bytes, page_bytes, Backing::Shared))
     }
 
-    /// A part of a file, shared: what is written reaches the file. `offset` and `bytes` are of whole pages, but for the file's end.
+    /// A part of a file, shared: writes reach the file. `offset` and `bytes` are multiples of the
+    /// page size, except at the file's end.
     ///
     /// # Errors
     /// [`Error::Range`] beyond the file's end, and as mmap(2).
@@ -94,7 +99,7 @@ impl Memory {
         Ok(Self::of(start, bytes, rustix::param::page_size(), Backing::File))
     }
 
-    /// A part of a file, private: what is written stays in memory.
+    /// A part of a file, private: writes stay in memory.
     ///
     /// # Errors
     /// As [`Memory::file`].
@@ -104,7 +109,8 @@ impl Memory {
         Ok(Self::of(start, bytes, rustix::param::page_size(), Backing::PrivateFile))
     }
 
-    /// The mapped size: whole pages, none of which lies wholly behind the file's end, where an access would be a `SIGBUS`.
+    /// The mapped size: whole pages, none of them entirely beyond the file's end, where an access
+    /// raises `SIGBUS`.
     fn within(file: &File, offset: u64, bytes: usize) -> Result<usize> {
         let page_bytes = rustix::param::page_size();
         let size = file.metadata().map_err(|error| Error::system("fstat", 0, bytes, error))?.len();
@@ -116,7 +122,7 @@ impl Memory {
     }
 
     fn map_anonymous(bytes: usize, page_bytes: usize, flags: MapFlags) -> Result<Self> {
-        // SAFETY: a new mapping, at a place that the kernel chooses.
+        // SAFETY: a new mapping at an address chosen by the kernel replaces no other memory.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, read_write(), flags) };
         let start = start.map_err(|errno| Error::system("mmap", 0, bytes, errno))?;
         Ok(Self::of(not_null(start.cast()), bytes, page_bytes, Backing::Anonymous))
@@ -126,39 +132,39 @@ impl Memory {
         Self(Arc::new(Mapping { start, bytes, page_bytes, backing, controlled: AtomicBool::new(false) }))
     }
 
-    /// Another owner of the same mapping, for who wants the memory back where it could not be put under control. Only one of
-    /// them may be under control at a time. It is unmapped with the last.
+    /// Another owner of the same mapping, for callers that want the memory back if it cannot be
+    /// controlled. Only one owner may be controlled at a time. The last owner unmaps it.
     #[doc(hidden)]
     #[must_use]
     pub fn share(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 
-    /// A second view of the memory, at another address, always readable and writable.
+    /// A second mapping of the memory at another address, always readable and writable.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for private memory.
     pub fn alias(&self) -> Result<Alias> {
         if matches!(self.0.backing, Backing::Anonymous | Backing::PrivateFile) {
-            return Err(Error::Unsupported {
-                what: "a second view",
-                why: "the memory is private: use `Memory::shared`",
-            });
+            return Err(Error::Unsupported { what: "an alias", why: "the memory is private: use `Memory::shared`" });
         }
         let failed = |call| move |errno| Error::system(call, self.start(), self.bytes(), errno);
-        // SAFETY: an old size of 0 leaves the mapping as it is, and maps the same pages at a place that the kernel chooses.
+        // SAFETY: an old size of 0 keeps the mapping, and maps the same pages at an address chosen
+        // by the kernel.
         let view = unsafe { mremap(self.as_ptr().cast(), 0, self.bytes(), MremapFlags::MAYMOVE) };
         let start = not_null(view.map_err(failed("mremap"))?.cast());
         let alias = Alias { start, bytes: self.bytes() };
-        // SAFETY: the new mapping, which may have come with the protection of the first page.
+        // SAFETY: this is the new mapping, which may have inherited the protection of the first
+        // page.
         unsafe { mprotect(start.as_ptr().cast(), self.bytes(), MprotectFlags::READ | MprotectFlags::WRITE) }
             .map_err(failed("mprotect"))?;
         Ok(alias)
     }
 
-    /// Asks for transparent huge pages. Protecting one page of a huge page splits it.
+    /// Requests transparent huge pages. Protecting one page of a huge page splits it.
     pub fn advise_huge(&self) {
-        // SAFETY: the advice changes no contents. A kernel without huge pages refuses it: small ones then.
+        // SAFETY: the advice changes no contents. A kernel without huge pages refuses it and keeps
+        // small ones.
         let _ = unsafe { madvise(self.0.start.as_ptr().cast(), self.0.bytes, Advice::LinuxHugepage) };
     }
 
@@ -172,51 +178,48 @@ impl Memory {
         done.map_err(|errno| Error::system("madvise(POPULATE_WRITE)", self.start(), self.0.bytes, errno))
     }
 
-    /// The first byte.
+    /// Pointer to the first byte.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.0.start.as_ptr()
     }
 
-    /// The address of the first byte.
+    /// Address of the first byte.
     #[must_use]
     pub fn start(&self) -> usize {
         self.0.start.as_ptr().expose_provenance()
     }
 
-    /// The size.
+    /// Size in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.0.bytes
     }
 
-    /// The size of what is protected and filled at a time.
+    /// Page size in bytes: the unit of protection and filling.
     #[must_use]
     pub fn page_bytes(&self) -> usize {
         self.0.page_bytes
     }
 
-    /// Notes that a region has the memory.
+    /// Marks the memory as controlled by a region.
     pub(crate) fn take_control(&self) -> Result<()> {
         if self.0.controlled.swap(true, Ordering::Relaxed) {
-            return Err(Error::Unsupported {
-                what: "control of this memory",
-                why: "something else controls it already",
-            });
+            return Err(Error::Unsupported { what: "controlling this memory", why: "another region controls it" });
         }
         Ok(())
     }
 
-    pub(crate) fn let_go(&self) {
+    pub(crate) fn release_control(&self) {
         self.0.controlled.store(false, Ordering::Relaxed);
     }
 
-    /// Refuses what would open pages behind a region's back.
+    /// Refuses operations that would make pages accessible without the region's knowledge.
     pub(crate) fn check_free(&self) -> Result<()> {
         if self.0.controlled.load(Ordering::Relaxed) {
             return Err(Error::Unsupported {
-                what: "a guard here",
-                why: "the memory is under control, and its traps would be lost: put guards into memory of their own",
+                what: "a guard in this memory",
+                why: "a region controls it, whose traps would be lost: use separate memory for guards",
             });
         }
         Ok(())
@@ -243,31 +246,32 @@ impl Memory {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and unmapped once.
+        // SAFETY: this value owns the mapping, and it is unmapped once.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
 
-/// A second view of a [`Memory`], without traps. It is unmapped when it is dropped.
+/// A second mapping of a [`Memory`], without traps, unmapped on drop.
 #[derive(Debug)]
 pub struct Alias {
     start: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: as for `Memory`.
+// SAFETY: a mapping belongs to the process, not to a thread, and is accessed through raw pointers
+// only.
 unsafe impl Send for Alias {}
-// SAFETY: as for `Memory`.
+// SAFETY: its fields are immutable, and its contents are accessed through raw pointers only.
 unsafe impl Sync for Alias {}
 
 impl Alias {
-    /// The first byte.
+    /// Pointer to the first byte.
     #[must_use]
     pub const fn as_ptr(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// The size.
+    /// Size in bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.bytes
@@ -276,13 +280,13 @@ impl Alias {
 
 impl Drop for Alias {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and unmapped once.
+        // SAFETY: this value owns the mapping, and it is unmapped once.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
 
 fn map_at(fd: impl AsFd, offset: u64, bytes: usize, flags: MapFlags) -> Result<NonNull<u8>> {
-    // SAFETY: a new mapping, at a place that the kernel chooses.
+    // SAFETY: a new mapping at an address chosen by the kernel replaces no other memory.
     let start = unsafe { mmap(ptr::null_mut(), bytes, read_write(), flags, fd, offset) };
     start.map(|start| not_null(start.cast())).map_err(|errno| Error::system("mmap", 0, bytes, errno))
 }
@@ -291,7 +295,7 @@ fn read_write() -> ProtFlags {
     ProtFlags::READ | ProtFlags::WRITE
 }
 
-/// A mapping's start; no mapping begins at 0.
+/// A mapping's start, which is never 0.
 fn not_null(start: *mut u8) -> NonNull<u8> {
     NonNull::new(start).unwrap_or(NonNull::dangling())
 }

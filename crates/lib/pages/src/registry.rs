@@ -1,14 +1,15 @@
-//! Which region an address lies in, asked from signal handlers.
+//! Lookup of an address's region, callable from signal handlers.
 //!
 //! ```text
-//! TABLE -> [ (start, end, region) | ... ]   sorted; never changed, only replaced
-//! READERS[epoch]                            how many are looking right now
+//! TABLE -> [ (start, end, region) | ... ]   sorted; immutable, only replaced
+//! READERS[epoch]                            number of lookups in progress
 //! ```
-//! A look-up takes no lock and allocates nothing: it counts itself in, searches by halves, pins what it found, counts itself out. A
-//! change makes a new table under the lock, turns the epoch, and waits until nobody looks at the old one, which is a matter of
-//! nanoseconds. A region is unpinned when its handler has returned; who drops it waits for that.
+//! A lookup takes no lock and does not allocate: it increments a reader count, does a binary
+//! search, pins the region, and decrements the count. A change builds a new table under the lock,
+//! switches the epoch, and waits until no lookup uses the old table, which takes nanoseconds. A
+//! region is unpinned when its handler returns; dropping a region waits for that.
 
-#![allow(unsafe_code, reason = "publishes tables, and frees them when nobody looks at them")]
+#![allow(unsafe_code, reason = "publishes tables, and frees unused ones")]
 
 use std::ops::{Deref, Range};
 use std::ptr::{self, NonNull, null_mut};
@@ -30,43 +31,45 @@ static EPOCH: AtomicUsize = AtomicUsize::new(0);
 static READERS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 static CHANGING: AtomicBool = AtomicBool::new(false);
 
-/// A region that stays while this is held.
-pub(crate) struct Pinned(NonNull<Region>);
+/// A region that is not dropped while this exists.
+pub(crate) struct PinnedRegion(NonNull<Region>);
 
-impl Deref for Pinned {
+impl Deref for PinnedRegion {
     type Target = Region;
 
     fn deref(&self) -> &Region {
-        // SAFETY: it was pinned while it was in the table, and its owner waits for the pin.
+        // SAFETY: the region was pinned while in the table, and its owner waits for the pin.
         unsafe { self.0.as_ref() }
     }
 }
 
-impl Drop for Pinned {
+impl Drop for PinnedRegion {
     fn drop(&mut self) {
         self.pins.fetch_sub(1, Ordering::Release);
     }
 }
 
-/// The region that an address lies in.
-pub(crate) fn find(address: usize) -> Option<Pinned> {
+/// The region that contains an address.
+pub(crate) fn find(address: usize) -> Option<PinnedRegion> {
     let epoch = enter();
-    // SAFETY: a table that was current after this thread counted itself in is not freed before it counts itself out.
+    // SAFETY: a table that was current after `enter` is not freed before this thread's count is
+    // decremented.
     let table = unsafe { TABLE.load(Ordering::SeqCst).as_ref() };
     let found = table.and_then(|table| {
         let after = table.partition_point(|entry| entry.start <= address);
         let entry = table.get(after.checked_sub(1)?)?;
         (address < entry.end).then(|| {
-            // SAFETY: a region in the table is there; its owner takes it out first.
+            // SAFETY: an owner removes its region from the table before dropping it, so the region
+            // exists.
             unsafe { entry.region.as_ref() }.pins.fetch_add(1, Ordering::Acquire);
-            Pinned(entry.region)
+            PinnedRegion(entry.region)
         })
     });
     READERS[epoch].fetch_sub(1, Ordering::Release);
     found
 }
 
-/// Counts this thread in; the epoch that it is counted in.
+/// Increments the reader count; returns its epoch.
 fn enter() -> usize {
     loop {
         let epoch = EPOCH.load(Ordering::SeqCst) & 1;
@@ -78,7 +81,7 @@ fn enter() -> usize {
     }
 }
 
-/// Adds a region, which must stay where it is until `remove`.
+/// Adds a region, which must not move until `remove`.
 pub(crate) fn insert(region: &Region) {
     let Range { start, end } = region.range;
     let entry = Entry { start, end, region: NonNull::from(region) };
@@ -88,11 +91,11 @@ pub(crate) fn insert(region: &Region) {
     });
 }
 
-/// Takes a region out, and waits until no handler uses it.
+/// Removes a region, and waits until no handler uses it.
 pub(crate) fn remove(region: &Region) {
     change(|table| table.retain(|entry| !ptr::eq(entry.region.as_ptr(), region)));
-    // A child has the pins of its parent's threads, but not the threads.
-    // The wait lasts as long as the region's handlers, which do not drop it themselves.
+    // A child has the pins of its parent's threads, but not the threads. The wait lasts as long as
+    // the region's handlers, which must not drop the region themselves.
     let mut tries = 0;
     while region.check_generation().is_ok() && region.pins.load(Ordering::Acquire) != 0 {
         pause(&mut tries);
@@ -100,42 +103,44 @@ pub(crate) fn remove(region: &Region) {
 }
 
 fn change(edit: impl FnOnce(&mut Vec<Entry>)) {
-    fork::notice();
+    fork::detect_child();
     lock();
     let old = TABLE.load(Ordering::Relaxed);
-    // SAFETY: only who has the lock replaces and frees tables.
+    // SAFETY: only the lock's holder replaces and frees tables, and this thread holds it.
     let mut table = unsafe { old.as_ref() }.cloned().unwrap_or_default();
     table.reserve_exact(1);
     edit(&mut table);
     TABLE.store(Box::into_raw(Box::new(table)), Ordering::SeqCst);
     let before = EPOCH.fetch_add(1, Ordering::SeqCst) & 1;
-    // It ends: a look-up waits for nothing.
+    // This terminates: a lookup does not wait.
     let mut tries = 0;
     while READERS[before].load(Ordering::SeqCst) != 0 {
         pause(&mut tries);
     }
     if !old.is_null() {
-        // SAFETY: nobody looks at the old table any more, and nobody can find it.
+        // SAFETY: no lookup uses the old table any more, and none can find it.
         drop(unsafe { Box::from_raw(old) });
     }
     unlock();
 }
 
-/// Runs `f` on each region: for a forked child, which is alone.
+/// Runs `f` on each region, in a forked child with one thread.
 pub(crate) fn each_in_child(mut f: impl FnMut(&Region)) {
-    // SAFETY: the child's only thread runs this, and no change was under way: who forked had the lock.
+    // SAFETY: the child's only thread runs this, and the forking thread held the lock, so no change
+    // was in progress.
     for entry in unsafe { TABLE.load(Ordering::SeqCst).as_ref() }.into_iter().flatten() {
-        // SAFETY: as in `find`.
+        // SAFETY: an owner removes its region from the table before dropping it, so the region
+        // exists.
         f(unsafe { entry.region.as_ref() });
     }
 }
 
-/// Makes the counters those of a process without other threads.
-pub(crate) fn forget_readers_in_child() {
+/// Resets the counters for a process without other threads.
+pub(crate) fn reset_readers_in_child() {
     READERS.iter().for_each(|readers| readers.store(0, Ordering::SeqCst));
 }
 
-/// Held while the table changes, and over a fork, so that a child finds it whole.
+/// Held while the table changes, and across a fork, so that a child finds it complete.
 pub(crate) fn lock() {
     spin::lock(&CHANGING);
 }

@@ -1,8 +1,10 @@
-//! The handlers of `SIGSEGV` and `SIGBUS`: a fault in a region goes to its handler, any other to what the program had before.
+//! The handlers of `SIGSEGV` and `SIGBUS`: a fault in a region goes to its handler, any other to
+//! the program's former handler.
 //!
-//! They are installed when the first region needs them, and stay. A program that installs its own afterwards takes them out; it
-//! has to do so before, or to call what it replaced. Handlers run on the alternate stack where the thread has one. A handler's own
-//! faults arrive; other signals wait until it is done.
+//! They are installed when the first region needs them, and stay. A program that installs its own
+//! must do so before, or must call the handler that it replaces. Handlers run on the alternate
+//! stack if the thread has one. Faults inside a handler are delivered; other signals wait until it
+//! returns.
 
 #![allow(unsafe_code, reason = "handles signals")]
 
@@ -13,27 +15,29 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::fault::{Access, Fault, Outcome};
-use crate::region::{Mechanism, Region};
-use crate::threads::own_number;
-use crate::{fork, registry, serve};
+use crate::mechanism::Mechanism;
+use crate::region::Region;
+use crate::signal_mask::{FAULT_SIGNALS, all_but_faults};
+use crate::threads::current_thread;
+use crate::{fault_workers, fork, registry};
 
-const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
-/// `BUS_MCEERR_AR`: a poisoned page was touched.
+/// `BUS_MCEERR_AR`: a poisoned page was accessed.
 const POISONED: c_int = 4;
 
-/// What the program had. Published before the handler can run.
-static BEFORE: [AtomicPtr<libc::sigaction>; 2] = [const { AtomicPtr::new(null_mut()) }; 2];
+/// The program's former actions. Published before the handler can run.
+static FORMER_ACTIONS: [AtomicPtr<libc::sigaction>; 2] = [const { AtomicPtr::new(null_mut()) }; 2];
 
 pub(crate) fn install() -> io::Result<()> {
-    fork::setting_up(install_alone)
+    fork::with_setup_lock(install_alone)
 }
 
 fn install_alone() -> io::Result<()> {
-    for (signal, before) in SIGNALS.into_iter().zip(&BEFORE) {
+    for (signal, before) in FAULT_SIGNALS.into_iter().zip(&FORMER_ACTIONS) {
         if !before.load(Ordering::Acquire).is_null() {
             continue;
         }
-        // SAFETY: structures of integers, for which zeros are good; both calls get live locals.
+        // SAFETY: sigaction consists of integers, for which zero is valid; both calls get live
+        // locals.
         unsafe {
             let mut had = std::mem::zeroed::<libc::sigaction>();
             if libc::sigaction(signal, null(), &raw mut had) != 0 {
@@ -52,45 +56,20 @@ fn install_alone() -> io::Result<()> {
     Ok(())
 }
 
-/// Runs `f` with all signals held back but the faults themselves: for who has a lock that a signal handler's access to controlled
-/// memory would wait for, and for threads that are to get none of the program's.
-pub(crate) fn without_signals<R>(f: impl FnOnce() -> R) -> R {
-    // SAFETY: the sets are live locals, filled before they are read; the mask is this thread's and is put back.
-    unsafe {
-        let mut before = std::mem::zeroed::<libc::sigset_t>();
-        let all = all_but_faults();
-        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, &raw mut before);
-        let result = f();
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, null_mut());
-        result
-    }
-}
-
-/// All signals but those of faults.
-fn all_but_faults() -> libc::sigset_t {
-    // SAFETY: a structure of integers, which is filled.
-    unsafe {
-        let mut all = std::mem::zeroed::<libc::sigset_t>();
-        libc::sigfillset(&raw mut all);
-        SIGNALS.iter().for_each(|&fault| _ = libc::sigdelset(&raw mut all, fault));
-        all
-    }
-}
-
 extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel passes a live `siginfo_t`; `errno` is this thread's.
+    // SAFETY: the kernel passes a live `siginfo_t`; `errno` belongs to this thread.
     let (code, address, errno) = unsafe { ((*info).si_code, (*info).si_addr().addr(), *libc::__errno_location()) };
-    // Codes above 0 are the kernel's own; a signal that somebody sent has no address.
+    // Codes above 0 are the kernel's; a signal sent by a process has no address.
     let is_ours = code > 0 && !(signal == libc::SIGBUS && code == POISONED) && !is_fetch(context);
     let region = if is_ours { registry::find(address) } else { None };
     let outcome = match region.as_deref() {
         None => Outcome::Chain,
         // The child of a bare clone(2), whose memory is plain from now on.
-        Some(_) if fork::notice() => Outcome::Resolved,
+        Some(_) if fork::detect_child() => Outcome::Resolved,
         Some(region) => handle(region, address, context),
     };
     drop(region);
-    // SAFETY: as above.
+    // SAFETY: `errno` belongs to this thread.
     unsafe { *libc::__errno_location() = errno };
     if outcome == Outcome::Chain {
         chain(signal, info, context);
@@ -100,7 +79,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
 fn handle(region: &Region, address: usize, context: *mut c_void) -> Outcome {
     let access = access(context);
     match region.mechanism {
-        Mechanism::ProtectThread => serve::pass_on(region, address, access, own_number()),
+        Mechanism::ProtectThread => fault_workers::submit(region, address, access, current_thread()),
         Mechanism::ProtectSignal | Mechanism::UserfaultSignal => {
             (region.handler)(&Fault::new(region, address, access, 0, context))
         }
@@ -119,11 +98,12 @@ struct FaultInformation {
     rest: [u64; 13],
 }
 
-/// Sends a thread that waits in the kernel a `SIGSEGV` with the address of its fault. The code says that it was sent: the kernel
-/// keeps its own codes to itself.
+/// Sends `SIGSEGV` with the fault's address to a thread that waits in the kernel. Its code says
+/// that it was sent, because the kernel reserves its own codes.
 ///
-/// A thread that faulted in a system call does not come to the signal before the access has passed, and faults again; so does one
-/// that blocks the signal, which would end the process if the kernel had sent it. Either ends the process.
+/// A thread that faulted in a system call handles the signal only after the access, and faults
+/// again; so does one that blocks the signal, which the kernel would have killed. Both end the
+/// process.
 pub(crate) fn send_fault(thread: u32, address: usize) {
     if is_pending(thread, address) {
         eprintln!(
@@ -134,15 +114,15 @@ pub(crate) fn send_fault(thread: u32, address: usize) {
     let (signal, code) = (libc::SIGSEGV, libc::SI_QUEUE);
     let information = FaultInformation { signal, errno: 0, code, gap: 0, address, rest: [0; 13] };
     let process = rustix::process::getpid().as_raw_nonzero().get();
-    // SAFETY: a structure of integers, for which zeros are good; live locals; what is published is never freed; a signal to a
-    // thread of this process.
+    // SAFETY: the structures consist of integers, for which zero is valid; published actions are
+    // never freed; the signal goes to a thread of this process.
     unsafe {
         let mut now = std::mem::zeroed::<libc::sigaction>();
         libc::sigaction(signal, null(), &raw mut now);
-        let before = BEFORE[0].load(Ordering::Acquire).as_ref();
+        let before = FORMER_ACTIONS[0].load(Ordering::Acquire).as_ref();
         let is_ours = now.sa_sigaction == on_fault as *const () as usize;
         let action = before.filter(|_| is_ours).map_or(now.sa_sigaction, |before| before.sa_sigaction);
-        // What is sent can be ignored, a fault cannot.
+        // A sent signal can be ignored, a fault cannot.
         if action == libc::SIG_IGN {
             libc::signal(signal, libc::SIG_DFL);
         }
@@ -150,43 +130,45 @@ pub(crate) fn send_fault(thread: u32, address: usize) {
     }
 }
 
-/// Signals to a thread for the same address, one after the other, before it counts as not coming to them.
-const MOST_REPEATS: u32 = 1000;
+/// Repeated signals to a thread for one address before it counts as not receiving them.
+const MAX_REPEATS: u32 = 1000;
 
-/// Whether a `SIGSEGV` waits for a thread.
+/// Whether a `SIGSEGV` is pending for a thread.
 fn is_pending(thread: u32, address: usize) -> bool {
     let Ok(status) = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")) else {
-        // No descriptor is left, or no /proc is there. A thread that does not come to the signal faults again and again.
+        // Without descriptors or /proc, count: a thread that does not receive the signal faults
+        // repeatedly.
         static REPEATS: Mutex<(u32, usize, u32)> = Mutex::new((0, 0, 0));
         let mut repeats = REPEATS.lock().unwrap_or_else(PoisonError::into_inner);
         let count = if (repeats.0, repeats.1) == (thread, address) { repeats.2 + 1 } else { 0 };
         *repeats = (thread, address, count);
-        return count > MOST_REPEATS;
+        return count > MAX_REPEATS;
     };
     let pending = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigPnd:")?.trim(), 16).ok());
     pending.is_some_and(|set| set & (1 << (libc::SIGSEGV - 1)) != 0)
 }
 
-/// What the program has when its handler was for one time.
-// SAFETY: a structure of integers and an address, for which zeros are good: the default action.
+/// The program's action after its one-time handler has run.
+// SAFETY: sigaction consists of integers and an address, for which zero is valid: the default
+// action.
 static DEFAULT: libc::sigaction = unsafe { std::mem::zeroed() };
 
-/// Does with a signal what would have been done without us.
+/// Handles a signal as without this crate.
 fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    let at = usize::from(signal == SIGNALS[1]);
-    // SAFETY: published before the handler was installed, and never freed.
-    let Some(mut before) = (unsafe { BEFORE[at].load(Ordering::Acquire).as_ref() }) else { return };
+    let at = usize::from(signal == FAULT_SIGNALS[1]);
+    // SAFETY: the action was published before the handler was installed, and is never freed.
+    let Some(mut before) = (unsafe { FORMER_ACTIONS[at].load(Ordering::Acquire).as_ref() }) else { return };
     if before.sa_flags & libc::SA_RESETHAND != 0 {
         let (was, default) = (ptr::from_ref(before).cast_mut(), (&raw const DEFAULT).cast_mut());
-        if BEFORE[at].compare_exchange(was, default, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            // Another thread has had its one time.
+        if FORMER_ACTIONS[at].compare_exchange(was, default, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            // Another thread has used the one-time handler.
             before = &DEFAULT;
         }
     }
     match before.sa_sigaction {
         libc::SIG_DFL | libc::SIG_IGN => {
-            // The access is tried again, and ends the process as it should; a signal that was sent is sent again.
-            // SAFETY: plain calls; the information is the kernel's.
+            // The access is retried and ends the process as expected; a sent signal is sent again.
+            // SAFETY: the calls access only the kernel's live `siginfo_t`.
             unsafe {
                 if (*info).si_code <= 0 && before.sa_sigaction == libc::SIG_IGN {
                     return;
@@ -197,8 +179,8 @@ fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
                 }
             }
         }
-        // SAFETY: the program registered a function of this shape, which runs with the mask that it would have had; returning
-        // from the signal brings back the one of before.
+        // SAFETY: the program registered a function of this type, which runs with the mask that it
+        // would have had; returning from the signal restores the former mask.
         handler => unsafe {
             let mut mask = (*context.cast::<libc::ucontext_t>()).uc_sigmask;
             (1..=libc::SIGRTMAX()).filter(|&other| libc::sigismember(&raw const before.sa_mask, other) == 1).for_each(
@@ -233,7 +215,7 @@ fn access(context: *mut c_void) -> Access {
     if error_code(context) & 2 != 0 { Access::Write } else { Access::Read }
 }
 
-/// Whether memory was run, not accessed, which no handler can mend.
+/// Whether the access was an instruction fetch, which no handler can resolve.
 #[cfg(target_arch = "x86_64")]
 fn is_fetch(context: *mut c_void) -> bool {
     error_code(context) & 16 != 0

@@ -1,4 +1,5 @@
-//! Programs that close descriptors or put other files at their numbers, and that drop rights: faults are served, or the end is clear.
+//! Programs that close or replace descriptors, or drop privileges: faults are still served, or the
+//! process ends with a message.
 
 #![cfg(not(loom))]
 #![allow(unsafe_code, reason = "touches memory under control; changes the process")]
@@ -24,7 +25,7 @@ fn fill(fault: &Fault<'_>) -> Outcome {
     if fault.fill(&CONTENTS).is_err() { Outcome::Chain } else { Outcome::Resolved }
 }
 
-/// Memory of each kind of control, used once.
+/// A region of each kind, used once.
 struct Stage {
     trapping: Trapping,
     filling: Filling,
@@ -34,16 +35,16 @@ struct Stage {
 impl Stage {
     fn new(mechanism: Mechanism) -> Self {
         let memory = || Memory::shared(PAGES * PAGE).unwrap();
-        // SAFETY: the handlers make a system call.
+        // SAFETY: the handler only makes a system call, which is async-signal-safe.
         let trapping = unsafe { Trapping::with(memory(), Watch::Writes, mechanism, open) }.unwrap();
-        // SAFETY: the same.
+        // SAFETY: the handler only makes a system call, which is async-signal-safe.
         let filling = unsafe { Filling::with(memory(), false, mechanism, fill) }.unwrap();
         let stage = Self { trapping, filling, tracking: Tracking::new(memory()).unwrap() };
         stage.works(0);
         stage
     }
 
-    /// Pages from `first`, which were not used yet, are protected, filled and tracked.
+    /// Protects, fills and tracks unused pages from `first`.
     fn works(&self, first: usize) {
         self.trapping.protect(0..PAGES * PAGE).unwrap();
         for page in first..first + 2 {
@@ -84,12 +85,12 @@ fn faults_are_served_after_all_descriptors_were_closed() {
                 std::thread::scope(|scope| scope.spawn(|| write(stage.trapping.memory(), 5 * PAGE, 4)).join().unwrap());
                 assert_eq!(read(stage.trapping.memory(), 5 * PAGE), 4);
                 let view = stage.filling.memory().alias().unwrap();
-                // SAFETY: the first byte of the view, whose page is filled.
-                assert_eq!(unsafe { view.as_ptr().read() }, 9, "a second view takes no descriptor");
+                // SAFETY: the first byte of the alias, whose page is filled.
+                assert_eq!(unsafe { view.as_ptr().read() }, 9, "an alias needs no descriptor");
                 stage.filling.evict(0..PAGE).unwrap();
                 assert_eq!(read(stage.filling.memory(), 0), 9);
                 drop(stage);
-                // What is made afterwards is served too.
+                // Regions created afterwards are served too.
                 Stage::new(mechanism).works(3);
                 true
             });
@@ -99,19 +100,20 @@ fn faults_are_served_after_all_descriptors_were_closed() {
 }
 
 #[test]
-fn a_file_at_our_number_keeps_its_data_and_faults_are_served() {
-    alone("a_file_at_our_number_keeps_its_data_and_faults_are_served", || {
+fn a_file_at_the_librarys_number_keeps_its_data_and_faults_are_served() {
+    alone("a_file_at_the_librarys_number_keeps_its_data_and_faults_are_served", || {
         for mechanism in TRAPS {
             for is_foreign_userfaultfd in [false, true] {
                 let status = forked(|| {
                     let stage = Stage::new(mechanism);
                     let (mut reader, mut writer) = std::io::pipe().unwrap();
-                    // SAFETY: a userfaultfd without memory.
+                    // SAFETY: a userfaultfd without registered memory traps no access.
                     let own = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
                     let other = if is_foreign_userfaultfd { RawFd::try_from(own).unwrap() } else { reader.as_raw_fd() };
                     writer.write_all(&[7; 64]).unwrap();
                     for number in numbers().into_iter().filter(|&number| i64::from(number) != own) {
-                        // SAFETY: as a program might that owns all descriptors.
+                        // SAFETY: replacing descriptors is what the test imitates; the process owns
+                        // all of them.
                         assert_eq!(unsafe { libc::dup2(other, number) }, number);
                     }
                     stage.works(3);
@@ -133,17 +135,17 @@ fn a_forked_child_closes_no_file_of_the_program() {
         let _stage = Stage::new(Mechanism::UserfaultThread);
         let (_reader, writer) = std::io::pipe().unwrap();
         let ours = numbers();
-        // SAFETY: as a program might that owns all descriptors.
+        // SAFETY: replacing descriptors is what the test imitates; the process owns all of them.
         ours.iter().for_each(|&number| assert_eq!(unsafe { libc::dup2(writer.as_raw_fd(), number) }, number));
-        // SAFETY: asks for a flag.
+        // SAFETY: F_GETFD takes an integer and only reads a flag.
         let status = forked(|| ours.iter().all(|&number| unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0));
         assert!(status == 0 && !ours.is_empty(), "{status}, {ours:?}");
     });
 }
 
 #[test]
-fn a_filter_for_one_thread_leaves_the_calls_to_the_custodian() {
-    alone("a_filter_for_one_thread_leaves_the_calls_to_the_custodian", || {
+fn a_filter_for_one_thread_leaves_the_calls_to_the_keeper() {
+    alone("a_filter_for_one_thread_leaves_the_calls_to_the_keeper", || {
         for errno in [libc::EPERM, libc::ENOSYS] {
             for mechanism in [Mechanism::UserfaultThread, Mechanism::UserfaultSignal] {
                 let status = forked(|| {
@@ -170,7 +172,7 @@ fn a_filter_for_all_threads_ends_the_process_or_is_an_error() {
                     let refused = stage.trapping.protect(0..PAGE);
                     assert!(refused.is_err_and(|error| error.errno() == Some(libc::EPERM)));
                 }
-                // The worker sits in its read and serves the first fault at least.
+                // The worker is in its read and serves at least the first fault.
                 (4..PAGES).for_each(|page| _ = read(stage.filling.memory(), page * PAGE));
                 false
             });
@@ -181,12 +183,12 @@ fn a_filter_for_all_threads_ends_the_process_or_is_an_error() {
 }
 
 #[test]
-fn rights_that_are_dropped_later_change_nothing() {
-    alone("rights_that_are_dropped_later_change_nothing", || {
+fn privileges_dropped_later_change_nothing() {
+    alone("privileges_dropped_later_change_nothing", || {
         for mechanism in TRAPS {
             let status = forked(|| {
                 let stage = Stage::new(mechanism);
-                // SAFETY: plain calls on numbers.
+                // SAFETY: the calls take integers.
                 unsafe {
                     if libc::geteuid() == 0 {
                         assert_eq!((libc::setgid(65534), libc::setuid(65534)), (0, 0));
@@ -201,8 +203,8 @@ fn rights_that_are_dropped_later_change_nothing() {
 }
 
 #[test]
-fn limits_that_are_too_low_choose_another_mechanism_or_are_an_error() {
-    alone("limits_that_are_too_low_choose_another_mechanism_or_are_an_error", || {
+fn low_limits_select_another_mechanism_or_are_an_error() {
+    alone("low_limits_select_another_mechanism_or_are_an_error", || {
         let by_descriptors = forked(|| {
             let memory = Memory::anonymous(PAGES * PAGE).unwrap();
             limit(libc::RLIMIT_NOFILE, 3);
@@ -239,16 +241,16 @@ fn limits_that_are_too_low_choose_another_mechanism_or_are_an_error() {
 }
 
 #[test]
-fn a_thread_that_blocks_all_signals_is_served_or_killed_as_the_losses_say() {
-    alone("a_thread_that_blocks_all_signals_is_served_or_killed_as_the_losses_say", || {
+fn a_thread_that_blocks_all_signals_is_served_or_killed_as_in_losses() {
+    alone("a_thread_that_blocks_all_signals_is_served_or_killed_as_in_losses", || {
         no_core_file();
         for mechanism in TRAPS {
-            // SAFETY: the handler makes a system call.
+            // SAFETY: the handler only makes a system call, which is async-signal-safe.
             let made = unsafe { Trapping::with(Memory::anonymous(PAGE).unwrap(), Watch::Writes, mechanism, open) };
             let is_lost = made.unwrap().losses().contains(&Loss::BlockedSignals);
             let status = forked(|| {
                 let stage = Stage::new(mechanism);
-                // SAFETY: the set is a live local, filled before it is read.
+                // SAFETY: the set is a live local, initialised before it is read.
                 unsafe {
                     let mut all = std::mem::zeroed::<libc::sigset_t>();
                     libc::sigfillset(&raw mut all);
@@ -291,10 +293,11 @@ fn the_child_of_a_bare_clone_has_plain_memory() {
     });
 }
 
-/// Runs `body` in a child that shares this process's memory, and its descriptors on request; the child's status.
+/// Runs `body` in a child that shares this process's memory, and its descriptors on request.
+/// Returns the child's status.
 fn sharing_child(body: fn(&Stage), stage: &Stage, flags: libc::c_int) -> libc::c_int {
     extern "C" fn enter(argument: *mut libc::c_void) -> libc::c_int {
-        // SAFETY: the pair below, whose owner waits.
+        // SAFETY: the pointer is to the pair below, whose owner waits for the child.
         let (body, stage) = unsafe { &*argument.cast::<(fn(&Stage), &Stage)>() };
         body(stage);
         0
@@ -302,7 +305,8 @@ fn sharing_child(body: fn(&Stage), stage: &Stage, flags: libc::c_int) -> libc::c
     let mut stack = vec![0_u128; 16 << 10];
     let mut argument = (body, stage);
     let mut status = 0;
-    // SAFETY: the stack and the argument live until the child has ended: CLONE_VFORK waits for that.
+    // SAFETY: the stack and the argument live until the child has ended, because CLONE_VFORK waits
+    // for it.
     unsafe {
         let top = stack.as_mut_ptr().add(stack.len()).cast();
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD | flags;
@@ -343,12 +347,12 @@ fn a_handler_that_ends_its_thread_ends_the_process() {
         no_core_file();
         for mechanism in [Mechanism::UserfaultThread, Mechanism::ProtectThread] {
             let status = forked(|| {
-                // SAFETY: the thread is the library's, and ends with nothing cleaned up.
+                // SAFETY: the thread belongs to the library, and its end runs no destructors.
                 let ends = |_: &Fault<'_>| unsafe {
                     libc::syscall(libc::SYS_exit, 0);
                     Outcome::Chain
                 };
-                // SAFETY: the handler runs in a thread.
+                // SAFETY: the mechanism runs the handler in a thread, where any code is permitted.
                 let made = unsafe { Trapping::with(Memory::anonymous(PAGE).unwrap(), Watch::Writes, mechanism, ends) };
                 let trapping = made.unwrap();
                 trapping.protect(0..PAGE).unwrap();
@@ -361,13 +365,13 @@ fn a_handler_that_ends_its_thread_ends_the_process() {
     });
 }
 
-/// Registers memory as a buffer of io_uring; the ring, whose closing frees the buffer.
+/// Registers memory as a buffer of io_uring. Closing the returned ring releases the buffer.
 fn registered(memory: &Memory) -> Option<fs::File> {
     use std::os::fd::FromRawFd;
     const REGISTER_BUFFERS: libc::c_uint = 0;
     let (mut parameters, iovec) =
         ([0_u64; 15], libc::iovec { iov_base: memory.as_ptr().cast(), iov_len: memory.bytes() });
-    // SAFETY: `struct io_uring_params` is 120 bytes; the iovec is a live local.
+    // SAFETY: `struct io_uring_params` has 120 bytes; the iovec is a live local.
     unsafe {
         let ring = RawFd::try_from(libc::syscall(libc::SYS_io_uring_setup, 4, &raw mut parameters)).unwrap();
         if ring < 0 {
@@ -381,8 +385,8 @@ fn registered(memory: &Memory) -> Option<fs::File> {
 }
 
 #[test]
-fn pinned_pages_and_shared_memory_are_losses_of_what_tracks_writes() {
-    alone("pinned_pages_and_shared_memory_are_losses_of_what_tracks_writes", || {
+fn pinned_pages_and_shared_memory_are_losses_of_tracking() {
+    alone("pinned_pages_and_shared_memory_are_losses_of_tracking", || {
         let private = Tracking::new(Memory::anonymous(PAGES * PAGE).unwrap()).unwrap();
         assert!(!private.losses().contains(&Loss::PinnedPages) && !private.losses().contains(&Loss::SharedMemory));
         let shared = Tracking::new(Memory::shared(PAGES * PAGE).unwrap()).unwrap();
@@ -398,11 +402,11 @@ fn pinned_pages_and_shared_memory_are_losses_of_what_tracks_writes() {
 }
 
 #[test]
-fn tracked_memory_that_was_mapped_over_is_an_error_that_says_so() {
+fn tracked_memory_that_was_mapped_over_is_an_error() {
     let tracking = Tracking::with(Memory::anonymous(PAGES * PAGE).unwrap(), Mechanism::Scan).unwrap();
     write(tracking.memory(), 0, 1);
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-    // SAFETY: a page of the tracked memory, which nothing else uses.
+    // SAFETY: the page belongs to the tracked memory, and no reference to it exists.
     let over =
         unsafe { libc::mmap(tracking.memory().as_ptr().add(4 * PAGE).cast(), PAGE, libc::PROT_READ, flags, -1, 0) };
     assert_ne!(over, libc::MAP_FAILED);
@@ -410,7 +414,7 @@ fn tracked_memory_that_was_mapped_over_is_an_error_that_says_so() {
     assert!(error.errno() == Some(libc::EPERM) && error.to_string().contains("mapped other memory over"), "{error}");
     let look = |range| tracking.dirty_in(range).unwrap().flat_map(Result::unwrap).step_by(PAGE).collect::<Vec<_>>();
     let last = PAGES - 5;
-    assert_eq!((look(0..4 * PAGE).len(), look(5 * PAGE..PAGES * PAGE).len()), (4, last), "all of the rest is dirty");
+    assert_eq!((look(0..4 * PAGE).len(), look(5 * PAGE..PAGES * PAGE).len()), (4, last), "the whole rest is dirty");
     write(tracking.memory(), 2 * PAGE, 1);
     assert_eq!((look(0..4 * PAGE), look(5 * PAGE..PAGES * PAGE)), (vec![2 * PAGE], vec![]), "and tracked as before");
 }

@@ -1,4 +1,4 @@
-//! What is evicted is missing again, whatever was noted of it.
+//! Evicted pages are missing again, whether or not writes to them were recorded.
 
 #![cfg(not(loom))]
 #![allow(unsafe_code, reason = "touches memory under control")]
@@ -13,14 +13,14 @@ use fieldstone_pages::{Fault, Filling, Mechanism, Memory, Outcome};
 
 const PAGES: usize = 8;
 
-/// Fills from a place that is no stack.
+/// Fills from a static, not from the stack.
 fn nines(fault: &Fault<'_>) -> Outcome {
     static NINES: [u8; PAGE] = [9; PAGE];
     if fault.fill(&NINES).is_err() { Outcome::Chain } else { Outcome::Resolved }
 }
 
 fn filling(tracked: bool, mechanism: Mechanism) -> Filling {
-    // SAFETY: the handler copies from a static.
+    // SAFETY: the handler copies from a static, which is async-signal-safe.
     unsafe { Filling::with(Memory::shared(PAGES * PAGE).unwrap(), tracked, mechanism, nines) }.unwrap()
 }
 
@@ -35,7 +35,7 @@ const ALL: [(bool, Mechanism); 6] = [
 ];
 
 #[test]
-fn readers_never_see_a_page_that_is_neither_filled_nor_missing() {
+fn readers_never_read_an_unfilled_page() {
     for (tracked, mechanism) in ALL {
         let filling = filling(tracked, mechanism);
         let (done, reads) = (AtomicBool::new(false), AtomicUsize::new(0));
@@ -63,9 +63,9 @@ fn readers_never_see_a_page_that_is_neither_filled_nor_missing() {
     }
 }
 
-/// What a write that comes in between may cost is the write, not the page.
+/// A concurrent write may be lost, but not the page.
 #[test]
-fn a_writer_beside_evictions_finds_filled_pages() {
+fn a_concurrent_writer_finds_filled_pages() {
     for mechanism in [Mechanism::ProtectThread, Mechanism::ProtectSignal] {
         let (filling, done) = (filling(true, mechanism), AtomicBool::new(false));
         std::thread::scope(|scope| {
@@ -92,28 +92,28 @@ static WRONG: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn on_alarm(_signal: i32) {
     let at = ALARMS.fetch_add(1, Ordering::Relaxed) % PAGES * PAGE;
-    // SAFETY: inside the memory, which the interrupted thread has.
+    // SAFETY: the address is inside the memory, which the interrupted thread owns.
     let found = unsafe { WATCHED.load(Ordering::Relaxed).add(at).read_volatile() };
     WRONG.fetch_add(usize::from(found != 9), Ordering::Relaxed);
 }
 
-/// The thread that fills and evicts is the one that is interrupted: another one's handler would not find its own locks held, and
-/// might outlive the memory.
+/// The interrupted thread is the one that fills and evicts: another thread's handler would not find
+/// its own locks held, and might outlive the memory.
 #[test]
-fn a_signal_handler_touches_pages_while_they_are_filled_and_evicted() {
-    alone("a_signal_handler_touches_pages_while_they_are_filled_and_evicted", || {
-        // SAFETY: the handler reads and counts.
+fn a_signal_handler_accesses_pages_while_they_are_filled_and_evicted() {
+    alone("a_signal_handler_accesses_pages_while_they_are_filled_and_evicted", || {
+        // SAFETY: the handler only reads and counts, which is async-signal-safe.
         unsafe { libc::signal(libc::SIGALRM, on_alarm as *const () as usize) };
         for (tracked, mechanism) in ALL {
             let filling = filling(tracked, mechanism);
             WATCHED.store(filling.memory().as_ptr(), Ordering::Relaxed);
             let before = ALARMS.load(Ordering::Relaxed);
-            // SAFETY: a plain call.
+            // SAFETY: pthread_self takes no argument.
             let (this, done) = (unsafe { libc::pthread_self() }, AtomicBool::new(false));
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     while !done.load(Ordering::Relaxed) {
-                        // SAFETY: the thread waits for this one.
+                        // SAFETY: the thread waits for this one, so it exists.
                         unsafe { libc::pthread_kill(this, libc::SIGALRM) };
                         std::thread::sleep(Duration::from_micros(200));
                     }
@@ -130,22 +130,22 @@ fn a_signal_handler_touches_pages_while_they_are_filled_and_evicted() {
 }
 
 #[test]
-fn a_page_is_filled_with_what_a_missing_page_has() {
+fn a_page_is_filled_from_another_missing_page() {
     for (tracked, mechanism) in ALL {
         let filling = filling(tracked, mechanism);
-        // SAFETY: a page of the memory, which is filled when it is read.
+        // SAFETY: a page of the memory, which is filled at the read.
         let other = unsafe { std::slice::from_raw_parts(filling.memory().as_ptr().add(3 * PAGE), PAGE) };
         write(filling.memory(), 3 * PAGE + 1, 4);
         filling.evict(0..PAGE).unwrap();
         filling.fill(0, other).unwrap();
         let found = [0, 1].map(|at| read(filling.memory(), at));
-        assert_eq!(found, [9, 4], "{mechanism}: a copy, not what the handler gives");
+        assert_eq!(found, [9, 4], "{mechanism}: a copy, not the handler's contents");
         filling.evict(0..PAGES * PAGE).unwrap();
         filling.fill(0, other).unwrap();
         assert_eq!(
             (read(filling.memory(), 1), read(filling.memory(), 3 * PAGE)),
             (9, 9),
-            "{mechanism}: filled on the way"
+            "{mechanism}: the source was filled first"
         );
     }
 }
@@ -154,16 +154,16 @@ fn a_page_is_filled_with_what_a_missing_page_has() {
 fn a_written_page_that_is_evicted_is_clean_and_filled_again() {
     let fill = |fault: &Fault<'_>| if fault.fill(&[9; PAGE]).is_err() { Outcome::Chain } else { Outcome::Resolved };
     for mechanism in [Mechanism::Scan, Mechanism::ProtectThread] {
-        // SAFETY: the handler runs in a thread.
+        // SAFETY: the mechanism runs the handler in a thread, where any code is permitted.
         let filling = unsafe { Filling::with(Memory::shared(4 * PAGE).unwrap(), true, mechanism, fill) }.unwrap();
         for page in [0, 1, 3] {
             write(filling.memory(), page * PAGE, 1);
         }
         filling.evict(PAGE..3 * PAGE).unwrap();
         let dirty: Vec<_> = filling.dirty().unwrap().flat_map(|range| range.unwrap().step_by(PAGE)).collect();
-        assert_eq!(dirty, [0, 3 * PAGE], "{mechanism}: what was evicted is not there to be saved");
+        assert_eq!(dirty, [0, 3 * PAGE], "{mechanism}: evicted pages are not dirty");
         assert_eq!((read(filling.memory(), PAGE), read(filling.memory(), 0)), (9, 1), "{mechanism}: filled again");
         write(filling.memory(), PAGE, 2);
-        assert_eq!(filling.dirty().unwrap().count(), 1, "{mechanism}: and noted again");
+        assert_eq!(filling.dirty().unwrap().count(), 1, "{mechanism}: recorded again");
     }
 }

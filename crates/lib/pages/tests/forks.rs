@@ -1,4 +1,4 @@
-//! Forks in the middle of faults: the child has the memory, plain, and makes its own regions.
+//! Forks during faults: the child has the plain memory, and creates its own regions.
 
 #![cfg(not(loom))]
 #![allow(unsafe_code, reason = "touches memory under control; changes the process")]
@@ -12,8 +12,8 @@ use common::{PAGE, TRAPS, alone, forked, read, write};
 use fieldstone_pages::{Error, Fault, Filling, Mechanism, Memory, Outcome, Tracking, Trapping, Watch};
 
 const PAGES: usize = 64;
-/// Pages that nobody writes after the start, so that a child can tell that it has the contents.
-const STILL: usize = 8;
+/// Pages that are not written after the start, so that a child can check the contents.
+const UNCHANGED: usize = 8;
 const FORKS: usize = 200;
 
 fn open(fault: &Fault<'_>) -> Outcome {
@@ -21,14 +21,14 @@ fn open(fault: &Fault<'_>) -> Outcome {
 }
 
 fn trapping(mechanism: Mechanism) -> Trapping {
-    // SAFETY: the handler makes a system call.
+    // SAFETY: the handler only makes a system call, which is async-signal-safe.
     unsafe { Trapping::with(Memory::anonymous(PAGES * PAGE).unwrap(), Watch::Writes, mechanism, open) }.unwrap()
 }
 
-/// New regions work in the child, and those of before are its to drop.
+/// New regions work in the child, and it may drop the old ones.
 fn child(trapping_before: Trapping, tracking_before: Tracking, mechanism: Mechanism) -> bool {
-    let still = (0..STILL).all(|page| read(trapping_before.memory(), page * PAGE) == 100);
-    assert!(still, "the contents are the parent's");
+    let unchanged = (0..UNCHANGED).all(|page| read(trapping_before.memory(), page * PAGE) == 100);
+    assert!(unchanged, "the contents are the parent's");
     for page in 0..PAGES {
         write(trapping_before.memory(), page * PAGE, 1);
         write(tracking_before.memory(), page * PAGE, 1);
@@ -48,18 +48,18 @@ fn child(trapping_before: Trapping, tracking_before: Tracking, mechanism: Mechan
     true
 }
 
-/// Threads fault without a pause, and make and drop regions; the process forks again and again.
-fn forks_amid_faults(mechanism: Mechanism) {
+/// Threads fault continuously, and create and drop regions, while the process forks repeatedly.
+fn forks_during_faults(mechanism: Mechanism) {
     let stop = AtomicBool::new(false);
     let (trapped, tracked) = (trapping(mechanism), Tracking::with(Memory::anonymous(PAGES * PAGE).unwrap(), mechanism));
     let tracked = tracked.unwrap();
-    (0..STILL).for_each(|page| write(trapped.memory(), page * PAGE, 100));
-    trapped.protect(0..STILL * PAGE).unwrap();
+    (0..UNCHANGED).for_each(|page| write(trapped.memory(), page * PAGE, 100));
+    trapped.protect(0..UNCHANGED * PAGE).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
-                trapped.protect(STILL * PAGE..PAGES * PAGE).unwrap();
-                (STILL..PAGES).for_each(|page| write(trapped.memory(), page * PAGE, 7));
+                trapped.protect(UNCHANGED * PAGE..PAGES * PAGE).unwrap();
+                (UNCHANGED..PAGES).for_each(|page| write(trapped.memory(), page * PAGE, 7));
             }
         });
         scope.spawn(|| {
@@ -77,7 +77,8 @@ fn forks_amid_faults(mechanism: Mechanism) {
         });
         for fork in 0..FORKS {
             let status = forked(|| {
-                // SAFETY: the child's own copies, which it alone uses; the parent's are another process's.
+                // SAFETY: the child's copies, which only the child uses; the parent's are in
+                // another process.
                 let (trapped, tracked) =
                     unsafe { (std::ptr::read(&raw const trapped), std::ptr::read(&raw const tracked)) };
                 child(trapped, tracked, mechanism)
@@ -89,37 +90,37 @@ fn forks_amid_faults(mechanism: Mechanism) {
         }
         stop.store(true, Ordering::Relaxed);
     });
-    assert!((0..STILL).all(|page| read(trapped.memory(), page * PAGE) == 100), "children write their own");
+    assert!((0..UNCHANGED).all(|page| read(trapped.memory(), page * PAGE) == 100), "children write their own copies");
 }
 
 #[test]
 fn userfaultfd_thread() {
-    alone("userfaultfd_thread", || forks_amid_faults(Mechanism::UserfaultThread));
+    alone("userfaultfd_thread", || forks_during_faults(Mechanism::UserfaultThread));
 }
 
 #[test]
 fn userfaultfd_signal() {
-    alone("userfaultfd_signal", || forks_amid_faults(Mechanism::UserfaultSignal));
+    alone("userfaultfd_signal", || forks_during_faults(Mechanism::UserfaultSignal));
 }
 
 #[test]
 fn mprotect_thread() {
-    alone("mprotect_thread", || forks_amid_faults(Mechanism::ProtectThread));
+    alone("mprotect_thread", || forks_during_faults(Mechanism::ProtectThread));
 }
 
 #[test]
 fn mprotect_signal() {
-    alone("mprotect_signal", || forks_amid_faults(Mechanism::ProtectSignal));
+    alone("mprotect_signal", || forks_during_faults(Mechanism::ProtectSignal));
 }
 
 #[test]
-fn a_child_has_what_was_filled_and_zeros_for_the_rest() {
-    alone("a_child_has_what_was_filled_and_zeros_for_the_rest", || {
+fn a_child_has_filled_pages_and_zeros_elsewhere() {
+    alone("a_child_has_filled_pages_and_zeros_elsewhere", || {
         static CALLS: AtomicUsize = AtomicUsize::new(0);
         for mechanism in TRAPS {
             static CONTENTS: [u8; PAGE] = [55; PAGE];
             let memory = Memory::shared(4 * PAGE).unwrap();
-            // SAFETY: the handler copies a page.
+            // SAFETY: the handler only copies a page, which is async-signal-safe.
             let filling = unsafe {
                 Filling::with(memory, false, mechanism, |fault| {
                     CALLS.fetch_add(1, Ordering::Relaxed);
@@ -141,8 +142,8 @@ fn a_child_has_what_was_filled_and_zeros_for_the_rest() {
 }
 
 #[test]
-fn a_tracking_goes_on_after_its_process_forked() {
-    alone("a_tracking_goes_on_after_its_process_forked", || {
+fn tracking_continues_after_a_fork() {
+    alone("tracking_continues_after_a_fork", || {
         for mechanism in TRAPS.into_iter().chain([Mechanism::Scan]) {
             let tracking = Tracking::with(Memory::anonymous(4 * PAGE).unwrap(), mechanism).unwrap();
             write(tracking.memory(), 0, 1);

@@ -1,4 +1,5 @@
-//! Huge pages: those of the hugetlb pool are trapped, tracked and filled whole; transparent ones are split, and nothing is missed.
+//! Huge pages: those of the hugetlb pool are trapped, tracked and filled whole; transparent ones
+//! are split, and no write is missed.
 
 #![cfg(not(loom))]
 #![allow(unsafe_code, reason = "touches memory under control; changes the process")]
@@ -15,14 +16,15 @@ use fieldstone_pages::{Error, Fault, Filling, Mechanism, Memory, Outcome, Tracki
 const HUGE: usize = 2 << 20;
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 
-/// The hugetlb pool with so many pages, for one test of this machine at a time; as it was when it is dropped.
+/// The hugetlb pool with a number of free pages, for one test of this machine at a time; restored
+/// on drop.
 struct Hugetlb {
     before: u64,
     _alone: File,
 }
 
 impl Hugetlb {
-    /// `None`, told as a skip, where it cannot be had.
+    /// `None` after a SKIP line if the pool cannot be set.
     fn with_free(pages: u64) -> Option<Self> {
         let path = std::env::temp_dir().join("fieldstone-hugetlb.lock");
         let file = File::open(&path).or_else(|_| File::options().create(true).append(true).open(&path)).unwrap();
@@ -64,7 +66,7 @@ fn dirty(tracking: &Tracking) -> Vec<usize> {
     pages.collect()
 }
 
-fn guards_come_and_go(memory: &Memory) {
+fn guards_are_set_and_removed(memory: &Memory) {
     memory.guard(HUGE..2 * HUGE).unwrap();
     write(memory, 0, 1);
     memory.unguard(0..4 * HUGE).unwrap();
@@ -77,11 +79,11 @@ fn pages_of_the_pool_are_trapped_tracked_and_filled_whole() {
     let Some(_pool) = Hugetlb::with_free(4) else { return };
     let memory = || Memory::hugetlb(4 * HUGE).unwrap();
     assert!(matches!(memory().alias(), Err(Error::Unsupported { .. })));
-    guards_come_and_go(&memory());
+    guards_are_set_and_removed(&memory());
     for mechanism in TRAPS {
         let faults = Arc::new(AtomicUsize::new(0));
         let counted = faults.clone();
-        // SAFETY: the handler counts, and opens.
+        // SAFETY: the handler only counts and makes a system call, which is async-signal-safe.
         let trapping = unsafe {
             Trapping::with(memory(), Watch::Writes, mechanism, move |fault| {
                 counted.fetch_add(1, Ordering::Relaxed);
@@ -94,7 +96,7 @@ fn pages_of_the_pool_are_trapped_tracked_and_filled_whole() {
         for at in [5, HUGE + 5, HUGE + 70_000, 2 * HUGE, 3 * HUGE] {
             write(trapping.memory(), at, 1);
         }
-        assert_eq!(faults.load(Ordering::Relaxed), 2, "{mechanism}: one a huge page");
+        assert_eq!(faults.load(Ordering::Relaxed), 2, "{mechanism}: one per huge page");
     }
     for mechanism in TRAPS.into_iter().chain([Mechanism::Scan]) {
         let tracking = Tracking::with(memory(), mechanism).unwrap();
@@ -111,7 +113,7 @@ fn pages_of_the_pool_are_trapped_tracked_and_filled_whole() {
             let filled = if fault.offset() < HUGE { fault.fill(&CONTENTS) } else { fault.zero() };
             if filled.is_err() { Outcome::Chain } else { Outcome::Resolved }
         };
-        // SAFETY: the handler copies a page that is not on its stack.
+        // SAFETY: the handler copies from a static, which is async-signal-safe.
         let filling = unsafe { Filling::with(memory(), false, mechanism, fill) }.unwrap();
         assert_eq!((read(filling.memory(), HUGE - 1), read(filling.memory(), HUGE)), (8, 0), "{mechanism}");
         filling.evict(0..2 * HUGE).unwrap();
@@ -120,7 +122,7 @@ fn pages_of_the_pool_are_trapped_tracked_and_filled_whole() {
 }
 
 #[test]
-fn nothing_is_missed_on_transparent_huge_pages() {
+fn no_write_is_missed_on_transparent_huge_pages() {
     const PAGES: usize = 4 * HUGE / PAGE;
     for mechanism in TRAPS.into_iter().chain([Mechanism::Scan]) {
         for before in [true, false] {

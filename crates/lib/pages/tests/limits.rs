@@ -1,4 +1,4 @@
-//! As many as there may be: guards, regions, faults.
+//! The largest numbers of guards, regions and faults.
 
 #![cfg(not(loom))]
 #![allow(unsafe_code, reason = "touches memory under control; changes the process")]
@@ -13,18 +13,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use common::{PAGE, Random, alone, read, write};
 use fieldstone_pages::{Error, GuardMechanism, Mechanism, Memory, Outcome, Trapping, Watch};
 
-/// Whether the kernel may write a byte there.
+/// Whether the kernel can write a byte there.
 fn is_open(memory: &Memory, at: usize) -> bool {
     let zero = fs::File::open("/dev/zero").unwrap();
-    // SAFETY: the kernel writes a byte to the memory, or refuses to.
+    // SAFETY: the kernel writes a byte to the memory, or fails with EFAULT.
     let got = unsafe { libc::read(zero.as_raw_fd(), memory.as_ptr().add(at).cast(), 1) };
     assert!(got == 1 || std::io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT));
     got == 1
 }
 
 #[test]
-fn two_hundred_thousand_guards() {
-    alone("two_hundred_thousand_guards", || {
+fn two_hundred_thousand_guards_work() {
+    alone("two_hundred_thousand_guards_work", || {
         const GUARDS: usize = 200_000;
         let memory = Memory::anonymous(2 * GUARDS * PAGE).unwrap();
         for guard in 0..GUARDS {
@@ -44,8 +44,8 @@ fn two_hundred_thousand_guards() {
 }
 
 #[test]
-fn guards_by_mprotect_end_with_the_limit_and_say_so() {
-    alone("guards_by_mprotect_end_with_the_limit_and_say_so", || {
+fn guards_by_mprotect_end_at_the_limit_with_an_error() {
+    alone("guards_by_mprotect_end_at_the_limit_with_an_error", || {
         let limit: usize = fs::read_to_string("/proc/sys/vm/max_map_count").unwrap().trim().parse().unwrap();
         if limit > 1 << 20 {
             println!("SKIP vm.max_map_count is above a million");
@@ -59,20 +59,24 @@ fn guards_by_mprotect_end_with_the_limit_and_say_so() {
         let (number, error) = (0..=limit).find_map(|number| guard(number).err().map(|error| (number, error))).unwrap();
         assert!(error.errno() == Some(libc::ENOMEM) && error.to_string().contains("vm.max_map_count"), "{error}");
         assert!(number > limit / 3, "each takes two mappings: {number} of {limit}");
-        assert!(!is_open(&memory, 2 * (number - 1) * PAGE) && is_open(&memory, 2 * number * PAGE), "the others hold");
+        assert!(
+            !is_open(&memory, 2 * (number - 1) * PAGE) && is_open(&memory, 2 * number * PAGE),
+            "the other guards remain"
+        );
         assert!(matches!(guard(number), Err(Error::System { .. })), "still no more");
         memory.unguard(0..memory.bytes()).unwrap();
         guard(number).unwrap();
     });
 }
 
-/// Each faults to its own handler, also while half of them have gone.
+/// Each region faults to its own handler, also after half of them are dropped.
 fn many_regions(mechanism: Mechanism) {
     const REGIONS: usize = 10_000;
     let last = Arc::new(AtomicUsize::new(usize::MAX));
     let region = |number: usize| {
         let last = last.clone();
-        // SAFETY: the handler keeps a number, and opens.
+        // SAFETY: the handler only stores a number and makes a system call, which is
+        // async-signal-safe.
         let trapping = unsafe {
             Trapping::with(Memory::anonymous(PAGE).unwrap(), Watch::Writes, mechanism, move |fault| {
                 last.store(number, Ordering::Relaxed);
@@ -101,21 +105,21 @@ fn many_regions(mechanism: Mechanism) {
 }
 
 #[test]
-fn ten_thousand_regions_of_userfaultfd() {
+fn ten_thousand_regions_of_userfaultfd_work() {
     many_regions(Mechanism::UserfaultThread);
 }
 
 #[test]
-fn ten_thousand_regions_of_mprotect() {
+fn ten_thousand_regions_of_mprotect_work() {
     many_regions(Mechanism::ProtectSignal);
 }
 
-/// So many faults by so many threads, each of which has its own pages.
+/// The given number of faults by the given number of threads, each with its own pages.
 fn many_faults(mechanism: Mechanism, threads: usize, faults: usize) {
     const PAGES: usize = 500;
     let count = Arc::new(AtomicUsize::new(0));
     let counted = count.clone();
-    // SAFETY: the handler counts, and opens.
+    // SAFETY: the handler only counts and makes a system call, which is async-signal-safe.
     let trapping = unsafe {
         Trapping::with(Memory::anonymous(threads * PAGES * PAGE).unwrap(), Watch::Writes, mechanism, move |fault| {
             counted.fetch_add(1, Ordering::Relaxed);
@@ -141,12 +145,12 @@ fn many_faults(mechanism: Mechanism, threads: usize, faults: usize) {
 }
 
 #[test]
-fn a_million_faults_in_signals() {
+fn a_million_faults_in_signals_are_served() {
     many_faults(Mechanism::UserfaultSignal, 1, 1_000_000);
 }
 
 #[test]
-fn four_threads_fault_at_once() {
+fn faults_of_four_threads_are_served() {
     many_faults(Mechanism::UserfaultThread, 4, 100_000);
     many_faults(Mechanism::ProtectThread, 4, 100_000);
     many_faults(Mechanism::ProtectSignal, 4, 100_000);

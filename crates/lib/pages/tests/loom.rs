@@ -1,17 +1,19 @@
-//! No write is missed: a model of looks against writers, under loom, which runs every interleaving (of a few preemptions).
+//! No write is missed: a model of looks and writers under loom, which runs every interleaving with
+//! a few preemptions.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p fieldstone-pages --test loom --release`
 //!
-//! The log is the library's own. A page is a lock around its protection and its contents, since the processor checks the one and
-//! writes the other in one step. A writer that finds the page closed notes the write and tries again, as after a trap. The broken
-//! protocols below are those that the log's description warns of; that the model finds them shows that it would find ours.
+//! The log is the library's own. A page is a lock around its protection and its contents, because
+//! the processor checks one and writes the other in one step. A writer that finds the page closed
+//! records the write and retries, as after a trap. The log's description warns of the broken
+//! protocols below. That the model detects them shows that it would detect such errors in the log.
 
 #![cfg(loom)]
 #![expect(clippy::unwrap_used, reason = "a test")]
 use std::convert::Infallible;
 use std::ops::Range;
 
-use fieldstone_pages::log::{Gate, Log};
+use fieldstone_pages::dirty_log::{DirtyLog, Gate};
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
@@ -25,7 +27,7 @@ struct Page {
 
 struct Pages {
     pages: [Mutex<Page>; PAGES],
-    /// The seeded bug: what is told is not closed yet, but only after it was read.
+    /// The seeded bug: pages are closed only after they were read.
     closes_late: bool,
 }
 
@@ -55,15 +57,15 @@ impl Gate for Pages {
     }
 }
 
-/// How a first write is noted and a look takes the notes.
+/// How a first write is recorded and a look takes the records.
 trait Protocol: Send + Sync + 'static {
-    fn note(&self, page: usize, pages: &Pages);
+    fn record(&self, page: usize, pages: &Pages);
     fn take(&self, from: usize, pages: &Pages) -> Option<Range<usize>>;
 }
 
-impl Protocol for Log {
-    fn note(&self, page: usize, pages: &Pages) {
-        self.note(page, pages).unwrap();
+impl Protocol for DirtyLog {
+    fn record(&self, page: usize, pages: &Pages) {
+        self.record(page, pages).unwrap();
     }
 
     fn take(&self, from: usize, pages: &Pages) -> Option<Range<usize>> {
@@ -78,7 +80,7 @@ struct Unlocked {
 }
 
 impl Protocol for Unlocked {
-    fn note(&self, page: usize, pages: &Pages) {
+    fn record(&self, page: usize, pages: &Pages) {
         if self.opens_first {
             pages.set_open(page, true);
         }
@@ -96,14 +98,14 @@ impl Protocol for Unlocked {
     }
 }
 
-struct World<P> {
+struct Model<P> {
     log: P,
     pages: Pages,
-    /// Whose write is done, told by a release.
+    /// Set with release ordering after each write.
     done: [AtomicBool; 2],
 }
 
-impl<P: Protocol> World<P> {
+impl<P: Protocol> Model<P> {
     fn write(&self, page: usize, contents: u32) {
         loop {
             let mut held = self.pages.pages[page].lock().unwrap();
@@ -112,11 +114,11 @@ impl<P: Protocol> World<P> {
                 return;
             }
             drop(held);
-            self.log.note(page, &self.pages);
+            self.log.record(page, &self.pages);
         }
     }
 
-    /// A look that copies what it is told.
+    /// A look that copies the returned pages.
     fn look(&self, copy: &mut [u32; PAGES]) {
         let mut from = 0;
         while let Some(run) = self.log.take(from, &self.pages) {
@@ -131,64 +133,64 @@ impl<P: Protocol> World<P> {
     }
 }
 
-/// Writers, the last of which writes the first page too, against a look while they write and a last one. Two of them allow two
-/// preemptions: with more, loom goes round for ever among those who spin.
+/// Runs writers, the last of which also writes the first page, with a look during and after the
+/// writes. Two writers allow two preemptions: with more, loom does not end on spinning threads.
 fn explore<P: Protocol>(writers: usize, closes_late: bool, log: impl Fn() -> P + Send + Sync + 'static) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(if writers == 1 { 5 } else { 2 });
-    model.max_branches = 20_000;
-    model.check(move || {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(if writers == 1 { 5 } else { 2 });
+    builder.max_branches = 20_000;
+    builder.check(move || {
         let page = || Mutex::new(Page { open: false, contents: 0 });
         let pages = Pages { pages: [page(), page()], closes_late };
-        let world = Arc::new(World { log: log(), pages, done: [AtomicBool::new(false), AtomicBool::new(false)] });
+        let model = Arc::new(Model { log: log(), pages, done: [AtomicBool::new(false), AtomicBool::new(false)] });
         let writers = (0..writers).map(|writer| {
-            let (world, is_last) = (world.clone(), writer + 1 == writers);
+            let (model, is_last) = (model.clone(), writer + 1 == writers);
             thread::spawn(move || {
-                world.write(writer, 1);
-                world.done[writer].store(true, Ordering::Release);
+                model.write(writer, 1);
+                model.done[writer].store(true, Ordering::Release);
                 if is_last {
-                    world.write(0, 2);
+                    model.write(0, 2);
                 }
             })
         });
         let writers: Vec<_> = writers.collect();
         let mut copy = [0; PAGES];
-        let before = [0, 1].map(|writer| world.done[writer].load(Ordering::Acquire));
-        world.look(&mut copy);
+        let before = [0, 1].map(|writer| model.done[writer].load(Ordering::Acquire));
+        model.look(&mut copy);
         for page in 0..PAGES {
-            assert!(!before[page] || copy[page] != 0, "a write that was done before the look is missed");
+            assert!(!before[page] || copy[page] != 0, "a write that was complete before the look is missed");
         }
         writers.into_iter().for_each(|writer| writer.join().unwrap());
-        world.look(&mut copy);
-        let now = [0, 1].map(|page| world.pages.contents(page));
-        assert_eq!(copy, now, "the copy is not the pages: a write is missed");
+        model.look(&mut copy);
+        let now = [0, 1].map(|page| model.pages.contents(page));
+        assert_eq!(copy, now, "the copy differs from the pages: a write is missed");
     });
 }
 
 #[test]
 fn no_write_is_missed() {
-    explore(2, false, || Log::new(PAGES));
+    explore(2, false, || DirtyLog::new(PAGES));
 }
 
 #[test]
 fn no_write_of_one_writer_is_missed() {
-    explore(1, false, || Log::new(PAGES));
+    explore(1, false, || DirtyLog::new(PAGES));
 }
 
 #[test]
-#[should_panic(expected = "the copy is not the pages: a write is missed")]
-fn a_gate_that_closes_after_the_pages_were_told_is_found() {
-    explore(2, true, || Log::new(PAGES));
+#[should_panic(expected = "the copy differs from the pages: a write is missed")]
+fn a_gate_that_closes_after_the_look_is_detected() {
+    explore(2, true, || DirtyLog::new(PAGES));
 }
 
 #[test]
-#[should_panic(expected = "the copy is not the pages: a write is missed")]
-fn a_fault_that_opens_after_its_note_without_the_lock_is_found() {
+#[should_panic(expected = "the copy differs from the pages: a write is missed")]
+fn a_fault_that_opens_without_the_lock_is_detected() {
     explore(2, false, || Unlocked { bits: AtomicU64::new(0), opens_first: false });
 }
 
 #[test]
 #[should_panic(expected = "is missed")]
-fn a_fault_that_opens_before_its_note_is_found() {
+fn a_fault_that_opens_before_its_record_is_detected() {
     explore(2, false, || Unlocked { bits: AtomicU64::new(0), opens_first: true });
 }

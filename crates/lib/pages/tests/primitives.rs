@@ -1,4 +1,4 @@
-//! Each primitive by each mechanism that this machine has, on each kind of memory that it serves.
+//! Each primitive by each mechanism of this machine, on each supported kind of memory.
 
 #![cfg(not(loom))]
 #![allow(unsafe_code, reason = "touches memory under control")]
@@ -23,17 +23,17 @@ const TRAPS: [Mechanism; 4] =
 
 fn write(memory: &Memory, at: usize, value: u8) {
     assert!(at < memory.bytes());
-    // SAFETY: inside the memory.
+    // SAFETY: the assertion keeps the address inside the memory.
     unsafe { memory.as_ptr().add(at).write_volatile(value) };
 }
 
 fn read(memory: &Memory, at: usize) -> u8 {
     assert!(at < memory.bytes());
-    // SAFETY: inside the memory.
+    // SAFETY: the assertion keeps the address inside the memory.
     unsafe { memory.as_ptr().add(at).read_volatile() }
 }
 
-/// A file of so many pages, each of which begins with its number plus 1.
+/// A file whose pages begin with their number plus 1.
 fn numbered(pages: usize) -> File {
     let file = tempfile::tempfile().unwrap();
     let contents: Vec<u8> =
@@ -52,7 +52,7 @@ fn kinds() -> Vec<(&'static str, Memory)> {
 }
 
 #[test]
-fn a_protected_page_calls_the_handler_once_and_the_write_is_done() {
+fn a_protected_page_calls_the_handler_once_and_the_write_succeeds() {
     let mut tried = 0;
     for mechanism in TRAPS {
         for (kind, memory) in kinds() {
@@ -64,10 +64,10 @@ fn a_protected_page_calls_the_handler_once_and_the_write_is_done() {
                 fault.unprotect().unwrap();
                 Outcome::Resolved
             };
-            // SAFETY: the handler only counts and opens.
+            // SAFETY: the handler only counts and makes a system call, which is async-signal-safe.
             let trapping = match unsafe { Trapping::with(memory, Watch::Writes, mechanism, handler) } {
                 Ok(trapping) => trapping,
-                // userfaultfd serves few files.
+                // userfaultfd supports few file systems.
                 Err(Error::System { .. }) if kind.contains("file") => continue,
                 Err(error) => panic!("{mechanism}, {kind}: {error}"),
             };
@@ -85,7 +85,7 @@ fn a_protected_page_calls_the_handler_once_and_the_write_is_done() {
             assert!((0..8).all(|page| read(memory, page * PAGE + 5) == 30 + page as u8), "{mechanism}, {kind}");
         }
     }
-    assert!(tried >= 12, "mprotect serves all, userfaultfd memory: {tried}");
+    assert!(tried >= 12, "mprotect supports all kinds, userfaultfd memory: {tried}");
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn reads_trap_where_accesses_are_watched() {
         for (kind, memory) in kinds() {
             let accesses = Arc::new([const { AtomicUsize::new(0) }; 2]);
             let seen = accesses.clone();
-            // SAFETY: the handler only counts and opens.
+            // SAFETY: the handler only counts and makes a system call, which is async-signal-safe.
             let trapping = unsafe {
                 Trapping::with(memory, Watch::Accesses, mechanism, move |fault| {
                     seen[usize::from(fault.access() == Access::Write)].fetch_add(1, Ordering::Relaxed);
@@ -113,7 +113,7 @@ fn reads_trap_where_accesses_are_watched() {
             assert_eq!(counts, expected, "{mechanism}, {kind}");
         }
     }
-    // SAFETY: the handler is never called.
+    // SAFETY: no page is protected, so the handler never runs.
     let refused = unsafe {
         let memory = Memory::anonymous(PAGE).unwrap();
         Trapping::with(memory, Watch::Accesses, Mechanism::UserfaultThread, |_| Outcome::Chain)
@@ -121,7 +121,7 @@ fn reads_trap_where_accesses_are_watched() {
     assert!(matches!(refused, Err(Error::Unsupported { .. })), "{refused:?}");
 }
 
-/// The dirty ranges, joined, which makes them clean.
+/// The dirty ranges, joined; makes them clean.
 fn dirty(tracking: &Tracking) -> Vec<Range<usize>> {
     joined(tracking.dirty().unwrap().map(Result::unwrap))
 }
@@ -138,7 +138,7 @@ fn joined(ranges: impl Iterator<Item = Range<usize>>) -> Vec<Range<usize>> {
 }
 
 #[test]
-fn dirty_pages_are_told_once() {
+fn a_dirty_page_is_reported_once() {
     let mut tried = 0;
     for mechanism in TRAPS.into_iter().chain([Mechanism::Scan]) {
         for (kind, memory) in kinds() {
@@ -165,7 +165,7 @@ fn dirty_pages_are_told_once() {
             write(memory, PAGE, 3);
             let first = tracking.dirty().unwrap().next().unwrap().unwrap();
             assert_eq!(first.start, PAGE, "{name}");
-            assert_eq!(dirty(&tracking), [4 * PAGE..5 * PAGE, 7 * PAGE..8 * PAGE], "{name}: what was not taken stays");
+            assert_eq!(dirty(&tracking), [4 * PAGE..5 * PAGE, 7 * PAGE..8 * PAGE], "{name}: untaken ranges stay dirty");
             assert_eq!(dirty(&tracking), [], "{name}");
             tracking.mark(2 * PAGE..3 * PAGE).unwrap();
             assert_eq!(dirty(&tracking), [2 * PAGE..3 * PAGE], "{name}");
@@ -189,7 +189,7 @@ fn dirty_on_many_pages_equals_a_model() {
 }
 
 fn fill_with_number(fault: &Fault<'_>) -> Outcome {
-    /// Not on the stack: a signal's may be small.
+    /// Not on the stack: a signal stack may be small.
     static PAGES: [[u8; PAGE]; 8] = {
         let mut pages = [[0; PAGE]; 8];
         let mut page = 0;
@@ -208,7 +208,7 @@ fn missing_pages_are_filled_and_can_be_evicted() {
     for mechanism in TRAPS {
         for private in [true, false] {
             let memory = if private { Memory::anonymous(8 * PAGE) } else { Memory::shared(8 * PAGE) }.unwrap();
-            // SAFETY: the handler copies from its stack.
+            // SAFETY: the handler copies from a static, which is async-signal-safe.
             let filling = match unsafe { Filling::with(memory, false, mechanism, fill_with_number) } {
                 Err(Error::Unsupported { .. }) if private && mechanism.name().starts_with("mprotect") => continue,
                 filling => filling.unwrap(),
@@ -236,7 +236,7 @@ fn a_files_pages_are_not_filled() {
     let file = numbered(2);
     for mechanism in TRAPS {
         for memory in [Memory::file(&file, 0, 2 * PAGE).unwrap(), Memory::file_private(&file, 0, 2 * PAGE).unwrap()] {
-            // SAFETY: the handler is never called.
+            // SAFETY: the call fails, so the handler never runs.
             let refused = unsafe { Filling::with(memory, false, mechanism, |_| Outcome::Chain) };
             assert!(matches!(refused, Err(Error::Unsupported { .. })), "{refused:?}");
         }
@@ -251,7 +251,7 @@ fn filled_pages_that_are_tracked_are_clean_until_written() {
         (Mechanism::Scan, Memory::shared(8 * PAGE).unwrap()),
         (Mechanism::ProtectThread, Memory::shared(8 * PAGE).unwrap()),
     ] {
-        // SAFETY: the handler runs in a thread.
+        // SAFETY: the mechanism runs the handler in a thread, where any code is permitted.
         let filling = unsafe { Filling::with(memory, true, mechanism, fill_with_number) }.unwrap();
         let dirty = || joined(filling.dirty().unwrap().map(Result::unwrap));
         let memory = filling.memory();
@@ -277,11 +277,11 @@ fn a_page_is_filled_by_a_move() {
         let from = Arc::new(AtomicPtr::new(staging.as_ptr()));
         let take = from.clone();
         let handler = move |fault: &Fault<'_>| {
-            // SAFETY: nobody uses the staging page.
+            // SAFETY: no code uses the staging page any more.
             unsafe { fault.move_from(take.swap(null_mut(), Ordering::Relaxed)) }.unwrap();
             Outcome::Resolved
         };
-        // SAFETY: the handler makes a system call.
+        // SAFETY: the handler only makes a system call, which is async-signal-safe.
         let filling =
             unsafe { Filling::with(Memory::anonymous(2 * PAGE).unwrap(), false, mechanism, handler) }.unwrap();
         assert_eq!((read(filling.memory(), PAGE + 100), read(&staging, 100)), (42, 0), "{mechanism}");
@@ -290,7 +290,7 @@ fn a_page_is_filled_by_a_move() {
 }
 
 #[test]
-fn two_views_are_the_same_pages() {
+fn memory_and_alias_are_the_same_pages() {
     let memory = Memory::shared(4 * PAGE).unwrap();
     let alias = memory.alias().unwrap();
     let trapping = Trapping::new(memory, Watch::Accesses, |fault| {
@@ -299,13 +299,13 @@ fn two_views_are_the_same_pages() {
     });
     let trapping = trapping.unwrap();
     trapping.protect(0..4 * PAGE).unwrap();
-    // SAFETY: inside the second view, which is open.
+    // SAFETY: the address is inside the alias, which is writable.
     unsafe { alias.as_ptr().add(PAGE).write_volatile(7) };
     assert_eq!(read(trapping.memory(), PAGE), 7);
     assert!(matches!(Memory::anonymous(1).unwrap().alias(), Err(Error::Unsupported { .. })));
     let file = numbered(2);
     let mapped = Memory::file(&file, 0, 2 * PAGE).unwrap();
-    // SAFETY: inside the view.
+    // SAFETY: the address is inside the alias, which is writable.
     unsafe { mapped.alias().unwrap().as_ptr().add(PAGE + 3).write_volatile(5) };
     let mut contents = Vec::new();
     std::io::Seek::rewind(&mut &file).unwrap();
@@ -314,18 +314,18 @@ fn two_views_are_the_same_pages() {
 }
 
 #[test]
-fn guards_lose_private_contents_and_open_again() {
+fn guards_drop_private_contents_and_can_be_removed() {
     for memory in [Memory::anonymous(4 * PAGE).unwrap(), Memory::shared(4 * PAGE).unwrap()] {
         for mechanism in [GuardMechanism::Marker, GuardMechanism::Protect] {
             write(&memory, PAGE, 5);
             memory.guard_with(PAGE..3 * PAGE, mechanism).unwrap();
             let zero = File::open("/dev/zero").unwrap();
-            // SAFETY: the kernel refuses to write there, or writes a byte to memory of ours.
+            // SAFETY: the kernel fails with EFAULT, or writes a byte to this test's memory.
             let got =
                 unsafe { libc::read(std::os::fd::AsRawFd::as_raw_fd(&zero), memory.as_ptr().add(PAGE).cast(), 1) };
             assert_eq!((got, std::io::Error::last_os_error().raw_os_error()), (-1, Some(libc::EFAULT)));
             memory.unguard(PAGE..3 * PAGE).unwrap();
-            // What others share is not this mapping's to lose.
+            // Shared contents are not lost with this mapping.
             assert_eq!(read(&memory, PAGE), if memory.alias().is_ok() { 5 } else { 0 }, "{mechanism:?}");
             write(&memory, PAGE, 6);
             assert_eq!(read(&memory, PAGE), 6);
@@ -339,7 +339,7 @@ fn guards_lose_private_contents_and_open_again() {
 }
 
 #[test]
-fn memory_under_control_takes_no_guards_and_no_second_control() {
+fn controlled_memory_refuses_guards_and_a_second_region() {
     let memory = Memory::anonymous(4 * PAGE).unwrap();
     let other = memory.share();
     let tracking = Tracking::new(memory).unwrap();

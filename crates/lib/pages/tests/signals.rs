@@ -1,4 +1,5 @@
-//! Faults and signals: the program's own handlers, faults inside handlers, handlers that panic, pages that are poisoned.
+//! Faults and signals: the program's own handlers, faults inside handlers, handlers that panic,
+//! poisoned pages.
 
 #![cfg(not(loom))]
 #![allow(unsafe_code, reason = "touches memory under control; changes the process")]
@@ -12,21 +13,21 @@ use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use common::{PAGE, TRAPS, alone, doomed, ended_by, forked, no_core_file, read, told, write};
+use common::{PAGE, TRAPS, alone, doomed, ended_by, forked, no_core_file, read, text_of, write};
 use fieldstone_pages::{Fault, Filling, Loss, Mechanism, Memory, Outcome, Trapping, Watch};
 use fieldstone_sys::userfault::userfault;
 
-/// What the program's own handler saw.
-static SEEN: AtomicUsize = AtomicUsize::new(0);
+/// Calls of the program's own handler.
+static CALLS: AtomicUsize = AtomicUsize::new(0);
 static ADDRESS: AtomicUsize = AtomicUsize::new(0);
 static MASKED: AtomicBool = AtomicBool::new(false);
-/// The page that the program's own handler opens.
+/// The page that the program's own handler makes accessible.
 static OWN: AtomicPtr<u8> = AtomicPtr::new(null_mut());
 
-/// The program's own way: a closed page of its own, opened by its handler.
-fn open_own() {
-    SEEN.fetch_add(1, Ordering::Relaxed);
-    // SAFETY: a page of the program; the sets are live locals.
+/// The program's own handler: makes its own inaccessible page accessible.
+fn make_own_page_accessible() {
+    CALLS.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: the page belongs to the program; the sets are live locals.
     unsafe {
         libc::mprotect(OWN.load(Ordering::Relaxed).cast(), PAGE, libc::PROT_READ | libc::PROT_WRITE);
         let mut mask = std::mem::zeroed::<libc::sigset_t>();
@@ -36,18 +37,18 @@ fn open_own() {
 }
 
 extern "C" fn with_information(_signal: c_int, information: *mut libc::siginfo_t, _context: *mut c_void) {
-    // SAFETY: the kernel's.
+    // SAFETY: the kernel passes a live siginfo_t.
     ADDRESS.store(unsafe { (*information).si_addr() }.addr(), Ordering::Relaxed);
-    open_own();
+    make_own_page_accessible();
 }
 
 extern "C" fn without_information(_signal: c_int) {
-    open_own();
+    make_own_page_accessible();
 }
 
-/// Installs the program's own handler, whose mask has `SIGUSR1`, and closes its page.
+/// Installs the program's own handler, whose mask has `SIGUSR1`.
 fn install(signal: c_int, handler: usize, flags: c_int) {
-    // SAFETY: a live local; the handlers here are async-signal-safe.
+    // SAFETY: the action is a live local; the handlers here are async-signal-safe.
     unsafe {
         let mut action = std::mem::zeroed::<libc::sigaction>();
         action.sa_sigaction = handler;
@@ -59,7 +60,7 @@ fn install(signal: c_int, handler: usize, flags: c_int) {
 
 fn close_own(memory: &Memory) {
     OWN.store(memory.as_ptr(), Ordering::Relaxed);
-    // SAFETY: a page of the program.
+    // SAFETY: the page belongs to the program, and only its handler accesses it.
     assert_eq!(unsafe { libc::mprotect(memory.as_ptr().cast(), PAGE, libc::PROT_NONE) }, 0);
 }
 
@@ -68,11 +69,11 @@ fn open(fault: &Fault<'_>) -> Outcome {
 }
 
 fn trapping(mechanism: Mechanism, handler: impl Fn(&Fault<'_>) -> Outcome + Send + Sync + 'static) -> Trapping {
-    // SAFETY: the handlers here do what one in a signal may, where they run in one.
+    // SAFETY: the handlers of mechanisms in signals are async-signal-safe, or end the process.
     unsafe { Trapping::with(Memory::anonymous(4 * PAGE).unwrap(), Watch::Writes, mechanism, handler) }.unwrap()
 }
 
-fn own_handler_goes_on(handler: usize, flags: c_int) {
+fn own_handler_still_works(handler: usize, flags: c_int) {
     let own = Memory::anonymous(PAGE).unwrap();
     for (number, mechanism) in TRAPS.into_iter().enumerate() {
         if number == 0 {
@@ -81,43 +82,43 @@ fn own_handler_goes_on(handler: usize, flags: c_int) {
         let trapping = trapping(mechanism, open);
         trapping.protect(0..PAGE).unwrap();
         write(trapping.memory(), 1, 1);
-        assert_eq!(SEEN.swap(0, Ordering::Relaxed), 0, "{mechanism}: the region's own");
+        assert_eq!(CALLS.swap(0, Ordering::Relaxed), 0, "{mechanism}: the region's handler ran");
         close_own(&own);
         write(&own, 77, 3);
-        assert!(SEEN.swap(0, Ordering::Relaxed) == 1 && MASKED.load(Ordering::Relaxed), "{mechanism}");
+        assert!(CALLS.swap(0, Ordering::Relaxed) == 1 && MASKED.load(Ordering::Relaxed), "{mechanism}");
         if flags & libc::SA_SIGINFO != 0 {
             assert_eq!(ADDRESS.load(Ordering::Relaxed), own.start() + 77, "{mechanism}");
         }
-        // SAFETY: the sets are live locals.
+        // SAFETY: the set is a live local.
         let masked = unsafe {
             let mut mask = std::mem::zeroed::<libc::sigset_t>();
             libc::pthread_sigmask(libc::SIG_SETMASK, null(), &raw mut mask);
             libc::sigismember(&raw const mask, libc::SIGUSR1)
         };
-        assert_eq!(masked, 0, "{mechanism}: as before");
+        assert_eq!(masked, 0, "{mechanism}: the mask is restored");
     }
 }
 
 #[test]
 fn faults_elsewhere_reach_the_programs_handler() {
     alone("faults_elsewhere_reach_the_programs_handler", || {
-        own_handler_goes_on(with_information as *const () as usize, libc::SA_SIGINFO);
+        own_handler_still_works(with_information as *const () as usize, libc::SA_SIGINFO);
     });
 }
 
 #[test]
 fn faults_elsewhere_reach_the_programs_plain_handler() {
     alone("faults_elsewhere_reach_the_programs_plain_handler", || {
-        own_handler_goes_on(without_information as *const () as usize, 0);
+        own_handler_still_works(without_information as *const () as usize, 0);
     });
 }
 
-/// The region whose fault the program's own handler mends.
+/// The region whose fault the program's own handler resolves.
 static CHAINED: OnceLock<Trapping> = OnceLock::new();
 
-extern "C" fn mends_the_region(_signal: c_int, information: *mut libc::siginfo_t, _context: *mut c_void) {
-    SEEN.fetch_add(1, Ordering::Relaxed);
-    // SAFETY: the kernel's, or of the same shape.
+extern "C" fn resolves_the_fault(_signal: c_int, information: *mut libc::siginfo_t, _context: *mut c_void) {
+    CALLS.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: the kernel or the library passes a live siginfo_t with an address.
     ADDRESS.store(unsafe { (*information).si_addr() }.addr(), Ordering::Relaxed);
     if let Some(trapping) = CHAINED.get() {
         let _ = trapping.unprotect(0..4 * PAGE);
@@ -127,9 +128,9 @@ extern "C" fn mends_the_region(_signal: c_int, information: *mut libc::siginfo_t
 #[test]
 fn a_chained_fault_reaches_the_programs_handler_with_its_address() {
     alone("a_chained_fault_reaches_the_programs_handler_with_its_address", || {
-        // userfaultfd in signals says SIGBUS.
+        // userfaultfd in signals raises SIGBUS.
         for signal in [libc::SIGSEGV, libc::SIGBUS] {
-            install(signal, mends_the_region as *const () as usize, libc::SA_SIGINFO);
+            install(signal, resolves_the_fault as *const () as usize, libc::SA_SIGINFO);
         }
         for mechanism in TRAPS {
             let status = forked(|| {
@@ -137,7 +138,7 @@ fn a_chained_fault_reaches_the_programs_handler_with_its_address() {
                 trapping.protect(0..4 * PAGE).unwrap();
                 write(trapping.memory(), 2 * PAGE + 9, 6);
                 assert_eq!(ADDRESS.load(Ordering::Relaxed), trapping.memory().start() + 2 * PAGE + 9, "{mechanism}");
-                read(trapping.memory(), 2 * PAGE + 9) == 6 && SEEN.load(Ordering::Relaxed) == 1
+                read(trapping.memory(), 2 * PAGE + 9) == 6 && CALLS.load(Ordering::Relaxed) == 1
             });
             assert_eq!(status, 0, "{mechanism}");
         }
@@ -145,31 +146,31 @@ fn a_chained_fault_reaches_the_programs_handler_with_its_address() {
 }
 
 extern "C" fn counts(_signal: c_int) {
-    // SAFETY: a message of live bytes.
+    // SAFETY: the buffer is a static of seven bytes.
     unsafe { libc::write(2, c"called\n".as_ptr().cast(), 7) };
-    if SEEN.fetch_add(1, Ordering::Relaxed) > 5 {
-        // SAFETY: ends the process.
+    if CALLS.fetch_add(1, Ordering::Relaxed) > 5 {
+        // SAFETY: _exit ends the process.
         unsafe { libc::_exit(77) };
     }
 }
 
 #[test]
-fn a_handler_for_one_time_is_called_one_time() {
-    let ended = doomed("a_handler_for_one_time_is_called_one_time", || {
+fn a_one_time_handler_is_called_once() {
+    let ended = doomed("a_one_time_handler_is_called_once", || {
         install(libc::SIGSEGV, counts as *const () as usize, libc::SA_RESETHAND);
         let trapping = trapping(Mechanism::ProtectSignal, |_| Outcome::Chain);
         trapping.protect(0..PAGE).unwrap();
         write(trapping.memory(), 0, 1);
     });
     if let Some(output) = ended {
-        assert_eq!(output.status.signal(), Some(libc::SIGSEGV), "{}", told(&output));
-        assert_eq!(told(&output).matches("called").count(), 1, "{}", told(&output));
+        assert_eq!(output.status.signal(), Some(libc::SIGSEGV), "{}", text_of(&output));
+        assert_eq!(text_of(&output).matches("called").count(), 1, "{}", text_of(&output));
     }
 }
 
 #[test]
-fn without_a_handler_the_process_ends_as_it_would_have() {
-    alone("without_a_handler_the_process_ends_as_it_would_have", || {
+fn without_a_handler_the_process_ends_as_usual() {
+    alone("without_a_handler_the_process_ends_as_usual", || {
         no_core_file();
         for action in [libc::SIG_DFL, libc::SIG_IGN] {
             for signal in [libc::SIGSEGV, libc::SIGBUS] {
@@ -198,31 +199,32 @@ fn without_a_handler_the_process_ends_as_it_would_have() {
 #[test]
 fn a_chained_fault_of_a_system_call_ends_the_process() {
     let output = doomed("a_chained_fault_of_a_system_call_ends_the_process", || {
-        install(libc::SIGSEGV, mends_the_region as *const () as usize, libc::SA_SIGINFO);
+        install(libc::SIGSEGV, resolves_the_fault as *const () as usize, libc::SA_SIGINFO);
         let trapping = trapping(Mechanism::UserfaultThread, |_| Outcome::Chain);
         trapping.protect(0..PAGE).unwrap();
         let zero = std::fs::File::open("/dev/zero").unwrap();
-        // SAFETY: the kernel writes a byte to the memory, or refuses to.
+        // SAFETY: the kernel writes a byte to the memory, or fails with EFAULT.
         let got = unsafe { libc::read(zero.as_raw_fd(), trapping.memory().as_ptr().cast(), 1) };
-        assert_eq!((got, trapping.losses()), (-1, vec![Loss::KernelAccesses]), "refused only where that is told");
-        // SAFETY: the other way to end.
+        assert_eq!((got, trapping.losses()), (-1, vec![Loss::KernelAccesses]), "refused only if losses report it");
+        // SAFETY: abort takes no argument and does not return.
         unsafe { libc::abort() };
     });
     let Some(output) = output else { return };
-    let text = told(&output);
+    let text = text_of(&output);
     assert!(output.status.signal() == Some(libc::SIGABRT) && !text.contains("refused only"), "{text}");
     let reaches = userfault().kernel_faults || userfault().device;
     assert_eq!(text.contains("which the fault handler refused"), reaches, "{text}");
 }
 
-/// Runs `body` in a thread with an alternate stack for faults inside handlers, for which that of a Rust thread is too small.
+/// Runs `body` in a thread with an alternate stack for faults inside handlers; that of a Rust
+/// thread is too small.
 fn on_a_large_alternate_stack(body: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut stack = vec![0_u8; 256 << 10];
             let large = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: stack.len() };
             let mut before = libc::stack_t { ss_sp: null_mut(), ss_flags: 0, ss_size: 0 };
-            // SAFETY: the stack lives until the former one is back.
+            // SAFETY: the stack lives until the former one is restored.
             unsafe {
                 assert_eq!(libc::sigaltstack(&raw const large, &raw mut before), 0);
                 body();
@@ -233,7 +235,7 @@ fn on_a_large_alternate_stack(body: impl FnOnce() + Send) {
 }
 
 #[test]
-fn handlers_fault_themselves() {
+fn faults_inside_handlers_are_served() {
     on_a_large_alternate_stack(|| {
         for mechanism in TRAPS {
             let other = Arc::new(trapping(mechanism, open));
@@ -242,7 +244,7 @@ fn handlers_fault_themselves() {
             let same = trapping(mechanism, move |fault| {
                 if fault.page().start == 0 {
                     write(touched.memory(), PAGE, 5);
-                    // SAFETY: the second page of this region, which is protected.
+                    // SAFETY: the second page of this region, which is mapped and protected.
                     unsafe { own.load(Ordering::Relaxed).add(PAGE).write_volatile(6) };
                 }
                 open(fault)
@@ -269,7 +271,7 @@ fn panics(mechanism: Mechanism) {
 
 fn ends_with_a_message(test: &str, mechanism: Mechanism) {
     let Some(output) = doomed(test, || panics(mechanism)) else { return };
-    let text = told(&output);
+    let text = text_of(&output);
     assert!(output.status.signal() == Some(libc::SIGABRT) && text.contains("the handler is broken"), "{text}");
     assert!(mechanism.is_in_signal() || text.contains("a fault handler panicked"), "{text}");
 }
@@ -294,21 +296,21 @@ fn a_panic_in_a_signal_of_mprotect_ends_the_process() {
     ends_with_a_message("a_panic_in_a_signal_of_mprotect_ends_the_process", Mechanism::ProtectSignal);
 }
 
-extern "C" fn leaves_with_the_code(signal: c_int, information: *mut libc::siginfo_t, _context: *mut c_void) {
-    // SAFETY: the kernel's; the forked child ends here.
+extern "C" fn exits_with_the_code(signal: c_int, information: *mut libc::siginfo_t, _context: *mut c_void) {
+    // SAFETY: the kernel passes a live siginfo_t; the forked child ends here.
     unsafe { libc::_exit(if signal == libc::SIGBUS { 40 + (*information).si_code } else { 1 }) };
 }
 
 #[test]
-fn a_poisoned_page_is_a_hardware_error_to_the_program() {
-    alone("a_poisoned_page_is_a_hardware_error_to_the_program", || {
-        // `BUS_MCEERR_AR`; a kernel that knows no errors of memory says `BUS_ADRERR`.
+fn a_poisoned_page_raises_a_hardware_error() {
+    alone("a_poisoned_page_raises_a_hardware_error", || {
+        // `BUS_MCEERR_AR`; a kernel without memory-failure support reports `BUS_ADRERR`.
         let lost = if std::path::Path::new("/proc/sys/vm/memory_failure_recovery").exists() { 4 } else { 2 };
-        install(libc::SIGBUS, leaves_with_the_code as *const () as usize, libc::SA_SIGINFO);
+        install(libc::SIGBUS, exits_with_the_code as *const () as usize, libc::SA_SIGINFO);
         for mechanism in [Mechanism::UserfaultThread, Mechanism::UserfaultSignal] {
             let status = forked(|| {
                 let memory = Memory::anonymous(2 * PAGE).unwrap();
-                // SAFETY: the handler makes a system call.
+                // SAFETY: the handler only makes a system call, which is async-signal-safe.
                 let filling = unsafe {
                     Filling::with(memory, false, mechanism, |fault| {
                         if fault.poison().is_err() { Outcome::Chain } else { Outcome::Resolved }
@@ -316,7 +318,7 @@ fn a_poisoned_page_is_a_hardware_error_to_the_program() {
                 };
                 let filling = filling.unwrap();
                 filling.zero(PAGE).unwrap();
-                assert_eq!(read(filling.memory(), PAGE), 0, "the other page is there");
+                assert_eq!(read(filling.memory(), PAGE), 0, "the other page is present");
                 read(filling.memory(), 0) == 0
             });
             let code = libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status));
@@ -326,7 +328,7 @@ fn a_poisoned_page_is_a_hardware_error_to_the_program() {
 }
 
 #[test]
-fn regions_go_while_others_fault() {
+fn regions_are_dropped_while_others_fault() {
     for mechanism in TRAPS {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -351,7 +353,7 @@ fn regions_go_while_others_fault() {
 }
 
 #[test]
-fn who_waits_for_a_handler_goes_on_when_the_region_goes() {
+fn a_waiting_thread_continues_when_its_region_is_dropped() {
     for round in 0..200 {
         let memory = Memory::anonymous(8 * PAGE).unwrap();
         let kept = memory.share();
@@ -361,15 +363,15 @@ fn who_waits_for_a_handler_goes_on_when_the_region_goes() {
             return;
         }
         trapping.protect(0..8 * PAGE).unwrap();
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, done) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             (0..8).for_each(|page| write(&kept, page * PAGE, 1));
-            tell.send(()).unwrap();
+            sender.send(()).unwrap();
         });
         if round % 2 == 0 {
             std::thread::yield_now();
         }
         drop(trapping);
-        assert!(told.recv_timeout(std::time::Duration::from_secs(20)).is_ok(), "round {round}");
+        assert!(done.recv_timeout(std::time::Duration::from_secs(20)).is_ok(), "round {round}");
     }
 }

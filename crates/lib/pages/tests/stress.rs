@@ -1,8 +1,9 @@
-//! No write is missed, on the real thing: four threads write, a saver copies what `dirty` tells, and at each barrier the copy must be
-//! the memory, word for word, after one more look.
+//! No write is missed in a real run: four threads write while a saver copies the ranges of `dirty`.
+//! At each barrier, after one more save, the copy must equal the memory word for word.
 //!
-//! Meanwhile the process forks, and each era ends with the memory unmapped and put under control anew, sometimes at another
-//! address. Each mechanism runs three seconds, or `FIELDSTONE_STRESS_SECONDS`. Savers that are broken on purpose must be found.
+//! Meanwhile the process forks. After each era the memory is unmapped and tracked again, sometimes
+//! at another address. Each mechanism runs three seconds, or `FIELDSTONE_STRESS_SECONDS`. The test
+//! must detect savers that are broken on purpose.
 
 #![cfg(not(loom))]
 #![allow(unsafe_code, reason = "touches memory under control; forks")]
@@ -20,22 +21,22 @@ use fieldstone_pages::{Error, Mechanism, Memory, Tracking};
 const PAGES: usize = 300;
 const WORDS: usize = PAGES * PAGE / 8;
 const WRITERS: usize = 4;
-/// Rounds of an era, each of which ends at a barrier.
+/// Rounds of an era; each ends at a barrier.
 const ROUNDS: usize = 6;
 const WRITES: usize = 4000;
 
-/// How the saver goes about it.
+/// The saver's order of operations.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Saver {
-    /// Reads what was told after it was told.
-    Right,
-    /// Reads what is dirty before the look that makes it clean.
+    /// Reads a range after `dirty` has returned it.
+    Correct,
+    /// Reads dirty ranges before the call that makes them clean.
     ReadsFirst,
-    /// Takes one range of a look, and drops the others without giving them back.
-    ForgetsTheRest,
+    /// Takes one range and leaks the iterator, so that the other ranges stay clean.
+    LeaksTheIterator,
 }
 
-/// What happened.
+/// What happened during a run.
 #[derive(Debug, Default)]
 struct Counts {
     saved: AtomicUsize,
@@ -46,7 +47,8 @@ struct Counts {
 }
 
 fn words(memory: &Memory) -> &[AtomicU64] {
-    // SAFETY: so long, aligned to a page, and used as these words by all.
+    // SAFETY: the memory is page-aligned and has WORDS words, and all threads access it through
+    // these atomics.
     #[allow(clippy::cast_ptr_alignment, reason = "memory begins at a page")]
     unsafe {
         std::slice::from_raw_parts(memory.as_ptr().cast::<AtomicU64>(), WORDS)
@@ -73,19 +75,19 @@ fn save(tracking: &Tracking, replica: &[AtomicU64], saver: Saver, counts: &Count
         if saver != Saver::ReadsFirst {
             copy(memory, replica, range);
         }
-        if saver == Saver::ForgetsTheRest {
+        if saver == Saver::LeaksTheIterator {
             std::mem::forget(look);
             return;
         }
     }
 }
 
-/// Writes numbers that never come twice, each to a word that is this writer's, and keeps what should be there.
+/// Writes unique numbers, each to a word of this writer, and to the model.
 fn writer(number: usize, sequence: &AtomicU64, memory: &[AtomicU64], model: &[AtomicU64], barrier: &Barrier) {
     let mut random = Random(0x9E37_79B9_7F4A_7C15 + number as u64);
     for _ in 0..ROUNDS {
         for write in 0..WRITES {
-            // Most writes go to a few pages, so that the same page is written and saved again and again.
+            // Most writes go to a few pages, so that they are written and saved repeatedly.
             let span = if write % 4 == 0 { WORDS } else { 8 * PAGE / 8 };
             let word = random.below(span) / WRITERS * WRITERS + number;
             let value = sequence.fetch_add(1, Ordering::Relaxed);
@@ -97,7 +99,7 @@ fn writer(number: usize, sequence: &AtomicU64, memory: &[AtomicU64], model: &[At
     }
 }
 
-/// The child has its copy, is told that the tracking is its parent's, and can track on its own.
+/// The child has a copy, gets errors from the parent's tracking, and can track on its own.
 fn child(tracking: &Tracking, mechanism: Mechanism) -> bool {
     words(tracking.memory()).iter().step_by(PAGE / 8).for_each(|word| word.store(0, Ordering::Relaxed));
     assert!(matches!(tracking.dirty(), Err(Error::Forked)) && matches!(tracking.mark(0..PAGE), Err(Error::Forked)));
@@ -107,7 +109,7 @@ fn child(tracking: &Tracking, mechanism: Mechanism) -> bool {
     dirty == vec![2 * PAGE..3 * PAGE]
 }
 
-/// One life of a tracking: rounds of writes and looks, with a fork in the middle. What differs, if something does.
+/// One era: rounds of writes and saves, with a fork in the middle. Returns the first difference.
 fn era(tracking: &Tracking, model: &[AtomicU64], saver: Saver, counts: &Counts) -> Result<(), String> {
     static SEQUENCE: AtomicU64 = AtomicU64::new(1);
     let (memory, barrier, writing) = (words(tracking.memory()), Barrier::new(WRITERS + 1), AtomicBool::new(true));
@@ -135,8 +137,8 @@ fn era(tracking: &Tracking, model: &[AtomicU64], saver: Saver, counts: &Counts) 
                 save(tracking, &replica, saver, counts);
             }
             arrived.join().unwrap();
-            // A right one: what a broken saver missed before is what must show.
-            save(tracking, &replica, Saver::Right, counts);
+            // A correct save: what a broken saver missed before must show.
+            save(tracking, &replica, Saver::Correct, counts);
             if result.is_ok() {
                 result = compare(memory, model, &replica);
             }
@@ -155,15 +157,15 @@ fn compare(memory: &[AtomicU64], model: &[AtomicU64], replica: &[AtomicU64]) -> 
         let (is, written, saved) = (load(memory, word), load(model, word), load(replica, word));
         assert_eq!(is, written, "word {word}: the memory is not what was written");
         if saved != is {
-            return Err(format!("page {}: {saved} was saved, {is} is there", word * 8 / PAGE));
+            return Err(format!("page {}: {saved} was saved, {is} is in memory", word * 8 / PAGE));
         }
     }
     Ok(())
 }
 
 fn seconds() -> Duration {
-    let asked = std::env::var("FIELDSTONE_STRESS_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
-    Duration::from_secs(asked.unwrap_or(3))
+    let requested = std::env::var("FIELDSTONE_STRESS_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
+    Duration::from_secs(requested.unwrap_or(3))
 }
 
 fn stress(mechanism: Mechanism, saver: Saver) -> Result<Counts, String> {
@@ -176,7 +178,7 @@ fn stress(mechanism: Mechanism, saver: Saver) -> Result<Counts, String> {
         counts.eras += 1;
         let before = tracking.memory().start();
         let new = if counts.eras % 2 == 0 {
-            // While the old memory is there, so that it is at another address.
+            // While the old memory exists, so that the new one has another address.
             let new = Memory::anonymous(PAGES * PAGE).unwrap();
             drop(tracking);
             new
@@ -191,8 +193,8 @@ fn stress(mechanism: Mechanism, saver: Saver) -> Result<Counts, String> {
     Ok(counts)
 }
 
-fn nothing_is_missed(mechanism: Mechanism) {
-    let counts = stress(mechanism, Saver::Right).unwrap();
+fn no_write_is_missed(mechanism: Mechanism) {
+    let counts = stress(mechanism, Saver::Correct).unwrap();
     println!("{mechanism}: {counts:?}");
     let forks = counts.forks.load(Ordering::Relaxed);
     assert!(forks == counts.eras && counts.moved > 0 && counts.saved.load(Ordering::Relaxed) > counts.eras * PAGES);
@@ -200,37 +202,37 @@ fn nothing_is_missed(mechanism: Mechanism) {
 
 #[test]
 fn pagemap_scan() {
-    alone("pagemap_scan", || nothing_is_missed(Mechanism::Scan));
+    alone("pagemap_scan", || no_write_is_missed(Mechanism::Scan));
 }
 
 #[test]
 fn userfaultfd_thread() {
-    alone("userfaultfd_thread", || nothing_is_missed(Mechanism::UserfaultThread));
+    alone("userfaultfd_thread", || no_write_is_missed(Mechanism::UserfaultThread));
 }
 
 #[test]
 fn userfaultfd_signal() {
-    alone("userfaultfd_signal", || nothing_is_missed(Mechanism::UserfaultSignal));
+    alone("userfaultfd_signal", || no_write_is_missed(Mechanism::UserfaultSignal));
 }
 
 #[test]
 fn mprotect_thread() {
-    alone("mprotect_thread", || nothing_is_missed(Mechanism::ProtectThread));
+    alone("mprotect_thread", || no_write_is_missed(Mechanism::ProtectThread));
 }
 
 #[test]
 fn mprotect_signal() {
-    alone("mprotect_signal", || nothing_is_missed(Mechanism::ProtectSignal));
+    alone("mprotect_signal", || no_write_is_missed(Mechanism::ProtectSignal));
 }
 
 #[test]
-fn savers_that_are_broken_are_found() {
-    alone("savers_that_are_broken_are_found", || {
+fn broken_savers_are_detected() {
+    alone("broken_savers_are_detected", || {
         for (mechanism, saver) in [
             (Mechanism::Scan, Saver::ReadsFirst),
             (Mechanism::UserfaultSignal, Saver::ReadsFirst),
             (Mechanism::ProtectSignal, Saver::ReadsFirst),
-            (Mechanism::Scan, Saver::ForgetsTheRest),
+            (Mechanism::Scan, Saver::LeaksTheIterator),
         ] {
             let found = stress(mechanism, saver);
             assert!(found.as_ref().is_err_and(|difference| difference.contains("was saved")), "{mechanism}: {found:?}");

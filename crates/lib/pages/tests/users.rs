@@ -1,4 +1,5 @@
-//! What each user gets: root, an ordinary user, and a process to which userfaultfd(2) is refused. What is lost is told, and is so.
+//! The mechanisms for each user: root, an ordinary user, and a process to which userfaultfd(2) is
+//! refused. Losses are reported, and are real.
 
 #![cfg(not(loom))]
 #![allow(unsafe_code, reason = "touches memory under control; changes the process")]
@@ -24,18 +25,19 @@ fn memory() -> Memory {
     Memory::anonymous(PAGES * PAGE).unwrap()
 }
 
-/// Reads a file of sevens into the memory: what read(2) gave, or the errno.
+/// Reads a file of sevens into the memory: the result of read(2), or the errno.
 fn read_into(memory: &Memory, pages: usize) -> Result<usize, i32> {
     let file = tempfile::tempfile().unwrap();
     std::io::Write::write_all(&mut &file, &[7; PAGES * PAGE]).unwrap();
-    // SAFETY: so much of the memory, or nothing.
+    // SAFETY: the kernel writes at most the memory's size, or fails.
     let got = unsafe { libc::pread(file.as_raw_fd(), memory.as_ptr().cast(), pages * PAGE, 0) };
     usize::try_from(got).map_err(|_| std::io::Error::last_os_error().raw_os_error().unwrap())
 }
 
-/// A system call that writes to protected pages waits for the handler, or fails: as the losses say.
-fn kernel_accesses_are_as_told(mechanism: Mechanism) -> bool {
-    // SAFETY: the handler makes a system call.
+/// A system call that writes to protected pages waits for the handler, or fails, as `losses`
+/// reports.
+fn kernel_accesses_match_losses(mechanism: Mechanism) -> bool {
+    // SAFETY: the handler only makes a system call, which is async-signal-safe.
     let trapping = unsafe { Trapping::with(memory(), Watch::Writes, mechanism, open) }.unwrap();
     let tracking = Tracking::with(memory(), mechanism).unwrap();
     let is_lost = trapping.losses().contains(&Loss::KernelAccesses);
@@ -49,16 +51,16 @@ fn kernel_accesses_are_as_told(mechanism: Mechanism) -> bool {
         if !is_lost {
             assert!((0..pages).all(|page| read(trapping.memory(), page * PAGE) == 7), "{mechanism}");
             let dirty: usize = tracking.dirty().unwrap().map(|range| range.unwrap().len()).sum();
-            assert_eq!(dirty, pages * PAGE, "{mechanism}: the kernel's writes are noted");
+            assert_eq!(dirty, pages * PAGE, "{mechanism}: the kernel's writes are recorded");
         }
-        // What the losses advise.
+        // The advice of the losses: touch the page first.
         (0..pages).for_each(|page| write(trapping.memory(), page * PAGE, 1));
-        assert_eq!(read_into(trapping.memory(), pages), Ok(pages * PAGE), "{mechanism}: touched first");
+        assert_eq!(read_into(trapping.memory(), pages), Ok(pages * PAGE), "{mechanism}: after touching the page");
     }
     is_lost
 }
 
-/// All of it, by what is best for this user.
+/// Uses each primitive by the best mechanism of this user.
 fn everything_works() {
     let trapping = Trapping::new(memory(), Watch::Writes, open).unwrap();
     trapping.protect(0..PAGES * PAGE).unwrap();
@@ -73,9 +75,9 @@ fn everything_works() {
     let fill = |fault: &Fault<'_>| if fault.fill(&[9; PAGE]).is_err() { Outcome::Chain } else { Outcome::Resolved };
     let filling = Filling::new(Memory::shared(PAGE).unwrap(), fill).unwrap();
     assert_eq!(read(filling.memory(), 5), 9);
-    let noted = Filling::tracked(Memory::shared(2 * PAGE).unwrap(), fill).unwrap();
-    write(noted.memory(), 0, 1);
-    assert_eq!((read(noted.memory(), 1), noted.dirty().unwrap().count()), (9, 1));
+    let tracked = Filling::tracked(Memory::shared(2 * PAGE).unwrap(), fill).unwrap();
+    write(tracked.memory(), 0, 1);
+    assert_eq!((read(tracked.memory(), 1), tracked.dirty().unwrap().count()), (9, 1));
     let plain = memory();
     plain.guard(0..PAGE).unwrap();
     assert_eq!(read_into(&plain, 1), Err(libc::EFAULT));
@@ -83,12 +85,12 @@ fn everything_works() {
 }
 
 #[test]
-fn this_user_gets_what_the_losses_say() {
+fn this_user_has_the_reported_losses() {
     everything_works();
-    let lost = TRAPS.map(kernel_accesses_are_as_told);
-    let doors = userfault();
-    let reaches = doors.kernel_faults || doors.device;
-    assert_eq!(lost, [!reaches, true, true, true], "in a thread of userfaultfd, with the right to it, nothing is");
+    let lost = TRAPS.map(kernel_accesses_match_losses);
+    let support = userfault();
+    let reaches = support.kernel_faults || support.device;
+    assert_eq!(lost, [!reaches, true, true, true], "userfaultfd in a thread, if permitted, has no loss");
     assert_eq!(Tracking::new(memory()).unwrap().losses(), [], "pagemap-scan loses nothing");
     let filling =
         Filling::tracked(memory(), |fault| if fault.zero().is_ok() { Outcome::Resolved } else { Outcome::Chain });
@@ -100,34 +102,35 @@ fn this_user_gets_what_the_losses_say() {
 /// Makes the process an ordinary user's, as if that user had started it.
 fn become_nobody() {
     const NOBODY: u32 = 65534;
-    // SAFETY: plain calls on numbers; glibc changes all threads.
+    // SAFETY: the calls take integers; glibc changes all threads.
     unsafe {
         if libc::geteuid() == 0 {
             assert_eq!(libc::setgroups(0, std::ptr::null()), 0);
             assert_eq!(libc::setgid(NOBODY), 0);
             assert_eq!(libc::setuid(NOBODY), 0);
-            // Else its files in /proc would stay root's.
+            // Otherwise its files in /proc would stay root's.
             assert_eq!(libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0), 0);
         }
     }
 }
 
 #[test]
-fn an_ordinary_user_has_all_but_what_is_told() {
-    alone("an_ordinary_user_has_all_but_what_is_told", || {
+fn an_ordinary_user_has_only_the_reported_losses() {
+    alone("an_ordinary_user_has_only_the_reported_losses", || {
         become_nobody();
-        let doors = userfault();
+        let support = userfault();
         everything_works();
-        let lost = TRAPS.map(kernel_accesses_are_as_told);
-        assert_eq!(lost, [!(doors.kernel_faults || doors.device), true, true, true]);
+        let lost = TRAPS.map(kernel_accesses_match_losses);
+        assert_eq!(lost, [!(support.kernel_faults || support.device), true, true, true]);
         let trapping = Trapping::new(memory(), Watch::Writes, open).unwrap();
         for loss in trapping.losses() {
-            assert!(loss.to_string().contains("EFAULT"), "it says what happens: {loss}");
+            assert!(loss.to_string().contains("EFAULT"), "it names the effect: {loss}");
         }
     });
 }
 
-/// Has the kernel refuse userfaultfd(2) and the device's request for one to this process, as a container may.
+/// Makes the kernel refuse userfaultfd(2) and the device's request to this process, as a container
+/// may.
 fn refuse_userfaultfd() {
     /// `_IO(0xAA, 0x00)`.
     const IOC_NEW: u32 = 0xAA00;
@@ -140,7 +143,7 @@ fn refuse_userfaultfd() {
     };
     let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
     let answer = libc::BPF_RET | libc::BPF_K;
-    // The call's number stands at byte 0, the low half of its second argument at byte 24.
+    // The call's number is at byte 0, the low half of its second argument at byte 24.
     let mut program = [
         statement(load, 0),
         jump(u32::try_from(libc::SYS_userfaultfd).unwrap(), 3, 0),
@@ -160,17 +163,17 @@ fn refuse_userfaultfd() {
 }
 
 #[test]
-fn without_userfaultfd_mprotect_takes_over_and_says_what_is_lost() {
-    alone("without_userfaultfd_mprotect_takes_over_and_says_what_is_lost", || {
+fn without_userfaultfd_mprotect_is_used_with_reported_losses() {
+    alone("without_userfaultfd_mprotect_is_used_with_reported_losses", || {
         refuse_userfaultfd();
-        let doors = userfault();
-        assert!(!doors.user_faults && !doors.kernel_faults && !doors.device, "{doors:?}");
+        let support = userfault();
+        assert!(!support.user_faults && !support.kernel_faults && !support.device, "{support:?}");
         assert!(File::open("/dev/zero").is_ok(), "other calls pass");
         everything_works();
         let lost = [Loss::KernelAccesses, Loss::Mappings, Loss::BlockedSignals];
         let trapping = Trapping::new(memory(), Watch::Writes, open).unwrap();
         assert_eq!((trapping.mechanism(), trapping.losses()), (Mechanism::ProtectThread, lost.to_vec()));
-        // SAFETY: the handler makes a system call.
+        // SAFETY: the handler only makes a system call, which is async-signal-safe.
         let in_signal = unsafe { Trapping::in_signal(memory(), Watch::Writes, open) }.unwrap();
         assert_eq!((in_signal.mechanism(), in_signal.losses()), (Mechanism::ProtectSignal, lost.to_vec()));
         let tracking = Tracking::new(memory()).unwrap();
@@ -179,10 +182,10 @@ fn without_userfaultfd_mprotect_takes_over_and_says_what_is_lost() {
         assert_eq!((filling.mechanism(), filling.losses()), (Mechanism::ProtectThread, lost.to_vec()));
         let private = Filling::new(memory(), |_| Outcome::Chain);
         assert!(matches!(private, Err(Error::Unsupported { .. })), "{private:?}");
-        let asked = Tracking::with(memory(), Mechanism::Scan);
+        let requested = Tracking::with(memory(), Mechanism::Scan);
         assert!(
-            asked.is_err_and(|error| error.errno() == Some(libc::EPERM)),
-            "what was asked for by name is not replaced"
+            requested.is_err_and(|error| error.errno() == Some(libc::EPERM)),
+            "a requested mechanism is not replaced"
         );
     });
 }

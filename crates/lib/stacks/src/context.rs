@@ -1,161 +1,169 @@
-//! Contexts: stacks of their own, for coroutines and user threads; and what a stack consists of.
+//! Contexts: separate stacks for coroutines and user threads. And iteration over the ranges of a
+//! stack.
 //!
-//! A context is ten words, of which we use three:
+//! A context is ten words, of which three are used:
 //!
 //! ```text
-//! [0] the segment that its stack is in     [1] its guard     [2] its first segment
+//! [0] the segment of its stack pointer     [1] its guard     [2] its first segment
 //! ```
-//! Who switches stacks (swapcontext, Boost.Context) puts the old context away with `get` before and sets the new one with `set`.
-//! A context's first segment is one block, of which a small stack touches one page, with the record in it: 4 KiB.
+//! Code that switches stacks (swapcontext, Boost.Context) saves the old context with `get` and then
+//! sets the new one with `set`. A context's first segment is one block with the record in it; a
+//! small stack touches one page of it, 4 KiB.
 
-#![allow(unsafe_code, reason = "gives out raw memory, and says where the stack is")]
+#![allow(unsafe_code, reason = "returns raw memory and sets the current stack")]
 
 use core::ptr::{NonNull, null_mut};
 
-use crate::segment::{PAGE_BYTES, Segment};
-use crate::thread::{self, BlockedSignals, Thread};
-use crate::{arena, dynamic, more};
+use crate::segment::{PAGE_BYTES, StackSegment};
+use crate::signals::BlockedSignals;
+use crate::thread::{self, ThreadStack};
+use crate::{arena, release, segment};
 
-/// A context.
+/// A stack separate from the thread's own.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Context {
-    current: *mut Segment,
+pub struct StackContext {
+    current: *mut StackSegment,
     guard: usize,
-    first: *mut Segment,
-    /// Of the caller's.
+    first: *mut StackSegment,
+    /// Words for the caller's use.
     pub spare: [usize; 7],
 }
 
-impl Context {
-    /// One that stands for no stack.
+impl StackContext {
+    /// A context without a stack.
     pub const EMPTY: Self = Self { current: null_mut(), guard: 0, first: null_mut(), spare: [0; 7] };
 
-    /// A new stack with room for `bytes` at once. It grows beyond by itself.
+    /// Allocates a stack with space for `bytes` at once. It grows when it needs more.
     ///
     /// # Errors
-    /// Without memory.
+    /// If there is no memory.
     pub fn new(bytes: usize) -> fieldstone_blocks::Result<Self> {
         let _signals = BlockedSignals::new();
-        let first = arena::take_packed(bytes)?.as_ptr();
-        // SAFETY: the segment was just made.
+        let first = arena::allocate_packed(bytes)?.as_ptr();
+        // SAFETY: the segment was just created.
         Ok(Self { current: first, guard: unsafe { (*first).guard }, first, ..Self::EMPTY })
     }
 
-    /// Puts the stack away that the calling thread is on, to be set again.
+    /// Saves the calling thread's current stack, for a later `set`.
     pub fn get(&mut self) {
-        thread::begin();
-        // SAFETY: the calling thread's own.
-        (self.current, self.guard) = (unsafe { (*Thread::here()).current }, thread::guard());
+        thread::init_thread();
+        // SAFETY: the record belongs to the calling thread.
+        (self.current, self.guard) = (unsafe { (*ThreadStack::current_thread()).current }, thread::guard());
     }
 
-    /// From now on the calling thread is on this stack.
+    /// Sets this stack as the calling thread's current one.
     ///
     /// # Safety
-    /// The caller goes on to that stack at once, and calls nothing on the way that may need more of one.
+    /// The caller switches to that stack at once, and until then calls nothing that may need more
+    /// stack.
     pub unsafe fn set(&self) {
-        // Its limit, and its end.
-        thread::begin();
-        // SAFETY: the calling thread's own.
-        unsafe { (*Thread::here()).current = self.current };
+        // A context may be the thread's first use of this crate: set its limit and destructor.
+        thread::init_thread();
+        // SAFETY: the record belongs to the calling thread.
+        unsafe { (*ThreadStack::current_thread()).current = self.current };
         thread::set_guard(self.guard);
     }
 
-    /// Lowest byte and size of what the first segment's frames may use, without the page that traps: where the stack begins, downwards.
+    /// The lowest byte and the size of the memory for the first segment's frames, without the trap
+    /// page. The stack grows downwards from its end.
     #[must_use]
     pub fn bounds(&self) -> (*mut u8, usize) {
-        // SAFETY: a context that was made has a first segment, which lives as long as it does.
+        // SAFETY: a created context has a first segment, which lives as long as the context.
         let first = unsafe { &*self.first };
         let low = first.low + PAGE_BYTES;
         (core::ptr::without_provenance_mut(low), first.high - low)
     }
 
-    /// The newest segment and its lowest byte, if there is a stack.
+    /// The newest segment and its lowest byte; `None` without a stack.
     #[doc(hidden)]
     #[must_use]
     pub fn newest(&self) -> Option<(usize, usize)> {
-        // SAFETY: a context that was got or made has a segment that lives.
+        // SAFETY: a saved or created context has a live segment.
         unsafe { self.current.as_ref() }.map(|current| (self.current.expose_provenance(), current.low))
     }
 
-    /// Forgets what was on the stack: it can begin anew.
+    /// Empties the stack, so that it can be used from its beginning.
     ///
     /// # Safety
-    /// Nothing on it is used any more.
+    /// Nothing uses the stack's contents any more.
     pub unsafe fn reset(&mut self) {
         let _signals = BlockedSignals::new();
-        // SAFETY: the first segment lives, and by contract no frame is in it, nor in those after it.
+        // SAFETY: the first segment lives, and by contract no frame is in it or in later ones.
         unsafe {
             let first = &mut *self.first;
-            dynamic::give_all(first);
-            thread::give_after(first);
+            release::free_dynamic(first);
+            release::free_after(first);
             (self.current, self.guard) = (self.first, first.guard);
         }
     }
 
-    /// Gives the stack back.
+    /// Frees the stack.
     ///
     /// # Safety
-    /// Nothing on it is used any more, and nothing else of the context but making it anew.
+    /// Nothing uses the stack's contents any more, and the context is not used until it is created
+    /// again.
     pub unsafe fn release(&mut self) {
         if self.first.is_null() {
             return;
         }
-        // SAFETY: by contract.
+        // SAFETY: by contract nothing uses the stack's contents.
         unsafe { self.reset() };
         let _signals = BlockedSignals::new();
         if let Some(first) = NonNull::new(self.first) {
-            // SAFETY: it is on no list, and nobody uses it.
-            unsafe { thread::give(first) };
+            // SAFETY: the segment is on no list, and nothing uses it.
+            unsafe { release::free_segment(first) };
         }
         *self = Self::EMPTY;
     }
 }
 
-/// The used parts of the calling thread's stack, newest first: for who looks for pointers there.
+/// The used ranges of the calling thread's stack, newest first, for example for a garbage
+/// collector's root scan.
 #[derive(Debug)]
-pub struct Parts {
-    segment: *const Segment,
+pub struct StackRanges {
+    segment: *const StackSegment,
     stack_pointer: usize,
 }
 
-impl Parts {
-    /// Those of the calling thread, from the caller's frame on.
+impl StackRanges {
+    /// The ranges of the calling thread's stack, from the caller's frame on.
     #[must_use]
     pub fn here() -> Self {
         let stack_pointer = thread::stack_pointer();
-        // SAFETY: the calling thread's own.
-        let current = NonNull::new(unsafe { (*Thread::here()).current });
-        let segment =
-            current.map_or(null_mut(), |current| more::holder(current, stack_pointer).unwrap_or(current).as_ptr());
+        // SAFETY: the record belongs to the calling thread.
+        let current = NonNull::new(unsafe { (*ThreadStack::current_thread()).current });
+        let segment = current
+            .map_or(null_mut(), |current| segment::find_containing(current, stack_pointer).unwrap_or(current).as_ptr());
         Self { segment, stack_pointer }
     }
 
-    /// What comes next, in words that may be put away.
+    /// The iterator's state as two words, which can be stored.
     #[must_use]
     pub fn as_raw(&self) -> (usize, usize) {
         (self.segment.expose_provenance(), self.stack_pointer)
     }
 
-    /// From such words.
+    /// Restores an iterator from the words of `as_raw`.
     ///
     /// # Safety
-    /// They came from [`as_raw`](Self::as_raw), and no frame has returned since that lies there.
+    /// The words came from [`as_raw`](Self::as_raw), and no frame of the remaining ranges has
+    /// returned since.
     #[must_use]
     pub unsafe fn from_raw((segment, stack_pointer): (usize, usize)) -> Self {
         Self { segment: core::ptr::with_exposed_provenance(segment), stack_pointer }
     }
 }
 
-impl Iterator for Parts {
-    /// Lowest address and bytes.
+impl Iterator for StackRanges {
+    /// The lowest address of a range, and its size in bytes.
     type Item = (usize, usize);
 
     fn next(&mut self) -> Option<(usize, usize)> {
-        // SAFETY: the segments of a stack live as long as frames lie in them.
+        // SAFETY: the segments of a stack live as long as frames are in them.
         let segment = unsafe { self.segment.as_ref() }?;
-        let part = (self.stack_pointer, segment.high.saturating_sub(self.stack_pointer));
+        let range = (self.stack_pointer, segment.high.saturating_sub(self.stack_pointer));
         (self.segment, self.stack_pointer) = (segment.prev, segment.entered_from);
-        Some(part)
+        Some(range)
     }
 }

@@ -1,8 +1,8 @@
-//! Stacks of blocks for coroutines of the crate corosensei.
+//! Stacks made of blocks for coroutines of the crate corosensei.
 //!
-//! A coroutine's stack is a [`Context`]; what the crate does not know is that the guard word has to change with the stack. So a
-//! coroutine is resumed through the [`Switch`] that belongs to its stack. One that is dropped half-way is unwound on its own stack; that need not
-//! be done through the switch.
+//! A coroutine's stack is a [`StackContext`]. The guard word has to change with the stack, which
+//! corosensei does not do. So resume a coroutine through the [`Switch`] of its stack. Dropping a
+//! suspended coroutine unwinds it on its own stack, with or without the switch.
 //!
 //! ```
 //! use corosensei::{Coroutine, CoroutineResult};
@@ -21,59 +21,61 @@
 //! # Ok::<(), fieldstone_blocks::Error>(())
 //! ```
 
-#![allow(unsafe_code, reason = "promises corosensei that the memory is a stack")]
+#![allow(unsafe_code, reason = "implements corosensei's unsafe trait for stacks")]
 
 use core::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use corosensei::stack::{Stack, StackPointer};
 
-use crate::context::Context;
+use crate::context::StackContext;
 use crate::thread;
 
-/// A stack for a coroutine: one block to begin with, of which 4 KiB are touched if it stays small.
+/// A coroutine's stack: one block at first, of which a small stack touches 4 KiB.
 #[derive(Debug)]
 pub struct BlockStack {
     base: StackPointer,
     limit: StackPointer,
-    /// Keeps the memory.
+    /// Keeps the memory allocated.
     _owner: Switch,
 }
 
-/// Leads to such a stack and back. A clone is the same one; the stack's memory stays until the last of them is dropped, and the stack.
+/// Switches to a [`BlockStack`] and back. Clones are handles of the same stack, whose memory is
+/// freed with the last handle and the stack.
 #[derive(Clone, Debug)]
-pub struct Switch(Arc<Mutex<Owned>>);
+pub struct Switch(Arc<Mutex<OwnedContext>>);
 
 #[derive(Debug)]
-struct Owned(Context);
+struct OwnedContext(StackContext);
 
-// SAFETY: a context is raw memory that one thread at a time uses: the one that has the lock.
-unsafe impl Send for Owned {}
+// SAFETY: a context is raw memory that one thread at a time uses: the lock's holder.
+unsafe impl Send for OwnedContext {}
 
-impl Drop for Owned {
+impl Drop for OwnedContext {
     fn drop(&mut self) {
-        // SAFETY: the coroutine, which owned the stack, is gone: nothing on it is used any more.
+        // SAFETY: the coroutine, which owned the stack, is dropped: nothing uses the stack's
+        // contents any more.
         unsafe { self.0.release() };
     }
 }
 
 impl BlockStack {
-    /// A new stack, and what leads to it.
+    /// Allocates a stack, with the switch to it.
     ///
     /// # Errors
-    /// Without memory.
+    /// If there is no memory.
     pub fn new() -> fieldstone_blocks::Result<(Self, Switch)> {
-        let context = Context::new(0)?;
+        let context = StackContext::new(0)?;
         let (low, bytes) = context.bounds();
-        let switch = Switch(Arc::new(Mutex::new(Owned(context))));
+        let switch = Switch(Arc::new(Mutex::new(OwnedContext(context))));
         let pointer = |address| NonZeroUsize::new(address).ok_or(fieldstone_blocks::Error::Foreign { address });
         let (limit, base) = (pointer(low.addr())?, pointer(low.addr() + bytes)?);
         Ok((Self { base, limit, _owner: switch.clone() }, switch))
     }
 }
 
-// SAFETY: base and limit are those of a segment, which is readable and writable, aligned to 64 bytes, larger than the least size, and
-// stays until the stack is dropped.
+// SAFETY: base and limit are those of a segment: readable and writable memory, aligned to 64 bytes
+// and larger than the minimum size. It stays allocated until the stack is dropped.
 unsafe impl Stack for BlockStack {
     fn base(&self) -> StackPointer {
         self.base
@@ -85,34 +87,36 @@ unsafe impl Stack for BlockStack {
 }
 
 impl Switch {
-    /// Runs `resume`, which is to resume the coroutine on this stack, and nothing else that may need more of one.
+    /// Runs `resume`, which must resume the coroutine on this stack and call nothing else that may
+    /// need more stack.
     ///
     /// # Panics
-    /// If the coroutine does.
-    // Never inlined: what `grow` finds out by the guard in between is nothing that its caller may go by.
+    /// If the coroutine panics.
+    // Never inlined: inside, `grow` reads another stack's guard, which the compiler must not reuse
+    // in the caller.
     #[inline(never)]
     pub fn enter<R>(&self, resume: impl FnOnce() -> R) -> R {
         thread::adopt();
         let mut owned = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut before = Context::EMPTY;
+        let mut before = StackContext::EMPTY;
         before.get();
-        // SAFETY: by contract the caller goes to that stack at once.
+        // SAFETY: by contract the caller switches to that stack at once.
         unsafe { owned.0.set() };
-        let _back = Back { before, left: &mut owned.0 };
+        let _restore = RestoreOnDrop { before, coroutine: &mut owned.0 };
         resume()
     }
 }
 
-/// Back on the stack that was left, by a return or a panic.
-struct Back<'a> {
-    before: Context,
-    left: &'a mut Context,
+/// Saves the coroutine's stack and restores the thread's own on drop, by return or panic.
+struct RestoreOnDrop<'a> {
+    before: StackContext,
+    coroutine: &'a mut StackContext,
 }
 
-impl Drop for Back<'_> {
+impl Drop for RestoreOnDrop<'_> {
     fn drop(&mut self) {
-        self.left.get();
-        // SAFETY: the thread is on this stack again.
+        self.coroutine.get();
+        // SAFETY: the thread is back on the saved stack.
         unsafe { self.before.set() };
     }
 }

@@ -1,10 +1,11 @@
-//! Growing stacks for Rust: a call that makes sure of its stack, and goes on in another segment where there is too little.
+//! Growing stacks for Rust: `grow` runs a closure with enough stack, on another segment if needed.
 //!
-//! Rust's compiler puts no checks in prologues, so that recursive functions ask by themselves. The check is one comparison with the
-//! guard word. Where it fails, a function that looks as if it had been compiled for split stacks calls `__morestack`: there is
-//! one way to grow, for all languages.
+//! Rust's compiler emits no checks in prologues, so recursive functions call `grow`. The check
+//! compares the stack pointer with the guard word. If it fails, a function in the form of code
+//! compiled for split stacks calls `__morestack`: all languages grow stacks the same way.
 //!
-//! Code that does not ask has what it asks for as `red_zone`, beyond the headroom that lies under every guard: 40 KiB, 24 in a coroutine's first block.
+//! Code that does not check has the `red_zone` plus the headroom under every guard: 40 KiB, and 24
+//! KiB in a coroutine's first block.
 
 #![allow(unsafe_code, reason = "runs a closure on another stack")]
 
@@ -14,21 +15,24 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use crate::thread;
 
-/// What [`grow`] makes sure of: enough for code that formats, allocates and calls the system.
+/// The stack that [`grow`] guarantees: enough for code that formats, allocates and calls the
+/// system.
 pub const RED_ZONE_BYTES: usize = 12 << 10;
 
-/// Calls `f` with at least [`RED_ZONE_BYTES`] of stack, and the headroom: on this stack if there is so much, else on another
-/// segment. A recursive function whose calls go through here is bounded by memory alone, or by the thread's limit.
+/// Calls `f` with at least [`RED_ZONE_BYTES`] of stack plus the headroom: on this stack if it has
+/// enough, else on another segment. Memory or the thread's limit alone bounds a recursive function
+/// whose calls pass through here.
 ///
 /// # Cost
-/// A comparison; some 3 ns in a function that runs since before its thread was known ([`adopt`](crate::adopt)). Where the stack has to go on
-/// elsewhere: some 10 ns if that was there before, a microsecond if not.
+/// A comparison. About 3 ns in a function that was entered before its thread was initialised
+/// ([`adopt`](crate::adopt)). Switching to another segment takes about 10 ns if that is allocated,
+/// a microsecond if not.
 ///
 /// # Panics
-/// If `f` does; the panic goes on to the caller.
+/// If `f` panics; the panic propagates to the caller.
 #[inline(always)]
 pub fn grow<R>(f: impl FnOnce() -> R) -> R {
-    if is_within(room_beyond::<RED_ZONE_BYTES>()) { f() } else { elsewhere(RED_ZONE_BYTES, f) }
+    if is_above_guard(bytes_above_guard::<RED_ZONE_BYTES>()) { f() } else { call_on_segment(RED_ZONE_BYTES, f) }
 }
 
 /// As [`grow`], with at least `red_zone` bytes.
@@ -37,71 +41,75 @@ pub fn grow<R>(f: impl FnOnce() -> R) -> R {
 /// As [`grow`].
 #[inline(always)]
 pub fn grow_with<R>(red_zone: usize, f: impl FnOnce() -> R) -> R {
-    if is_within(room_beyond::<0>().wrapping_sub(red_zone)) { f() } else { elsewhere(red_zone, f) }
+    if is_above_guard(bytes_above_guard::<0>().wrapping_sub(red_zone)) { f() } else { call_on_segment(red_zone, f) }
 }
 
-/// Whether a distance above the guard is one. A thread that is not known has a guard of 0: the difference is an address then, and one
-/// of a stack is larger than any segment.
+/// Whether the distance is not negative. A thread that is not initialised has a guard of 0; the
+/// distance is then an address, and a stack's address is larger than any segment.
 #[inline(always)]
-const fn is_within(distance: usize) -> bool {
+const fn is_above_guard(distance: usize) -> bool {
     const LARGEST_BITS: u32 = 44;
     distance >> LARGEST_BITS == 0
 }
 
-/// How far above the guard the stack pointer is, less `BYTES`: in two instructions, since each call asks.
+/// The distance of the stack pointer above the guard, less `BYTES`, in two instructions, since each
+/// call executes them.
 ///
-/// The compiler may ask once where a function asks often, in a loop or in what it made a loop of: while a function runs its stack
-/// pointer stays, and its segment's guard moves down only. Who changes the guard for another stack's must not be inlined.
+/// The compiler may read the distance once for several calls in a function. That is correct while
+/// the function runs: its stack pointer stays, and its segment's guard only moves down. Code that
+/// sets the guard of another stack must not be inlined.
 #[inline(always)]
-fn room_beyond<const BYTES: usize>() -> usize {
-    let room;
-    // SAFETY: reads a register and the guard word, which is no memory that Rust knows. Asked too early, before the thread was known
-    // or the segment grew, the answer is too small, and `elsewhere` asks again.
+fn bytes_above_guard<const BYTES: usize>() -> usize {
+    let distance;
+    // SAFETY: reads a register and the guard word, which Rust does not access. If it is read before
+    // the thread is initialised or the segment grows, the result is too small, and
+    // `call_on_segment` checks again.
     unsafe {
         asm!(
-            "lea {room}, [rsp - {bytes}]",
-            "sub {room}, qword ptr fs:[0x70]",
-            room = out(reg) room,
+            "lea {distance}, [rsp - {bytes}]",
+            "sub {distance}, qword ptr fs:[0x70]",
+            distance = out(reg) distance,
             bytes = const BYTES,
             options(nostack, pure, nomem),
         );
     }
-    room
+    distance
 }
 
-/// Calls `f` where there is room.
+/// Calls `f` on this stack if it has enough space after all, else on another segment.
 #[cold]
 #[inline(never)]
-fn elsewhere<R, F: FnOnce() -> R>(bytes: usize, f: F) -> R {
+fn call_on_segment<R, F: FnOnce() -> R>(bytes: usize, f: F) -> R {
     if remaining() >= bytes {
         return f();
     }
-    let mut work = Work { f: Some(f), result: MaybeUninit::uninit() };
-    // SAFETY: `run::<R, F>` takes a work of this type, which outlives the call.
-    unsafe { split((&raw mut work).cast(), run::<R, F>, bytes.min(u32::MAX as usize)) };
-    // SAFETY: `run` has written it.
-    match unsafe { work.result.assume_init() } {
+    let mut job = Job { f: Some(f), result: MaybeUninit::uninit() };
+    // SAFETY: `run::<R, F>` takes a job of this type, which outlives the call.
+    unsafe { split((&raw mut job).cast(), run::<R, F>, bytes.min(u32::MAX as usize)) };
+    // SAFETY: `run` has written the result.
+    match unsafe { job.result.assume_init() } {
         Ok(result) => result,
         Err(panic) => resume_unwind(panic),
     }
 }
 
-struct Work<R, F> {
+struct Job<R, F> {
     f: Option<F>,
     result: MaybeUninit<std::thread::Result<R>>,
 }
 
 /// # Safety
-/// `work` is a `Work<R, F>` that has not run.
-unsafe extern "C" fn run<R, F: FnOnce() -> R>(work: *mut u8) {
-    // SAFETY: by contract.
-    let work = unsafe { &mut *work.cast::<Work<R, F>>() };
-    if let Some(f) = work.f.take() {
-        work.result.write(catch_unwind(AssertUnwindSafe(f)));
+/// `job` points to a `Job<R, F>` that has not run.
+unsafe extern "C" fn run<R, F: FnOnce() -> R>(job: *mut u8) {
+    // SAFETY: by contract `job` points to a `Job<R, F>`, which only this call uses.
+    let job = unsafe { &mut *job.cast::<Job<R, F>>() };
+    if let Some(f) = job.f.take() {
+        job.result.write(catch_unwind(AssertUnwindSafe(f)));
     }
 }
 
-/// A function as if compiled for split stacks, with a frame of `bytes`: calls `function` with `data`.
+/// Has the form of a function compiled for split stacks with a frame of `bytes`. Calls `function`
+/// with `data`.
 #[unsafe(naked)]
 unsafe extern "C" fn split(data: *mut u8, function: unsafe extern "C" fn(*mut u8), bytes: usize) {
     naked_asm!(
@@ -110,7 +118,7 @@ unsafe extern "C" fn split(data: *mut u8, function: unsafe extern "C" fn(*mut u8
         "xor r11d, r11d",
         "call __morestack",
         "ret",
-        // The body: the stack is as at a function's first instruction.
+        // The body: the stack is the same as at a function's first instruction.
         "sub rsp, 8",
         ".cfi_adjust_cfa_offset 8",
         "call rsi",
@@ -121,9 +129,9 @@ unsafe extern "C" fn split(data: *mut u8, function: unsafe extern "C" fn(*mut u8
     )
 }
 
-/// Bytes of stack that are left before a call goes on in another segment; in a thread that never grew, before it is known.
+/// Bytes of stack left before a call switches to another segment. Initialises the thread first.
 #[must_use]
 pub fn remaining() -> usize {
-    thread::begin();
+    thread::init_thread();
     thread::stack_pointer().saturating_sub(thread::guard())
 }

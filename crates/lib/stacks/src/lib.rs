@@ -1,15 +1,15 @@
-//! Stacks made of blocks: a stack that goes on elsewhere where it comes to the end of what it lies in, so that no stack needs a large
-//! contiguous range, and each holds only what it uses.
+//! Stacks made of blocks: a stack continues in another segment at the end of its own. No stack
+//! needs a large contiguous range, and each holds only the memory it uses.
 //!
 //! | | |
 //! |---|---|
-//! | [`grow`] | recursion in Rust that is bounded by memory alone |
-//! | [`Context`], [`Parts`] | a stack for a coroutine; what a stack consists of |
+//! | [`grow`] | recursion in Rust, bounded by memory alone |
+//! | [`StackContext`], [`StackRanges`] | a stack for a coroutine; the used ranges of a stack |
 //! | `BlockStack` | a stack for coroutines of the crate corosensei (feature `corosensei`) |
-//! | `segment`, `arena` | what a stack lies in, and where that comes from: a pool of 32 KiB blocks |
-//! | `morestack`, `more` | how a call goes on elsewhere, and where |
-//! | `dynamic` | alloca |
-//! | `thread`, `limit` | what each thread has, and its end |
+//! | `segment`, `arena` | a contiguous part of a stack, and the pool of 32 KiB blocks it comes from |
+//! | `morestack`, `placement` | the switch to another segment, and the choice of one |
+//! | `dynamic` | memory for alloca that does not fit |
+//! | `thread`, `limit` | the record of each thread, and its limit |
 //!
 //! ```
 //! use fieldstone_stacks::grow;
@@ -20,14 +20,16 @@
 //! assert_eq!(depth(1_000_000), 1_000_000);
 //! ```
 //!
-//! Source: Zagieboylo, *Evaluating the Performance Implications of Physical Addressing*, "Dealing with the stack"; Zagieboylo, Suh and
-//! Myers, *The Cost of Software-Based Memory Management Without Virtual Memory*, section 3. x86-64 Linux with glibc.
-//! C and C++ have the same by `fieldstone-cc` (`runtime`, `driver`).
+//! Source: Zagieboylo, *Evaluating the Performance Implications of Physical Addressing*, "Dealing
+//! with the stack"; Zagieboylo, Suh and Myers, *The Cost of Software-Based Memory Management
+//! Without Virtual Memory*, section 3. Supports x86-64 Linux with glibc. `fieldstone-cc`
+//! (`runtime`, `driver`) compiles C and C++ for the same stacks.
 
 #![cfg_attr(not(feature = "std"), no_std)]
 #![cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
 
 mod arena;
+mod auxv;
 mod context;
 #[cfg(feature = "corosensei")]
 mod coroutine;
@@ -35,12 +37,17 @@ mod dynamic;
 #[cfg(feature = "std")]
 mod grow;
 mod limit;
-mod more;
+mod message;
 mod morestack;
+mod placement;
+mod registers;
+mod release;
 mod segment;
+mod settings;
+mod signals;
 mod thread;
 
-pub use context::{Context, Parts};
+pub use context::{StackContext, StackRanges};
 #[cfg(feature = "corosensei")]
 pub use coroutine::{BlockStack, Switch};
 #[doc(hidden)]
@@ -48,8 +55,13 @@ pub use dynamic::allocate as allocate_for_frame;
 #[cfg(feature = "std")]
 pub use grow::{RED_ZONE_BYTES, grow, grow_with, remaining};
 #[doc(hidden)]
-pub use limit::give_up as no_memory;
+pub use limit::abort_without_memory;
 pub use limit::{limit_bytes, set_limit_bytes};
 #[doc(hidden)]
 pub use thread::LOST as LOST_GUARD;
 pub use thread::{adopt, allocations, held_bytes, trim};
+
+/// Compiles the example of the README.
+#[cfg(all(doctest, feature = "std"))]
+#[doc = include_str!("../README.md")]
+struct ReadmeExample;

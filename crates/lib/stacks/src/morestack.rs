@@ -1,4 +1,4 @@
-//! `__morestack`: where a compiled prologue goes that finds too little room on its stack.
+//! `__morestack`: called by compiled prologues when the stack has too little space.
 //!
 //! # What gcc and clang emit
 //! ```text
@@ -6,23 +6,23 @@
 //!         jb   slow
 //! body:   …
 //! slow:   mov  $size, %r10d          bytes of the frame
-//!         mov  $arguments, %r11d     bytes of the arguments that lie on the stack
+//!         mov  $arguments, %r11d     bytes of the arguments that are on the stack
 //!         call __morestack
-//!         ret                        to f's caller, when the body has returned to us
-//!         …                          the return address + 1: on to the body
+//!         ret                        to f's caller, after the body returned to __morestack
+//!         …                          the return address + 1: the body
 //! ```
-//! All argument registers are in use: rax (the count of vector arguments), rdi, rsi, rdx, rcx, r8, r9, and the vector registers.
-//! The results are in rax, rdx, xmm0, xmm1 and the x87 stack.
+//! All argument registers are in use: rax (the count of vector arguments), rdi, rsi, rdx, rcx, r8,
+//! r9, and the vector registers. The results are in rax, rdx, xmm0, xmm1 and the x87 stack.
 //!
 //! # The stack, when the body runs on another segment
 //! ```text
 //!   the old segment                                the new segment
-//!   │ arguments of f          │ rbp + 24           │ Segment                 │
+//!   │ arguments of f          │ rbp + 24           │ StackSegment            │
 //!   ├─────────────────────────┤                    ├─────────────────────────┤ high
 //!   │ return to f's caller    │ rbp + 16           │ arguments of f, copied  │
 //!   │ return into f, at `ret` │ rbp + 8            ├─────────────────────────┤ 16-aligned
-//!   │ rbp of f's caller       │ ◄── rbp            │ return to `left` below  │
-//!   ├ the full way only ──────┤                    │ frame of f              │
+//!   │ rbp of f's caller       │ ◄── rbp            │ return to __morestack   │
+//!   ├ full path only ─────────┤                    │ frame of f              │
 //!   │ rax                     │ rbp - 8            │          ▼              │
 //!   │ rdi                     │ rbp - 16           └─────────────────────────┘
 //!   │ current, as found       │ rbp - 24
@@ -31,60 +31,36 @@
 //!   │ where it was entered    │ rbp - 48
 //!   └─────────────────────────┘
 //! ```
-//! Each call has its return, so that the processor's return predictor stays in step: f's caller with f's `ret`, `call __morestack`
-//! with ours, and our call of the body with the body's.
+//! Each call has a matching return, which keeps the processor's return predictor in step: f's
+//! caller with f's `ret`, `call __morestack` with its own `ret`, and its call of the body with the
+//! body's `ret`.
 //!
 //! # Signals
-//! None is blocked on the way from one segment to the next. The guard is [`SWITCHING`](crate::thread::SWITCHING) in between, so that
-//! a handler's prologues come here, too. The order makes each point safe: guard to SWITCHING; only then the next segment is looked for,
-//! which nobody gives back from then on; where it was entered from, and who comes before it; current to it; rsp there; arguments;
-//! guard to the new segment's. On the way back: guard to SWITCHING; rsp; whether the segment is still as it was entered, and the
-//! current one; who came before; current; the guard as it was found.
+//! The switch between segments blocks no signals. The guard is
+//! [`SWITCHING`](crate::thread::SWITCHING) meanwhile, so a handler's prologues call `__morestack`,
+//! too. The order makes each point safe. Entering: guard to SWITCHING; read the next segment, which
+//! nothing frees from then on; its `entered_from` and `prev`; current to it; rsp; arguments; guard
+//! to the new segment's. Leaving: guard to SWITCHING; rsp; test `entered_from` and current; read
+//! `prev`; current; guard to the previous segment's.
 //!
 //! # Unwinding
-//! The rule for the frame is CFA = rbp + 24, with the return address of *f's caller*: the `ret` in f is passed over, and a backtrace
-//! shows f's body, `__morestack`, f's caller. gdb accepts that the stack jumps because of the function's name. An exception that
-//! passes through runs a cleanup (`thrown`), which sets current and the guard back; the personality is that of C's cleanups.
+//! The frame's rule is CFA = rbp + 24, with the return address of *f's caller*. It skips the `ret`
+//! in f, so a backtrace shows f's body, `__morestack`, f's caller. gdb accepts the jump between
+//! stacks because of the function's name. An exception runs a cleanup (`thrown`), which restores
+//! current and the guard; the personality is that of C cleanups.
 //!
 //! # Cost
-//! The quick way is bound by its stores, ten with those of the calls, and by what waits for them; hence it keeps nothing that can be found
-//! again, takes the current segment on trust until it is compared, and there is a full way for what is rare: arguments on the stack, a
-//! handler in the middle of a switch, a segment that is not there.
+//! The quick path is bound by its stores, ten with those of the calls, and by loads that wait for
+//! them. Hence it stores nothing that can be recomputed, and uses a cached current segment before
+//! the comparison with the real one. The full path handles rare cases: arguments on the stack, a
+//! handler during a switch, a missing segment.
 
 #![allow(unsafe_code, reason = "assembly")]
 
 use core::arch::global_asm;
-use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::segment::offset;
 use crate::thread::SWITCHING;
-
-/// What XSAVE keeps while the slow path runs: SSE, AVX, AVX-512. Not x87, which it does not touch. 0 without XSAVE.
-static KEPT_REGISTERS: AtomicU32 = AtomicU32::new(0);
-/// What they take: x87 and SSE 512, XSAVE's header 64, AVX 256; AVX-512 up to byte 2688, with a hole for what is not kept. The least that
-/// does, since the stack may be a signal handler's.
-static KEPT_BYTES: AtomicU32 = AtomicU32::new(2688);
-
-/// Finds out which registers there are to keep: before the slow path is first taken.
-pub(crate) fn find_registers() {
-    use core::arch::x86_64::{__cpuid, _xgetbv};
-    const OSXSAVE: u32 = 1 << 27;
-    const KEPT: u64 = 0xe6;
-
-    #[target_feature(enable = "xsave")]
-    fn enabled() -> u64 {
-        // SAFETY: register 0 is there where XSAVE is.
-        unsafe { _xgetbv(0) }
-    }
-    if __cpuid(1).ecx & OSXSAVE != 0 {
-        // SAFETY: the processor has XSAVE, and the system has switched it on.
-        let mask = unsafe { enabled() } & KEPT;
-        const AVX: u64 = 1 << 2;
-        let bytes = if mask & !0b111 != 0 { 2688 } else { 576 + if mask & AVX != 0 { 256 } else { 0 } };
-        KEPT_BYTES.store(bytes, Ordering::Relaxed);
-        KEPT_REGISTERS.store(u32::try_from(mask).unwrap_or(0), Ordering::Relaxed);
-    }
-}
 
 global_asm!(
     ".pushsection .text.__morestack, \"ax\", @progbits",
@@ -101,14 +77,15 @@ global_asm!(
     "push rbp",
     ".cfi_def_cfa_offset 24",
     ".cfi_offset rbp, -24",
-    // The quick way, in few stores: they are what it costs. No arguments on the stack, no switch or jump going on; we are in the
-    // current segment, and the next one is there, has room enough, and no memory of alloca. Where there is a guard there is a segment.
+    // The quick path, with few stores, which determine its cost. It requires: no arguments on the
+    // stack, no switch or jump in progress, rsp in the current segment, and a next segment with
+    // enough space and no alloca memory. A nonzero guard implies a segment.
     "test r11, r11",
     "jnz 31f",
     "cmp qword ptr fs:[0x70], {LOST}",
     "jae 32f",
-    // The current segment is the one that was left here last, as a rule. Taken from there and compared, it need not wait for the store
-    // of who came back from the call before: a loop's calls overlap.
+    // The current segment is usually the one last left here. Using that copy before comparing
+    // avoids waiting for the store of the previous call's return, so that a loop's calls overlap.
     "mov r11, qword ptr [rip + fieldstone_stack_thread@GOTTPOFF]",
     "mov rbp, qword ptr fs:[r11 + {LAST_FROM}]",
     "cmp rbp, qword ptr fs:[r11]",
@@ -141,8 +118,9 @@ global_asm!(
     ".Lfieldstone_quick_call:",
     "call r10",
     ".Lfieldstone_quick_called:",
-    // Back, with results in rax, rdx, xmm0, xmm1, st0, st1. The stack ends with the record of the segment that was entered from this
-    // frame: no load has to tell. Only the two registers that a prologue has spoilt already.
+    // The body returned; results are in rax, rdx, xmm0, xmm1, st0, st1. The stack ends with the
+    // record of the segment entered from this frame, so no load is needed. Only r10 and r11 may be
+    // used, which prologues clobber.
     "mov r11, rsp",
     "mov qword ptr fs:[0x70], {SWITCHING}",
     "mov rsp, rbp",
@@ -164,7 +142,7 @@ global_asm!(
     ".cfi_restore rbp",
     "ret",
     ".cfi_restore_state",
-    // Something jumped without our knowledge, or there is memory of alloca to be given back, or the thread is on another stack (40).
+    // An unnoticed jump, alloca memory to free, or a thread on another stack (40).
     "33:",
     "lea rsp, [rbp - 16]",
     "push rax",
@@ -188,7 +166,8 @@ global_asm!(
     "mov rbp, qword ptr fs:[r11]",
     "mov qword ptr fs:[r11 + {LAST_FROM}], rbp",
     "jmp 37b",
-    // The full way: whatever is found is put on the stack, and comes back from there. From 35 on, rbp and the guard are ours.
+    // The full path: saves the state found on the stack and restores it from there. At 35, rbp and
+    // the guard were already changed.
     "35:",
     "mov r11, qword ptr [rbp + {GUARD}]",
     "mov qword ptr fs:[0x70], r11",
@@ -203,7 +182,7 @@ global_asm!(
     "mov rdi, qword ptr fs:[rax]",
     "push rdi",
     "push qword ptr fs:[0x70]",
-    // All that the function needs.
+    // The total that the function needs.
     "add r10, r11",
     "test rdi, rdi",
     "jz 5f",
@@ -220,11 +199,11 @@ global_asm!(
     "jne 5f",
     "cmp r10, qword ptr [rdi + {ROOM}]",
     "ja 5f",
-    // A guard that is none means that somebody has jumped, or that a handler came in between.
+    // A guard of LOST or SWITCHING means a jump, or a handler during a switch.
     "cmp qword ptr [rbp - 32], {LOST}",
     "jae 5f",
     "mov r10, qword ptr [rbp - 24]",
-    // To the segment in rdi, from the one in r10.
+    // Switch to the segment in rdi from the one in r10.
     "2:",
     "mov qword ptr fs:[0x70], {SWITCHING}",
     "mov qword ptr [rbp - 40], rdi",
@@ -234,7 +213,7 @@ global_asm!(
     "mov qword ptr [rdi + {PREV}], r10",
     "mov rax, qword ptr [rip + fieldstone_stack_thread@GOTTPOFF]",
     "mov qword ptr fs:[rax], rdi",
-    // Room for the arguments, a multiple of 16 bytes; a segment's record is aligned.
+    // Space for the arguments, a multiple of 16 bytes; a segment's record is aligned.
     "mov rax, rdi",
     "sub rax, r11",
     "and rax, -16",
@@ -251,7 +230,7 @@ global_asm!(
     ".Lfieldstone_call:",
     "call r10",
     ".Lfieldstone_called:",
-    // Back, with results in rax, rdx, xmm0, xmm1, st0, st1.
+    // The body returned; results are in rax, rdx, xmm0, xmm1, st0, st1.
     "mov qword ptr fs:[0x70], {SWITCHING}",
     "lea rsp, [rbp - 56]",
     "call 38f",
@@ -262,14 +241,16 @@ global_asm!(
     ".cfi_restore rbp",
     "ret",
     ".cfi_restore_state",
-    // Arguments on the stack, the last one first. The stack pointer is there already: a handler would write below it.
+    // Copies the arguments on the stack, the last one first. rsp is already below them, where a
+    // handler would write.
     "4:",
     "sub r11, 8",
     "mov r10, qword ptr [rbp + r11 + 24]",
     "mov qword ptr [rax + r11], r10",
     "jnz 4b",
     "jmp 3b",
-    // After a jump within the segment the guard is what it was; and is there room after all?
+    // After a jump within the segment: restore its guard, and test whether the frame fits after
+    // all.
     "8:",
     "mov rax, qword ptr [rdi + {GUARD}]",
     "mov qword ptr fs:[0x70], rax",
@@ -279,9 +260,10 @@ global_asm!(
     "lea rdi, [rbp + 16 - {SLACK}]",
     "cmp rdi, rax",
     "jae 6f",
-    // The slow way. All registers that may carry arguments are kept; a few more words of `Call`.
+    // The slow path: saves all registers that may carry arguments; pushes the other words of
+    // `MorestackFrame`.
     "5:",
-    "push rdi", // the place of the new segment
+    "push rdi", // space for the new segment
     "push r10",
     "push r11",
     "mov rdi, rsp",
@@ -305,19 +287,21 @@ global_asm!(
     "jz 6f",
     "mov rdi, rax",
     "jmp 2b",
-    // In place: current and guard are set. On to the body as if we had never been; by a return, for the predictor's sake.
+    // The frame fits in place; current and guard are set. Jumps to the body by a return, for the
+    // return predictor.
     "6:",
     "mov rax, qword ptr [rbp - 8]",
     "mov rdi, qword ptr [rbp - 16]",
     "inc qword ptr [rbp + 8]",
     "mov r10, qword ptr [rbp + 8]",
-    // The body of a function of variable arguments begins `lea 24(%rbp), %r11`, with our frame in mind.
+    // The body of a function of variable arguments begins `lea 24(%rbp), %r11`, which expects
+    // `__morestack`'s frame.
     "cmp dword ptr [r10], 0x185d8d4c",
     "jne 7b",
     "lea r11, [rbp + 24]",
     "add qword ptr [rbp + 8], 4",
     "jmp 7b",
-    // An exception passes through: rax is its object, rbp our frame.
+    // An exception passes through: rax is its object, rbp this frame.
     ".Lfieldstone_quick_thrown:",
     "mov qword ptr fs:[0x70], {SWITCHING}",
     "lea rsp, [rbp - 104]",
@@ -339,8 +323,8 @@ global_asm!(
     "pop rdi",
     "call _Unwind_Resume@PLT",
     "ud2",
-    // Back from a segment that was entered the full way: who was interrupted in the middle of a switch finds all as it was. Its memory of
-    // alloca goes when the segment is entered anew. Spoils r10 and r11.
+    // Returns from a segment entered by the full path: restores the state for an interrupted
+    // switch. Its alloca memory is freed when the segment is entered again. Clobbers r10 and r11.
     "38:",
     "mov r11, qword ptr [rbp - 40]",
     "mov r10, qword ptr [rip + fieldstone_stack_thread@GOTTPOFF]",
@@ -355,8 +339,8 @@ global_asm!(
     "mov r10, qword ptr [rbp - 32]",
     "mov qword ptr fs:[0x70], r10",
     "ret",
-    // Somebody has jumped, from a segment behind this one. Or this is a coroutine's stack, which is unwound while the thread is on its own: that
-    // one stays the current one.
+    // After a jump from a later segment. Or this is a coroutine's stack, unwound while the thread's
+    // own is current: the thread's own stays current.
     "40:",
     "mov r10, qword ptr fs:[r10]",
     "41:",
@@ -378,7 +362,8 @@ global_asm!(
     ".Lfieldstone_end:",
     ".cfi_endproc",
     ".size __morestack, . - __morestack",
-    // Calls the decisions (9) or what gives memory back (10) with all vector registers kept: rdi is theirs, rax the answer.
+    // Calls `place_frame` (9) or `leave_segment` (22) with all vector registers saved: rdi is the
+    // argument, rax the result.
     "9:",
     ".cfi_startproc",
     "lea rax, [rip + {more}]",
@@ -429,14 +414,15 @@ global_asm!(
     ".cfi_def_cfa rsp, 8",
     "ret",
     ".cfi_endproc",
-    // Somebody is about to jump (longjmp), rdi has the buffer: within the segment the guard stays, else it is LOST. glibc keeps the stack
-    // pointer in the buffer's seventh word, rotated and mixed with a word of the thread's; read wrongly, it lies in no segment.
+    // Called before a longjmp, with the buffer in rdi: within the segment the guard stays, else it
+    // becomes LOST. glibc keeps the stack pointer in the buffer's seventh word, rotated and XORed
+    // with a word of the thread; a wrong decoding is in no segment.
     ".globl fieldstone_stack_jumps",
     ".hidden fieldstone_stack_jumps",
     ".type fieldstone_stack_jumps, @function",
     "fieldstone_stack_jumps:",
     ".cfi_startproc",
-    // Without a guard nothing is checked, before and after.
+    // Without a guard nothing is checked, before and after the jump.
     "cmp qword ptr fs:[0x70], 0",
     "je 17f",
     "mov rax, qword ptr [rip + fieldstone_stack_thread@GOTTPOFF]",
@@ -470,8 +456,8 @@ global_asm!(
     "jmp __morestack",
     ".cfi_endproc",
     ".size __morestack_large_model, . - __morestack_large_model",
-    // Linkers that rewrite the callers of code without checks have them always come here. The headroom does for such code, so
-    // that there is nothing to do where the frame fits.
+    // Linkers redirect callers of code without checks here. The headroom suffices for such code, so
+    // nothing is done if the frame fits.
     ".globl __morestack_non_split",
     ".type __morestack_non_split, @function",
     "__morestack_non_split:",
@@ -498,7 +484,7 @@ global_asm!(
     ".cfi_endproc",
     ".size __morestack_non_split, . - __morestack_non_split",
     ".popsection",
-    // Which calls have a cleanup: the body's.
+    // The calls with a cleanup: those of the body.
     ".pushsection .gcc_except_table.__morestack, \"a\", @progbits",
     ".Lfieldstone_lsda:",
     ".byte 0xff, 0xff, 0x01",
@@ -514,14 +500,15 @@ global_asm!(
     ".uleb128 0",
     ".Lfieldstone_sites_end:",
     ".popsection",
-    // Ours alone: the name that compilers have for such a word is one for a whole program, which would lose ours or keep it alone.
+    // A local word: the compilers' global name for it is shared in a program, which would merge or
+    // drop this one.
     ".pushsection .data.rel.ro.__morestack, \"aw\", @progbits",
     ".p2align 3",
     ".Lfieldstone_personality:",
     ".quad __gcc_personality_v0",
     ".popsection",
     GUARD = const offset::GUARD,
-    LAST_FROM = const core::mem::offset_of!(crate::thread::Thread, last_from),
+    LAST_FROM = const core::mem::offset_of!(crate::thread::ThreadStack, last_from),
     LOW = const offset::LOW,
     HIGH = const offset::HIGH,
     PREV = const offset::PREV,
@@ -532,10 +519,10 @@ global_asm!(
     SWITCHING = const -1,
     LOST = const -2,
     SLACK = const crate::segment::SLACK_BYTES,
-    kept = sym KEPT_REGISTERS,
-    bytes = sym KEPT_BYTES,
-    more = sym crate::more::more,
-    left = sym crate::more::left,
+    kept = sym crate::registers::XSAVE_MASK,
+    bytes = sym crate::registers::XSAVE_BYTES,
+    more = sym crate::placement::place_frame,
+    left = sym crate::placement::leave_segment,
 );
 
 const _: () = assert!(SWITCHING == usize::MAX);

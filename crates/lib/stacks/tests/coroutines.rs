@@ -1,6 +1,7 @@
-//! Coroutines of the crate corosensei on stacks of blocks: many, deep, with panics, dropped half-way, moved between threads.
+//! Coroutines of the crate corosensei on stacks of blocks: many, deep, with panics, dropped while
+//! suspended, moved between threads.
 
-#![allow(unsafe_code, reason = "sends a coroutine to another thread, which the crate leaves to its users")]
+#![allow(unsafe_code, reason = "sends a coroutine to another thread, which corosensei leaves to its users")]
 #![cfg(all(feature = "corosensei", target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
 
 use std::cell::Cell;
@@ -11,17 +12,17 @@ use std::rc::Rc;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use fieldstone_stacks::{BlockStack, Switch, grow, held_bytes, remaining};
 
-/// The yielder of those that are given a depth each time and yield how deep they came.
-type Down = Yielder<u64, u64>;
+/// The yielder of coroutines that take a depth and yield a number.
+type DepthYielder = Yielder<u64, u64>;
 
-struct One {
+struct TestCoroutine {
     coroutine: Coroutine<u64, u64, u64, BlockStack>,
     switch: Switch,
 }
 
-impl One {
-    fn new(body: impl FnOnce(&Down, u64) -> u64 + 'static) -> Self {
-        let Ok((stack, switch)) = BlockStack::new() else { panic!("there is no memory") };
+impl TestCoroutine {
+    fn new(body: impl FnOnce(&DepthYielder, u64) -> u64 + 'static) -> Self {
+        let Ok((stack, switch)) = BlockStack::new() else { panic!("no memory for a stack") };
         Self { coroutine: Coroutine::with_stack(stack, body), switch }
     }
 
@@ -30,8 +31,9 @@ impl One {
     }
 }
 
-/// Goes down `depth` calls of some hundred bytes, suspends at the end, and comes back with how deep it was plus what it was resumed with.
-fn descend(depth: u64, yielder: &Down) -> u64 {
+/// Makes `depth` nested calls of some hundred bytes, suspends in the last, and returns the depth
+/// plus the value it was resumed with.
+fn descend(depth: u64, yielder: &DepthYielder) -> u64 {
     let mark = [depth; 40];
     black_box(&mark);
     let below =
@@ -40,28 +42,28 @@ fn descend(depth: u64, yielder: &Down) -> u64 {
     below
 }
 
-/// As deep, without an end in between.
-fn plain(depth: u64) -> u64 {
+/// Makes `depth` nested calls without suspending.
+fn descend_plain(depth: u64) -> u64 {
     let mark = [depth; 40];
     black_box(&mark);
-    let below = grow(|| if depth == 0 { 0 } else { 1 + plain(depth - 1) });
+    let below = grow(|| if depth == 0 { 0 } else { 1 + descend_plain(depth - 1) });
     below + u64::from(black_box(&mark)[39] != depth)
 }
 
 #[test]
-fn many_that_are_suspended_deep_do_not_disturb_each_other() {
+fn many_deeply_suspended_coroutines_are_independent() {
     const DEPTHS: [u64; 7] = [0, 3, 50, 170, 700, 3_000, 11_000];
-    let body = |yielder: &Down, first: u64| {
+    let body = |yielder: &DepthYielder, first: u64| {
         let sum = descend(first, yielder);
         let next = yielder.suspend(sum);
         descend(next, yielder)
     };
-    let mut all: Vec<One> = (0..500).map(|_| One::new(body)).collect();
+    let mut all: Vec<TestCoroutine> = (0..500).map(|_| TestCoroutine::new(body)).collect();
     let depth = |at: usize, round: usize| DEPTHS[(at * 3 + round) % DEPTHS.len()];
     for (at, one) in all.iter_mut().enumerate() {
         let CoroutineResult::Yield(held) = one.resume(depth(at, 0)) else { panic!("{at} returned") };
         assert!(held >= depth(at, 0) * 320, "{at}: {held} bytes");
-        assert_eq!(plain(depth(at, 2)), depth(at, 2), "the thread's own stack");
+        assert_eq!(descend_plain(depth(at, 2)), depth(at, 2), "the thread's own stack");
     }
     for (at, one) in all.iter_mut().enumerate().rev() {
         assert_eq!(one.resume(7), CoroutineResult::Yield(depth(at, 0) + 7), "{at}");
@@ -75,11 +77,11 @@ fn many_that_are_suspended_deep_do_not_disturb_each_other() {
 }
 
 #[test]
-fn a_panic_comes_out_of_the_depth_to_who_resumed() {
+fn a_panic_in_a_deep_coroutine_reaches_the_resumer() {
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
     for depth in [0, 100, 5_000] {
-        let mut one = One::new(|yielder, depth| {
+        let mut one = TestCoroutine::new(|yielder, depth| {
             descend(depth, yielder);
             panic_any(77_u32)
         });
@@ -88,45 +90,46 @@ fn a_panic_comes_out_of_the_depth_to_who_resumed() {
         let caught = catch_unwind(AssertUnwindSafe(|| one.resume(0)));
         assert_eq!(caught.unwrap_err().downcast_ref::<u32>(), Some(&77));
         assert!(one.coroutine.done());
-        assert_eq!(remaining(), before, "the thread is on its own stack again");
-        assert_eq!(plain(5_000), 5_000);
+        assert_eq!(remaining(), before, "the thread is back on its own stack");
+        assert_eq!(descend_plain(5_000), 5_000);
     }
     std::panic::set_hook(hook);
 }
 
-/// Counts how often it is dropped, and needs some stack for that.
-struct Dropped(Rc<Cell<u64>>);
+/// Counts its drops. A drop needs some stack.
+struct DropCounter(Rc<Cell<u64>>);
 
-impl Drop for Dropped {
+impl Drop for DropCounter {
     fn drop(&mut self) {
-        self.0.set(self.0.get() + plain(200) - 199);
+        self.0.set(self.0.get() + descend_plain(200) - 199);
     }
 }
 
-fn descend_with(depth: u64, yielder: &Down, dropped: &Rc<Cell<u64>>) {
-    let _dropped = Dropped(Rc::clone(dropped));
+fn descend_with(depth: u64, yielder: &DepthYielder, dropped: &Rc<Cell<u64>>) {
+    let _dropped = DropCounter(Rc::clone(dropped));
     let mark = [depth; 60];
     black_box(&mark);
     grow(|| if depth == 0 { _ = yielder.suspend(0) } else { descend_with(depth - 1, yielder, dropped) });
 }
 
 #[test]
-fn one_that_is_dropped_half_way_drops_all_that_it_has() {
+fn a_suspended_coroutine_drops_its_values_when_dropped() {
     for (is_entered, is_warm) in [(true, false), (false, false), (true, true), (false, true)] {
         let dropped = Rc::new(Cell::new(0));
         let held = Rc::clone(&dropped);
-        let mut one = One::new(move |yielder, depth| {
-            // Segments that are there are entered another way than those that have to be made.
+        let mut one = TestCoroutine::new(move |yielder, depth| {
+            // Segments that exist are entered by another path than new ones.
             if is_warm {
-                assert_eq!(plain(depth * 2), depth * 2);
+                assert_eq!(descend_plain(depth * 2), depth * 2);
             }
             descend_with(depth, yielder, &held);
             0
         });
         assert!(matches!(one.resume(1_000), CoroutineResult::Yield(_)));
         let before = remaining();
-        let One { coroutine, switch } = one;
-        // Dropping unwinds it, on its own stack; who does not go through the switch has the thread's guard meanwhile.
+        let TestCoroutine { coroutine, switch } = one;
+        // Dropping unwinds the coroutine on its own stack. Without the switch the thread's guard
+        // stays set meanwhile.
         if is_entered {
             switch.enter(|| drop(coroutine))
         } else {
@@ -135,31 +138,31 @@ fn one_that_is_dropped_half_way_drops_all_that_it_has() {
         assert_eq!(dropped.get(), 1_001, "entered: {is_entered}, warm: {is_warm}");
         assert_eq!(remaining(), before, "entered: {is_entered}, warm: {is_warm}");
         drop(switch);
-        assert_eq!(plain(5_000), 5_000, "entered: {is_entered}, warm: {is_warm}");
+        assert_eq!(descend_plain(5_000), 5_000, "entered: {is_entered}, warm: {is_warm}");
     }
 }
 
-/// A coroutine on its way to another thread.
-struct Sent(One);
+/// A coroutine that moves to another thread.
+struct SentCoroutine(TestCoroutine);
 
-// SAFETY: what the coroutines here have on their stacks is used by one thread at a time.
-unsafe impl Send for Sent {}
+// SAFETY: one thread at a time uses the values on the coroutines' stacks.
+unsafe impl Send for SentCoroutine {}
 
 #[test]
-fn one_is_dropped_half_way_in_a_thread_that_never_grew() {
+fn a_suspended_coroutine_can_be_dropped_in_an_uninitialised_thread() {
     let dropped = Rc::new(Cell::new(0));
     let held = Rc::clone(&dropped);
-    let mut one = One::new(move |yielder, depth| {
+    let mut one = TestCoroutine::new(move |yielder, depth| {
         descend_with(depth, yielder, &held);
         0
     });
     assert!(matches!(one.resume(1_000), CoroutineResult::Yield(_)));
-    let sent = Sent(one);
+    let sent = SentCoroutine(one);
     std::thread::spawn(move || {
         let sent = sent;
         drop(sent);
         assert!(remaining() < 8 << 20, "on the thread's own stack");
-        assert_eq!(plain(5_000), 5_000);
+        assert_eq!(descend_plain(5_000), 5_000);
     })
     .join()
     .unwrap();
@@ -167,14 +170,14 @@ fn one_is_dropped_half_way_in_a_thread_that_never_grew() {
 }
 
 #[test]
-fn one_goes_on_in_another_thread() {
-    let mut one = One::new(|yielder, depth| {
+fn a_coroutine_can_be_resumed_in_another_thread() {
+    let mut one = TestCoroutine::new(|yielder, depth| {
         let first = descend(depth, yielder);
         let next = yielder.suspend(first);
         descend(next, yielder)
     });
     assert!(matches!(one.resume(4_000), CoroutineResult::Yield(_)));
-    let mut sent = Sent(one);
+    let mut sent = SentCoroutine(one);
     for round in 0..3 {
         sent = std::thread::spawn(move || {
             let mut sent = sent;
@@ -183,7 +186,7 @@ fn one_goes_on_in_another_thread() {
                 1 => assert!(matches!(sent.0.resume(9_000), CoroutineResult::Yield(held) if held > 9_000 * 320)),
                 _ => assert_eq!(sent.0.resume(2), CoroutineResult::Return(9_002)),
             }
-            assert_eq!(plain(3_000), 3_000);
+            assert_eq!(descend_plain(3_000), 3_000);
             sent
         })
         .join()
@@ -192,7 +195,7 @@ fn one_goes_on_in_another_thread() {
 }
 
 #[test]
-fn what_is_asked_on_the_way_to_a_coroutine_is_not_gone_by_afterwards() {
+fn a_guard_read_before_a_switch_is_not_reused_after_it() {
     #[inline(never)]
     fn next(number: u64) -> u64 {
         black_box(number) + 1
@@ -205,7 +208,7 @@ fn what_is_asked_on_the_way_to_a_coroutine_is_not_gone_by_afterwards() {
             let input = grow(|| next(depth));
             match coroutine.resume(input) {
                 CoroutineResult::Yield(_) => (),
-                CoroutineResult::Return(_) => panic!("it goes on for ever"),
+                CoroutineResult::Return(_) => panic!("the coroutine never returns"),
             }
         });
         let below = grow(|| if depth == 0 { 0 } else { 1 + down(depth - 1, coroutine, switch) });
@@ -213,7 +216,7 @@ fn what_is_asked_on_the_way_to_a_coroutine_is_not_gone_by_afterwards() {
         below
     }
     let deep = std::thread::spawn(|| {
-        let One { mut coroutine, switch } = One::new(|yielder, mut input| {
+        let TestCoroutine { mut coroutine, switch } = TestCoroutine::new(|yielder, mut input| {
             loop {
                 input = yielder.suspend(input);
             }

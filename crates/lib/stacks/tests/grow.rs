@@ -1,6 +1,6 @@
-//! Recursion in Rust on stacks of blocks: depth, panics, threads, limits, what goes back.
+//! Recursion in Rust on stacks of blocks: depth, panics, threads, limits, freeing.
 
-#![allow(unsafe_code, reason = "asks for signals, and forks")]
+#![allow(unsafe_code, reason = "forks")]
 #![cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
 
 use std::hint::black_box;
@@ -10,13 +10,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fieldstone_stacks::{allocations, grow, grow_with, held_bytes, limit_bytes, remaining, set_limit_bytes, trim};
 
-/// What the process has taken is counted for all threads: one test at a time.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+/// Serialises tests: allocations are counted for the whole process.
+fn serialise() -> MutexGuard<'static, ()> {
+    static SERIAL: Mutex<()> = Mutex::new(());
+    SERIAL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Goes down `depth` calls, each with some hundred bytes that have to be there when it comes back, and runs `last` at the end.
+/// Makes `depth` nested calls, each with some hundred bytes that must not change, and runs `last`
+/// in the deepest.
 fn descend(depth: u64, last: &mut dyn FnMut()) -> u64 {
     let mark = [depth; 40];
     black_box(&mark);
@@ -32,27 +33,27 @@ fn descend(depth: u64, last: &mut dyn FnMut()) -> u64 {
 
 #[test]
 fn recursion_is_as_deep_as_memory_allows() {
-    let _alone = alone();
+    let _serial = serialise();
     let mut deepest = 0;
     assert_eq!(descend(300_000, &mut || deepest = held_bytes()), 300_000);
     assert!(deepest > 300_000 * 320, "{deepest} bytes for frames of at least 320 bytes");
-    // The second time everything is there.
+    // The second time all segments are allocated.
     let before = allocations();
     assert_eq!(descend(300_000, &mut || {}), 300_000);
-    assert_eq!(allocations(), before, "a warm stack takes no memory");
+    assert_eq!(allocations(), before, "a second descent allocates nothing");
 }
 
 #[test]
-fn panics_pass_through_segments_and_the_stack_goes_on_being_right() {
-    let _alone = alone();
-    struct Counted<'a>(&'a std::cell::Cell<u64>);
-    impl Drop for Counted<'_> {
+fn panics_pass_through_segments_and_the_stack_stays_intact() {
+    let _serial = serialise();
+    struct DropCounter<'a>(&'a std::cell::Cell<u64>);
+    impl Drop for DropCounter<'_> {
         fn drop(&mut self) {
             self.0.set(self.0.get() + 1);
         }
     }
     fn down(depth: u64, dropped: &std::cell::Cell<u64>) {
-        let _counted = Counted(dropped);
+        let _counter = DropCounter(dropped);
         let mark = [depth; 60];
         black_box(&mark);
         grow(|| if depth == 0 { std::panic::panic_any(77_u32) } else { down(depth - 1, dropped) });
@@ -70,8 +71,8 @@ fn panics_pass_through_segments_and_the_stack_goes_on_being_right() {
 }
 
 #[test]
-fn what_is_asked_for_is_there() {
-    let _alone = alone();
+fn grow_with_guarantees_the_requested_bytes() {
+    let _serial = serialise();
     for red_zone in [100, 5_000, 50_000, 618 << 10, 5 << 20] {
         let left = descend_and(100, &|| grow_with(red_zone, remaining));
         assert!(left + 1_000 >= red_zone, "{left} bytes are left of {red_zone}");
@@ -86,8 +87,8 @@ fn descend_and(depth: u64, last: &dyn Fn() -> usize) -> usize {
 }
 
 #[test]
-fn threads_grow_apart_and_give_back() {
-    let _alone = alone();
+fn threads_grow_separate_stacks_and_free_them() {
+    let _serial = serialise();
     let resident = || {
         let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
         statm.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4096
@@ -109,8 +110,8 @@ fn threads_grow_apart_and_give_back() {
 }
 
 #[test]
-fn a_small_thread_grows_as_well() {
-    let _alone = alone();
+fn a_thread_with_a_small_stack_grows() {
+    let _serial = serialise();
     let thread = std::thread::Builder::new().stack_size(64 << 10);
     let made = thread.spawn(|| {
         let mut held = 0;
@@ -119,15 +120,15 @@ fn a_small_thread_grows_as_well() {
         let allocated = allocations();
         trim();
         assert_eq!(descend(10_000, &mut || {}), 10_000);
-        assert!(allocations() > allocated, "what was trimmed is taken anew");
+        assert!(allocations() > allocated, "trimmed segments are allocated again");
     });
     made.unwrap().join().unwrap();
 }
 
-/// Not a test by itself: what the next one runs in a process of its own.
+/// Run by the next test, in its own process.
 #[test]
 #[ignore = "run by the test of the limit"]
-fn recursion_without_an_end() {
+fn endless_recursion() {
     std::thread::Builder::new()
         .name("endless".into())
         .spawn(|| {
@@ -141,18 +142,18 @@ fn recursion_without_an_end() {
 }
 
 #[test]
-fn a_stack_at_its_limit_says_whose_it_is() {
+fn a_stack_at_its_limit_reports_its_thread() {
     let this = std::env::current_exe().unwrap();
-    let ended = Command::new(this).args(["--ignored", "--exact", "recursion_without_an_end"]).output().unwrap();
+    let ended = Command::new(this).args(["--ignored", "--exact", "endless_recursion"]).output().unwrap();
     use std::os::unix::process::ExitStatusExt;
-    let said = String::from_utf8_lossy(&ended.stderr);
-    assert_eq!(ended.status.signal(), Some(6), "{said}");
-    assert!(said.contains("the stack of thread 'endless' (") && said.contains("its limit of 16 MiB"), "{said}");
+    let stderr = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.signal(), Some(6), "{stderr}");
+    assert!(stderr.contains("the stack of thread 'endless' (") && stderr.contains("its limit of 16 MiB"), "{stderr}");
 }
 
 #[test]
-fn a_child_of_fork_goes_on() {
-    let _alone = alone();
+fn a_forked_child_can_grow_its_stack() {
+    let _serial = serialise();
     let mut children = Vec::new();
     let busy = std::sync::atomic::AtomicBool::new(true);
     std::thread::scope(|scope| {
@@ -163,11 +164,11 @@ fn a_child_of_fork_goes_on() {
             }
         });
         for _ in 0..50 {
-            // SAFETY: the child recurses, which takes no lock but ours, and ends at once.
+            // SAFETY: the child recurses, which takes only this crate's lock, and ends at once.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 let depth = descend(5_000, &mut || {});
-                // SAFETY: ends the process.
+                // SAFETY: the call ends the process.
                 unsafe { libc::_exit(i32::from(depth != 5_000)) };
             }
             children.push(child);
@@ -176,7 +177,7 @@ fn a_child_of_fork_goes_on() {
     });
     for child in children {
         let mut status = -1;
-        // SAFETY: the child is ours.
+        // SAFETY: the child was forked above.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert_eq!(status, 0, "a child ended badly");
     }

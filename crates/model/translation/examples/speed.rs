@@ -1,18 +1,19 @@
-//! What simulating an access costs: `cargo run --release -p fieldstone-translation --example speed`.
+//! Measures the time to simulate an access: `cargo run --release -p fieldstone-translation
+//! --example speed`.
 //!
-//! The access patterns of GUPS (every access another page), of a walk through memory, and of a few hot pages, through
-//! one configuration at a time and through all four.
+//! Access patterns: GUPS (every access to another page), a sequential walk, and a few hot pages.
+//! Through each of four configurations, through all four together, and through a miss-ratio curve.
 
 use std::time::Instant;
 
-use fieldstone_translation::{Access, Configuration, Machine, PageSize, Reach, Simulator};
+use fieldstone_translation::{Configuration, MissRatioCurve, Mmu, PageSize, PlacedAccess, Simulator};
 
 const BATCH: usize = 4096;
 const ACCESSES: u64 = 1000 * BATCH as u64;
 const FOOTPRINT: u64 = 512 << 20;
 
 fn main() {
-    let machine = Machine::preset("zen4").unwrap_or_else(|| unreachable!("a preset"));
+    let machine = Mmu::preset("zen4").unwrap_or_else(|| unreachable!("a preset"));
     let mut all: Vec<Configuration> = PageSize::ALL.map(|size| Configuration::paged(&machine, size)).to_vec();
     all.push(Configuration::direct_segment(&machine));
     for (name, pattern) in [("random", random as fn(u64) -> u64), ("sequential", sequential), ("hot", hot)] {
@@ -20,9 +21,9 @@ fn main() {
             report(name, &configuration.name, std::slice::from_ref(configuration), pattern);
         }
         report(name, "all four", &all, pattern);
-        let mut reach = Reach::new(PageSize::Small4k);
-        let ns = time(pattern, |batch| reach.run(batch));
-        println!("{name:>12} {:>16} {ns:6.1} ns an access", "reach");
+        let mut curve = MissRatioCurve::new(PageSize::Small4k);
+        let ns = time(pattern, |batch| curve.run(batch));
+        println!("{name:>12} {:>16} {ns:6.1} ns per access", "miss ratio");
     }
 }
 
@@ -31,14 +32,16 @@ fn report(pattern_name: &str, name: &str, configurations: &[Configuration], patt
     let ns = time(pattern, |batch| simulator.run(batch));
     let side = simulator.counts()[0].data;
     assert_eq!(side.accesses, ACCESSES);
-    println!("{pattern_name:>12} {name:>16} {ns:6.1} ns an access, {:.3} walks an access", side.walk_rate());
+    println!("{pattern_name:>12} {name:>16} {ns:6.1} ns per access, {:.3} walks per access", side.walk_rate());
 }
 
-/// Time of an access in `run`: of the tenth of the batches that was disturbed least. Making the accesses is not counted.
-fn time(pattern: fn(u64) -> u64, mut run: impl FnMut(&[Access])) -> f64 {
+/// Nanoseconds per access in `run`: the 10th percentile of all batches. Creating the accesses is
+/// not timed.
+fn time(pattern: fn(u64) -> u64, mut run: impl FnMut(&[PlacedAccess])) -> f64 {
     let mut times: Vec<f64> = Vec::new();
     for start in (0..ACCESSES).step_by(BATCH) {
-        let batch: Vec<Access> = (0..BATCH as u64).map(|step| Access::in_region(pattern(start + step))).collect();
+        let batch: Vec<PlacedAccess> =
+            (0..BATCH as u64).map(|step| PlacedAccess::in_region(pattern(start + step))).collect();
         let begin = Instant::now();
         run(&batch);
         times.push(begin.elapsed().as_secs_f64() * 1e9 / BATCH as f64);

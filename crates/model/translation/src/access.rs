@@ -1,21 +1,21 @@
-//! One access of a program, placed: eight bytes.
+//! One placed access of a program, in eight bytes.
 //!
 //! ```text
 //!   63      62     61 … 57   56 … 0
 //!   region  fetch  zero      address, or offset in the primary region
 //! ```
 
-/// An access to memory: where, whether it is in the primary region, whether it fetches an instruction.
+/// A memory access: its address or region offset, and whether it is an instruction fetch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
-pub struct Access(u64);
+pub struct PlacedAccess(u64);
 
 const REGION: u64 = 1 << 63;
 const FETCH: u64 = 1 << 62;
 /// Addresses have 57 bits: five levels of page tables, or Arm's 52.
 const ADDRESS: u64 = (1 << 57) - 1;
 
-impl Access {
+impl PlacedAccess {
     /// A load or store at `address`, outside the primary region. Bits above the 57th are dropped.
     #[inline]
     #[must_use]
@@ -37,14 +37,14 @@ impl Access {
         Self(self.0 | FETCH)
     }
 
-    /// In the primary region?
+    /// Whether the access is in the primary region.
     #[inline]
     #[must_use]
     pub const fn is_in_region(self) -> bool {
         self.0 & REGION != 0
     }
 
-    /// An instruction fetch?
+    /// Whether the access is an instruction fetch.
     #[inline]
     #[must_use]
     pub const fn is_fetch(self) -> bool {
@@ -58,7 +58,7 @@ impl Access {
         self.0 & ADDRESS
     }
 
-    /// An address that is different inside and outside of the region: the region begins at 2^57.
+    /// An address that differs inside and outside the region: the region begins at 2^57.
     #[inline]
     pub(crate) const fn location(self) -> u64 {
         self.0 & ADDRESS | (self.0 & REGION) >> 6
@@ -67,19 +67,23 @@ impl Access {
 
 #[cfg(test)]
 mod tests {
-    use super::Access;
+    use super::PlacedAccess;
 
     #[test]
-    fn what_goes_in_comes_out() {
+    fn an_access_keeps_its_address_and_flags() {
         let high = 0x01ff_ffff_ffff_f123;
-        for access in [Access::outside(high), Access::in_region(high)] {
+        for access in [PlacedAccess::outside(high), PlacedAccess::in_region(high)] {
             assert_eq!(access.address(), high);
             assert!(!access.is_fetch() && access.fetch().is_fetch());
             assert_eq!(access.fetch().is_in_region(), access.is_in_region());
             assert_eq!(access.fetch().location(), access.location());
         }
-        assert!(Access::in_region(0).is_in_region() && !Access::outside(0).is_in_region());
-        assert_eq!(Access::outside(u64::MAX), Access::outside(high | 0xfff), "a kernel address keeps its low 57 bits");
-        assert_ne!(Access::in_region(high).location(), Access::outside(high).location());
+        assert!(PlacedAccess::in_region(0).is_in_region() && !PlacedAccess::outside(0).is_in_region());
+        assert_eq!(
+            PlacedAccess::outside(u64::MAX),
+            PlacedAccess::outside(high | 0xfff),
+            "a kernel address keeps its low 57 bits"
+        );
+        assert_ne!(PlacedAccess::in_region(high).location(), PlacedAccess::outside(high).location());
     }
 }

@@ -1,62 +1,62 @@
-//! What can go wrong: one enum; each message names the place and the way out.
+//! The crate's error type. Each message names the object, the cause and a remedy.
 
-/// The result of everything in this crate that can fail.
+/// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A machine, a configuration or a measurement that the models cannot take.
+/// An MMU, a configuration or a measurement that the models cannot use.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The text is not TOML, or not of the shape of a machine.
-    #[error("line {line} of the machine's description: {problem}: start from what `fieldstone tlb NAME` prints")]
+    /// The text is not TOML, or not a description of an MMU.
+    #[error("line {line} of the processor description: {problem}; start from the output of `fieldstone tlb NAME`")]
     Text {
-        /// Line in the text, from one.
+        /// The line in the text, from 1.
         line: usize,
-        /// What the parser says.
+        /// The parser's message.
         problem: String,
     },
-    /// A machine that could not be built.
-    #[error("machine {machine}: {field} {problem}: {remedy}")]
-    Machine {
+    /// An MMU that is not consistent.
+    #[error("processor {mmu}: {field} {problem}; {remedy}")]
+    Mmu {
         /// Its name.
-        machine: String,
-        /// The field, as in the text: `data[1].arrays[0].ways`.
+        mmu: String,
+        /// The field as in the text, for example `data[1].arrays[0].ways`.
         field: String,
-        /// What is wrong with it.
+        /// The cause.
         problem: String,
-        /// What would be right.
+        /// The remedy.
         remedy: String,
     },
-    /// A configuration that the machine has no TLB for, or that means nothing.
-    #[error("configuration {configuration}: {problem}: {remedy}")]
+    /// A configuration that the MMU does not support, or with an invalid value.
+    #[error("configuration {configuration}: {problem}; {remedy}")]
     Configuration {
         /// Its name.
         configuration: String,
-        /// What is wrong.
+        /// The cause.
         problem: String,
-        /// What would be right.
+        /// The remedy.
         remedy: String,
     },
-    /// A segment register that was to go where it cannot.
-    #[error("LIMIT {limit:#x} is out of place for a segment that is {base:#x} to {old:#x}: {remedy}")]
+    /// A LIMIT that the segment cannot have.
+    #[error("cannot set LIMIT to {limit:#x} for a segment from {base:#x} to {old:#x}: {remedy}")]
     Segment {
         /// BASE.
         base: u64,
-        /// LIMIT as it was.
+        /// The current LIMIT.
         old: u64,
-        /// LIMIT as it was to be.
+        /// The requested LIMIT.
         limit: u64,
-        /// What would be right.
+        /// The remedy.
         remedy: &'static str,
     },
-    /// Measurements that no line can be drawn through.
-    #[error("{what}: {problem}: {remedy}")]
+    /// Measurements that determine no price.
+    #[error("{what}: {problem}; {remedy}")]
     Measurement {
-        /// Which measurement.
+        /// The kind of measurement.
         what: &'static str,
-        /// What is wrong.
+        /// The cause.
         problem: String,
-        /// What would be right.
+        /// The remedy.
         remedy: &'static str,
     },
 }

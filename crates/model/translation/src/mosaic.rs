@@ -1,18 +1,19 @@
-//! Mosaics: a region in which a share of the memory has larger pages. The rule is [`fieldstone_wire::mosaic`]'s, by which the
-//! region's agent places memory too; here shares are fractions.
+//! Mosaics: regions of which a share has larger pages. The rule of [`fieldstone_wire::mosaic`],
+//! which the region's agent uses too, with shares as fractions.
 
 use fieldstone_wire::mosaic::{ALL, is_huge};
 
 pub(crate) use fieldstone_wire::mosaic::spread;
 
-/// Has chunk number `chunk` of the region the larger pages, when `share` (0 to 1) of the chunks have them?
+/// Whether the region's chunk number `chunk` has larger pages, if `share` (0 to 1) of the chunks
+/// have them.
 #[inline]
 #[must_use]
 pub fn mosaic_is_huge(chunk: u64, share: f64) -> bool {
     is_huge(chunk, threshold(share))
 }
 
-/// The bound that stands for a share: how many of the values that a chunk may draw mean larger pages.
+/// The threshold of a share: the number of hash values that mean larger pages.
 #[must_use]
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to 0 to 2^53")]
 pub fn threshold(share: f64) -> u64 {

@@ -1,10 +1,10 @@
-//! The three page sizes that the models know.
+//! The three page sizes of the models.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A page size of x86-64, and of Arm with a granule of 4 KiB.
+/// A page size of x86-64, or of Arm with a granule of 4 KiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum PageSize {
     /// 4 KiB: translated by a page table entry.
@@ -19,7 +19,7 @@ pub enum PageSize {
 }
 
 impl PageSize {
-    /// All of them, the smallest first.
+    /// All sizes, smallest first.
     pub const ALL: [Self; 3] = [Self::Small4k, Self::Large2m, Self::Huge1g];
 
     /// Bits of an address inside the page.
@@ -38,12 +38,12 @@ impl PageSize {
         1 << self.shift()
     }
 
-    /// Place in tables by page size, and the tag of its translations.
+    /// The index in tables by page size.
     pub(crate) const fn index(self) -> usize {
         self as usize
     }
 
-    /// Page table entries that a walk without any cache reads: 4, 3, 2.
+    /// Page table entries read by a walk without caches: 4, 3 or 2.
     #[must_use]
     pub const fn walk_references(self) -> u64 {
         4 - self as u64

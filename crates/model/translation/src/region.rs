@@ -1,9 +1,9 @@
-//! Where the pieces of a program's anonymous memory lie in the one primary region.
+//! Places the mappings of a program's anonymous memory in one primary region.
 //!
-//! The paper puts all anonymous read-write memory of a process in one contiguous range; a traced program has it in
-//! pieces, as it asked for it. Each piece gets offsets in the region when it is mapped and gives them back when it is
-//! unmapped; free offsets are taken again lowest first, so that the region, and the segment over it, grows little and
-//! shrinks when it can.
+//! The paper puts all anonymous read-write memory of a process in one contiguous range; a traced
+//! program has it in several mappings. Each mapping gets offsets in the region, which are freed
+//! when it is unmapped. The lowest free offsets are used first, so that the region and its segment
+//! grow little and shrink when possible.
 //!
 //! ```text
 //!   addresses   ..[heap]......[arena 1]..[buffer]......[stack of a thread]..
@@ -12,49 +12,49 @@
 //! ```
 //! Pages stay whole: pieces begin and end on multiples of 4 KiB, in addresses and in offsets.
 //!
-//! Every access asks, so the answers are kept by address: for each 2 MiB (modulo 64 of them) the piece or the gap that
-//! was found there last. Any change of the pieces forgets these.
+//! Every access looks up its address, so results are cached: for each 2 MiB of addresses (modulo
+//! 64) the piece or gap found last. Any change of the pieces clears the cache.
 
 use std::collections::BTreeMap;
 
-use crate::access::Access;
+use crate::access::PlacedAccess;
 use crate::lru::index;
 use crate::page::PageSize;
 use crate::segment::DirectSegment;
 
 const PAGE_BYTES: u64 = PageSize::Small4k.bytes();
-/// Answers that are kept.
-const RECENT: u64 = 64;
+/// Cached lookups.
+const CACHED_LOOKUPS: u64 = 64;
 
-/// The memory of a piece: how much, and where in the region.
+/// The memory of a piece: its size, and its offset in the region.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
     bytes: u64,
     offset: u64,
 }
 
-/// What was found at an address: a piece, or a gap between two.
+/// The result of a lookup: a piece, or a gap between two.
 #[derive(Debug, Clone, Copy)]
-struct Answer {
+struct Lookup {
     start: u64,
-    /// 0: nothing is known.
+    /// 0: empty.
     bytes: u64,
     offset: Option<u64>,
 }
 
-const UNKNOWN: Answer = Answer { start: 0, bytes: 0, offset: None };
+const EMPTY: Lookup = Lookup { start: 0, bytes: 0, offset: None };
 
-/// The primary region of one process, fed by its mappings.
+/// The primary region of one process, driven by its mappings.
 #[derive(Debug, Clone)]
 pub struct PrimaryRegion {
     /// By address.
     pieces: BTreeMap<u64, Piece>,
-    /// Free bytes below `extent`, by offset; never two that touch.
+    /// Free bytes below `extent`, by offset. Adjacent ones are merged.
     free: BTreeMap<u64, u64>,
     extent: u64,
     largest_extent: u64,
     bytes: u64,
-    recent: Box<[Answer]>,
+    cache: Box<[Lookup]>,
 }
 
 impl Default for PrimaryRegion {
@@ -64,7 +64,7 @@ impl Default for PrimaryRegion {
 }
 
 impl PrimaryRegion {
-    /// BASE of its segment: the virtual address at which the region is taken to begin.
+    /// BASE of its segment: the virtual address of the region's start.
     pub const BASE: u64 = 1 << 45;
 
     /// A region without memory.
@@ -76,63 +76,63 @@ impl PrimaryRegion {
             extent: 0,
             largest_extent: 0,
             bytes: 0,
-            recent: vec![UNKNOWN; index(RECENT)].into_boxed_slice(),
+            cache: vec![EMPTY; index(CACHED_LOOKUPS)].into_boxed_slice(),
         }
     }
 
-    /// Memory was mapped: the pages that `bytes` from `start` touch are in the region now. What was there before is
-    /// replaced, as MAP_FIXED does.
+    /// Adds mapped memory: the pages of `start..start + bytes`. Replaces earlier mappings there,
+    /// like MAP_FIXED.
     pub fn add(&mut self, start: u64, bytes: u64) {
         let (start, end) = pages(start, bytes);
         if start == end {
             return;
         }
-        self.take_out(start, end, true);
-        let offset = self.take_offsets(end - start);
+        self.extract(start, end, true);
+        let offset = self.allocate_offsets(end - start);
         self.insert(start, Piece { bytes: end - start, offset });
-        self.forget();
+        self.clear_cache();
     }
 
-    /// Memory was unmapped, or is no longer anonymous, private and read-write.
+    /// Removes memory that was unmapped, or is no longer anonymous, private and read-write.
     pub fn remove(&mut self, start: u64, bytes: u64) {
         let (start, end) = pages(start, bytes);
-        self.take_out(start, end, true);
-        self.forget();
+        self.extract(start, end, true);
+        self.clear_cache();
     }
 
-    /// Memory has another address now (`mremap`): it keeps its place in the region. What was at the new address is
-    /// replaced; what was at the old one outside of the region is nothing at the new one either.
-    pub fn moved(&mut self, from: u64, to: u64, bytes: u64) {
+    /// Changes the address of memory (`mremap`), which keeps its offsets. Replaces mappings at the
+    /// new address. Memory that was outside the region stays outside.
+    pub fn relocate(&mut self, from: u64, to: u64, bytes: u64) {
         let (from, end) = pages(from, bytes);
         let to = to / PAGE_BYTES * PAGE_BYTES;
-        let pieces = self.take_out(from, end, false);
-        self.take_out(to, to + (end - from), true);
+        let pieces = self.extract(from, end, false);
+        self.extract(to, to + (end - from), true);
         for (start, piece) in pieces {
             self.insert(start - from + to, piece);
         }
-        self.forget();
+        self.clear_cache();
     }
 
-    /// Where `address` is in the region; `None` outside.
+    /// The offset of `address` in the region; `None` outside.
     #[inline]
     pub fn offset_of(&mut self, address: u64) -> Option<u64> {
-        let slot = index(address >> PageSize::Large2m.shift() & (RECENT - 1));
-        let known = self.recent[slot];
-        let within = address.wrapping_sub(known.start);
-        if within < known.bytes {
-            return known.offset.map(|offset| offset + within);
+        let slot = index(address >> PageSize::Large2m.shift() & (CACHED_LOOKUPS - 1));
+        let cached = self.cache[slot];
+        let within = address.wrapping_sub(cached.start);
+        if within < cached.bytes {
+            return cached.offset.map(|offset| offset + within);
         }
-        let answer = self.find(address);
-        self.recent[slot] = answer;
-        answer.offset.map(|offset| offset + (address - answer.start))
+        let lookup = self.find(address);
+        self.cache[slot] = lookup;
+        lookup.offset.map(|offset| offset + (address - lookup.start))
     }
 
-    /// The access of a traced program, placed.
+    /// Places an access of a traced program.
     #[inline]
-    pub fn place(&mut self, address: u64, fetch: bool) -> Access {
+    pub fn place(&mut self, address: u64, fetch: bool) -> PlacedAccess {
         let access = match self.offset_of(address) {
-            Some(offset) => Access::in_region(offset),
-            None => Access::outside(address),
+            Some(offset) => PlacedAccess::in_region(offset),
+            None => PlacedAccess::outside(address),
         };
         if fetch { access.fetch() } else { access }
     }
@@ -155,14 +155,14 @@ impl PrimaryRegion {
         self.largest_extent
     }
 
-    /// The registers that translate the region: from [`Self::BASE`], as far as there are pieces, to physical memory
-    /// from 0. An access in the region has its offset as physical address.
+    /// The registers that translate the region: from [`Self::BASE`] to its extent, to physical
+    /// memory from 0. The physical address is the offset.
     #[must_use]
     pub fn segment(&self) -> DirectSegment {
         DirectSegment::new(Self::BASE, self.extent, 0)
     }
 
-    /// Offsets at which pieces begin, in order: the ranges of a machine with range TLBs.
+    /// The offsets at which pieces begin, in order: the ranges for range TLBs.
     #[must_use]
     pub fn range_starts(&self) -> Vec<u64> {
         let mut starts: Vec<u64> = self.pieces.values().map(|piece| piece.offset).collect();
@@ -170,39 +170,40 @@ impl PrimaryRegion {
         starts
     }
 
-    fn find(&self, address: u64) -> Answer {
+    fn find(&self, address: u64) -> Lookup {
         let before = self.pieces.range(..=address).next_back();
         let mut gap_start = 0;
         if let Some((&start, piece)) = before {
             if address - start < piece.bytes {
-                return Answer { start, bytes: piece.bytes, offset: Some(piece.offset) };
+                return Lookup { start, bytes: piece.bytes, offset: Some(piece.offset) };
             }
             gap_start = start + piece.bytes;
         }
         let gap_end = self.pieces.range(address..).next().map_or(u64::MAX, |(&start, _)| start);
-        Answer { start: gap_start, bytes: gap_end - gap_start, offset: None }
+        Lookup { start: gap_start, bytes: gap_end - gap_start, offset: None }
     }
 
-    /// Takes the pieces from `start` to `end` out, cut to size, and gives their offsets back if `free`.
-    fn take_out(&mut self, start: u64, end: u64, free: bool) -> Vec<(u64, Piece)> {
+    /// Removes and returns the pieces of `start..end`, split at both ends. Frees their offsets if
+    /// `free`.
+    fn extract(&mut self, start: u64, end: u64, free: bool) -> Vec<(u64, Piece)> {
         if start == end {
             return Vec::new();
         }
-        self.cut(start);
-        self.cut(end);
+        self.split(start);
+        self.split(end);
         let inside: Vec<(u64, Piece)> = self.pieces.range(start..end).map(|(&at, &piece)| (at, piece)).collect();
         for (at, piece) in &inside {
             self.pieces.remove(at);
             self.bytes -= piece.bytes;
             if free {
-                self.give_offsets(piece.offset, piece.bytes);
+                self.free_offsets(piece.offset, piece.bytes);
             }
         }
         inside
     }
 
-    /// Makes two pieces of one that goes across `address`.
-    fn cut(&mut self, address: u64) {
+    /// Splits a piece that contains `address` in its middle.
+    fn split(&mut self, address: u64) {
         if let Some((&start, piece)) = self.pieces.range_mut(..address).next_back()
             && address - start < piece.bytes
         {
@@ -213,7 +214,7 @@ impl PrimaryRegion {
         }
     }
 
-    /// Puts a piece where there is none; it joins the one before where both addresses and offsets go on.
+    /// Inserts a piece, merged with the one before if addresses and offsets are contiguous.
     fn insert(&mut self, start: u64, piece: Piece) {
         self.bytes += piece.bytes;
         if let Some((&before, front)) = self.pieces.range_mut(..start).next_back()
@@ -226,8 +227,8 @@ impl PrimaryRegion {
         }
     }
 
-    /// The lowest free offsets with room for `bytes`, else new ones at the end.
-    fn take_offsets(&mut self, bytes: u64) -> u64 {
+    /// Allocates the lowest free offsets for `bytes`, or new ones at the end.
+    fn allocate_offsets(&mut self, bytes: u64) -> u64 {
         let fitting = self.free.iter().find(|&(_, &room)| room >= bytes).map(|(&offset, &room)| (offset, room));
         let offset = if let Some((offset, room)) = fitting {
             self.free.remove(&offset);
@@ -243,8 +244,9 @@ impl PrimaryRegion {
         offset
     }
 
-    /// Frees offsets, joined with their free neighbours; free ones at the end leave the region.
-    fn give_offsets(&mut self, offset: u64, bytes: u64) {
+    /// Frees offsets and merges them with free neighbours; free offsets at the end shrink the
+    /// region.
+    fn free_offsets(&mut self, offset: u64, bytes: u64) {
         let (mut start, mut end) = (offset, offset + bytes);
         if let Some(room) = self.free.remove(&end) {
             end += room;
@@ -262,12 +264,12 @@ impl PrimaryRegion {
         }
     }
 
-    fn forget(&mut self) {
-        self.recent.fill(UNKNOWN);
+    fn clear_cache(&mut self) {
+        self.cache.fill(EMPTY);
     }
 }
 
-/// The pages that `bytes` from `start` touch: first address, and the one behind.
+/// The pages of `bytes` bytes from `start`: first address, and end.
 fn pages(start: u64, bytes: u64) -> (u64, u64) {
     let first = start / PAGE_BYTES * PAGE_BYTES;
     let end = start.saturating_add(bytes).div_ceil(PAGE_BYTES).saturating_mul(PAGE_BYTES);

@@ -6,50 +6,50 @@
 //!   physical                  ====================
 //! ```
 //!
-//! An address in `BASE <= va < LIMIT` is translated by one addition: no TLB, no page table, no miss. Every other one is
-//! left to paging. Hence what a segment does *not* do: it gives programs no two-part addresses (an address stays one
-//! number), it does not replace paging (the rest of the address space has it), and it does not work on top of paging
-//! (what comes out is physical). `BASE == LIMIT` turns it off.
+//! One addition translates an address in `BASE <= va < LIMIT`: no TLB, no page table, no miss.
+//! Paging translates all others. A segment does not give programs two-part addresses (an address
+//! stays one number). It does not replace paging, which translates the rest of the address space.
+//! It does not work on top of paging: its result is physical. `BASE == LIMIT` disables it.
 //!
-//! Growing and shrinking move LIMIT only, so that what is translated already stays where it is.
+//! Growing and shrinking only move LIMIT, so existing translations do not change.
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// The registers of a core that has a direct segment. All zero: none.
+/// The direct segment registers of a core. All zero: disabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct DirectSegment {
     /// First virtual address of the segment.
     pub base: u64,
-    /// First virtual address behind it.
+    /// First virtual address after the segment.
     pub limit: u64,
-    /// What is added to a virtual address, modulo 2^64.
+    /// The value added to a virtual address, modulo 2^64.
     pub offset: u64,
 }
 
 impl DirectSegment {
-    /// A segment of `bytes` from `base`, whose memory lies at `physical`.
+    /// A segment of `bytes` from `base`, with its memory at `physical`.
     #[must_use]
     pub const fn new(base: u64, bytes: u64, physical: u64) -> Self {
         Self { base, limit: base.saturating_add(bytes), offset: physical.wrapping_sub(base) }
     }
 
-    /// Is `address` translated here?
+    /// Whether the segment translates `address`.
     #[inline]
     #[must_use]
     pub const fn covers(&self, address: u64) -> bool {
         self.base <= address && address < self.limit
     }
 
-    /// The physical address; `None` leaves the address to paging.
+    /// The physical address; `None` if paging translates the address.
     #[inline]
     #[must_use]
     pub const fn translate(&self, address: u64) -> Option<u64> {
         if self.covers(address) { Some(address.wrapping_add(self.offset)) } else { None }
     }
 
-    /// Bytes that it translates.
+    /// Bytes translated.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.limit - self.base
@@ -58,22 +58,18 @@ impl DirectSegment {
     /// Moves LIMIT up to `limit`.
     ///
     /// # Errors
-    /// [`Error::Segment`] when that is lower than now.
+    /// [`Error::Segment`] if `limit` is lower than LIMIT.
     pub fn grow_to(&mut self, limit: u64) -> Result<()> {
-        self.move_limit(limit, limit >= self.limit, "to make it smaller is `shrink_to`")
+        self.move_limit(limit, limit >= self.limit, "use `shrink_to` to make it smaller")
     }
 
     /// Moves LIMIT down to `limit`.
     ///
     /// # Errors
-    /// [`Error::Segment`] when that is higher than now, or below BASE.
+    /// [`Error::Segment`] if `limit` is higher than LIMIT or below BASE.
     pub fn shrink_to(&mut self, limit: u64) -> Result<()> {
         let within = self.base <= limit && limit <= self.limit;
-        self.move_limit(
-            limit,
-            within,
-            "give an address between BASE and the LIMIT of now; to make it larger is `grow_to`",
-        )
+        self.move_limit(limit, within, "use an address from BASE to the current LIMIT, or `grow_to` to make it larger")
     }
 
     fn move_limit(&mut self, limit: u64, allowed: bool, remedy: &'static str) -> Result<()> {
@@ -100,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_may_lie_below_its_virtual_address() {
+    fn physical_memory_can_be_below_its_virtual_address() {
         let segment = DirectSegment::new(0x7000_0000_0000, 1 << 40, 0x10_0000);
         assert_eq!(segment.translate(0x7000_0000_0042), Some(0x10_0042));
     }
@@ -114,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_and_shrinking_keep_what_is_translated() {
+    fn growing_and_shrinking_keep_existing_translations() {
         let mut segment = DirectSegment::new(0x1000, 0x1000, 0x9000);
         let before = segment.translate(0x1800);
         segment.grow_to(0x5000).unwrap();
@@ -126,11 +122,11 @@ mod tests {
     }
 
     #[test]
-    fn registers_do_not_go_where_they_cannot() {
+    fn invalid_limits_are_refused() {
         let mut segment = DirectSegment::new(0x1000, 0x1000, 0);
         assert!(segment.grow_to(0x1fff).unwrap_err().to_string().contains("shrink_to"));
         assert!(segment.shrink_to(0x2001).unwrap_err().to_string().contains("grow_to"));
         assert!(segment.shrink_to(0xfff).is_err());
-        assert_eq!(segment, DirectSegment::new(0x1000, 0x1000, 0), "a refused move leaves the registers");
+        assert_eq!(segment, DirectSegment::new(0x1000, 0x1000, 0), "a refused change keeps the registers");
     }
 }

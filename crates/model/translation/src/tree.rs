@@ -1,73 +1,77 @@
-//! Arrays as trees of blocks instead of address translation: what finding an element takes, three ways (Zagieboylo et
-//! al., sections 3 and 4.4).
+//! Arrays as trees of blocks, instead of address translation: the work of finding an element in
+//! three ways (Zagieboylo et al., sections 3 and 4.4).
 //!
 //! ```text
-//!   root block     [ · · · · ]                     levels: blocks on the way from the root to a leaf;
-//!                    |   \                         an array that fits a block has one, and no pointers
+//!   root block     [ · · · · ]                     levels: blocks from the root to a leaf;
+//!                    |   \                         an array of one block has one level and no pointers
 //!   inner blocks   [ · · ] [ · · ]
 //!                    |
 //!   leaves         [ elements ]
 //! ```
-//! - **naive**: every access goes down from the root: a pointer read from each block above the leaf.
-//! - **cursor**: software keeps the path of its last access (the paper's `Iterator`, a walk cache in software). The same
-//!   leaf costs a comparison; another one climbs to the lowest block that both paths share, and goes down from there.
-//! - **accelerator**: hardware goes down, with a small cache of (array, level, block) entries; the program issues one
-//!   instruction. It is the paper's "hardware acceleration of tree traversals", and made like the paging-structure
-//!   caches of `walk`: the deepest entry that is known says where to go on.
+//! - **naive**: every access walks down from the root and reads a pointer from each block above the
+//!   leaf.
+//! - **cursor**: software caches the path of its last access (the paper's `Iterator`, a software
+//!   walk cache). The same leaf costs a comparison; another leaf climbs to the lowest common block
+//!   and walks down from there.
+//! - **accelerator**: hardware walks down, with a small cache of (array, level, block) entries, for
+//!   one instruction. The paper's "hardware acceleration of tree traversals", modelled like the
+//!   paging-structure caches of `walk`: the walk starts at the deepest cached entry.
 //!
-//! The access to the element itself is in `accesses`, not in `memory_references`, as with page walks.
+//! The access to the element itself counts in `accesses`, not in `memory_references`, as with page
+//! walks.
 
 use serde::{Deserialize, Serialize};
 
-use crate::lru::{Table, index};
+use crate::lru::{LruTable, index};
 
 /// Bytes of a pointer in a block.
 const POINTER_BYTES: u64 = 8;
-/// Instructions of one step down: shift, mask, load.
+/// Instructions per step down: shift, mask, load.
 const STEP_INSTRUCTIONS: u64 = 3;
 /// Instructions before the first step: compare the depth, branch.
 const DEPTH_INSTRUCTIONS: u64 = 2;
-/// Instructions that ask whether a cursor's block is the right one: shift or subtract, compare, branch.
+/// Instructions that check whether a cursor's block is the right one: shift or subtract, compare,
+/// branch.
 const CHECK_INSTRUCTIONS: u64 = 3;
 
-/// Block size, and how large the largest array is.
+/// The shape of trees: the block size, and the size of the largest array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TreeShape {
-    /// Bytes of a block: leaves and inner blocks alike.
+    /// Bytes of a block, for leaves and inner blocks.
     pub block_bytes: u64,
-    /// Bytes of an array: what is accessed lies below.
+    /// Bytes of an array. Accesses have lower offsets.
     pub array_bytes: u64,
 }
 
-/// What finding the elements took.
+/// The work of finding elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TreeCounts {
     /// Elements accessed.
     pub accesses: u64,
-    /// Accesses whose leaf was known.
+    /// Accesses that found their leaf without reading a pointer.
     pub leaf_hits: u64,
-    /// Pointers read from blocks.
+    /// Pointers read.
     pub memory_references: u64,
-    /// Instructions that the program ran to find them, the access itself not among them.
+    /// Instructions that the program ran to find elements, without the accesses themselves.
     pub instructions: u64,
 }
 
-/// The three ways over the same accesses.
+/// The three ways, modelled over the same accesses.
 #[derive(Debug, Clone)]
 pub struct TreeModel {
     levels: u32,
     leaf_shift: u32,
     fanout_shift: u32,
-    /// Leaf of the last access, array by array.
+    /// The leaf of the last access, by array.
     cursors: Vec<Option<u64>>,
-    cache: Table,
+    cache: LruTable,
     naive: TreeCounts,
     cursor: TreeCounts,
     accelerator: TreeCounts,
 }
 
 impl TreeShape {
-    /// Blocks on the way from the root to an element: 1 for an array that fits one block.
+    /// Blocks from the root to an element: 1 for an array of one block.
     #[must_use]
     pub fn levels(&self) -> u32 {
         let (leaf, fanout) = self.shifts();
@@ -80,7 +84,7 @@ impl TreeShape {
         levels
     }
 
-    /// Bits of a leaf's bytes and of a block's pointers.
+    /// The log2 of a leaf's bytes, and of the pointers per block.
     fn shifts(&self) -> (u32, u32) {
         let bytes = self.block_bytes.max(2 * POINTER_BYTES).next_power_of_two();
         (bytes.ilog2(), (bytes / POINTER_BYTES).ilog2())
@@ -88,8 +92,8 @@ impl TreeShape {
 }
 
 impl TreeModel {
-    /// Trees of `shape`, an accelerator with a cache of `entries` (at least one). Block sizes are rounded up to powers
-    /// of two.
+    /// Creates a model of trees of `shape`, and an accelerator with a cache of `entries` (at least
+    /// one). Block sizes are rounded up to powers of two.
     #[must_use]
     pub fn new(shape: TreeShape, entries: u32) -> Self {
         let (leaf_shift, fanout_shift) = shape.shifts();
@@ -98,39 +102,39 @@ impl TreeModel {
             leaf_shift,
             fanout_shift,
             cursors: Vec::new(),
-            cache: Table::full(entries.clamp(1, Table::MOST_FULL)),
+            cache: LruTable::full(entries.clamp(1, LruTable::MAX_FULL)),
             naive: TreeCounts::default(),
             cursor: TreeCounts::default(),
             accelerator: TreeCounts::default(),
         }
     }
 
-    /// Accesses the byte at `offset` of an array. Arrays are numbered from 0.
+    /// Models an access to the byte at `offset` of an array. Arrays are numbered from 0.
     pub fn access(&mut self, array: u32, offset: u64) {
         let leaf = offset >> self.leaf_shift;
-        self.go_naively(leaf, array);
-        self.go_by_cursor(leaf, array);
-        self.accelerate(leaf, array);
+        self.walk_naively(leaf, array);
+        self.walk_by_cursor(leaf, array);
+        self.walk_in_hardware(leaf, array);
     }
 
-    /// Counts from here on: what was accessed before has only brought cursors and cache into their state.
+    /// Resets the counts, but not the cursors and the cache.
     pub fn start_counting(&mut self) {
         (self.naive, self.cursor, self.accelerator) = Default::default();
     }
 
-    /// Every access from the root.
+    /// The counts of walking from the root at every access.
     #[must_use]
     pub fn naive(&self) -> TreeCounts {
         self.naive
     }
 
-    /// By a cursor for each array.
+    /// The counts with a cursor for each array.
     #[must_use]
     pub fn cursor(&self) -> TreeCounts {
         self.cursor
     }
 
-    /// By hardware.
+    /// The counts with the hardware accelerator.
     #[must_use]
     pub fn accelerator(&self) -> TreeCounts {
         self.accelerator
@@ -140,32 +144,33 @@ impl TreeModel {
         u64::from(self.levels - 1)
     }
 
-    /// Keeps nothing, so that a leaf is known only where it is the root.
-    fn go_naively(&mut self, _leaf: u64, _array: u32) {
+    /// Keeps no state: only a leaf that is the root needs no steps.
+    fn walk_naively(&mut self, _leaf: u64, _array: u32) {
         let steps = self.inner();
         self.naive.add(steps, DEPTH_INSTRUCTIONS + steps * STEP_INSTRUCTIONS);
     }
 
-    fn go_by_cursor(&mut self, leaf: u64, array: u32) {
+    fn walk_by_cursor(&mut self, leaf: u64, array: u32) {
         let array = index(array.into());
         if array >= self.cursors.len() {
             self.cursors.resize(array + 1, None);
         }
         let steps = match self.cursors[array].replace(leaf) {
-            Some(old) => self.climb(old ^ leaf),
+            Some(old) => self.steps_from_common_block(old ^ leaf),
             None => self.inner(),
         };
-        // One check at the leaf, and one at each block on the way up: as many as then lead down again.
+        // One check at the leaf, and one at each block on the way up: as many as the steps down.
         self.cursor.add(steps, CHECK_INSTRUCTIONS + steps * (CHECK_INSTRUCTIONS + STEP_INSTRUCTIONS));
     }
 
-    /// Steps down to a leaf from the lowest block that has both; `difference` of the leaves' numbers.
-    fn climb(&self, difference: u64) -> u64 {
+    /// Steps down to a leaf from the lowest common block; `difference` is the XOR of the leaves'
+    /// numbers.
+    fn steps_from_common_block(&self, difference: u64) -> u64 {
         let bits = u64::BITS - difference.leading_zeros();
         u64::from(bits.div_ceil(self.fanout_shift)).min(self.inner())
     }
 
-    fn accelerate(&mut self, leaf: u64, array: u32) {
+    fn walk_in_hardware(&mut self, leaf: u64, array: u32) {
         let mut steps = 0;
         let mut block = leaf;
         for level in 0..self.inner() {
@@ -188,7 +193,7 @@ impl TreeCounts {
     }
 }
 
-/// A block's name in the cache, never 0: array, level, number in its level.
+/// A block's key in the cache, never 0: array, level, number in its level.
 ///
 /// ```text
 ///   63 … 44   43 … 40     39 … 0
@@ -220,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_an_array() {
+    fn an_array_of_one_block_needs_no_steps() {
         let mut model = TreeModel::new(shape(4 * KIB), 4);
         (0..512).for_each(|element| model.access(0, element * 8));
         let hits = TreeCounts { accesses: 512, leaf_hits: 512, memory_references: 0, instructions: 0 };
@@ -230,12 +235,13 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_reads_a_pointer_a_leaf() {
+    fn a_scan_reads_one_pointer_per_leaf() {
         // 4 MiB in three levels, by 8 bytes: 1024 leaves in two inner blocks.
         let mut model = TreeModel::new(shape(1 << 30), 8);
         (0..512 * KIB).for_each(|element| model.access(0, element * 8));
         assert_eq!(model.naive().memory_references, 2 * 512 * KIB);
-        // The first access reads 2; 1022 leaves beside the last one 1; the first leaf of the second inner block 2.
+        // The first access reads 2; 1022 leaves next to the last one read 1; the first leaf of the
+        // second inner block 2.
         assert_eq!(model.cursor().memory_references, 2 + 1022 + 2);
         assert_eq!(model.cursor().leaf_hits, 512 * KIB - 1024);
         assert_eq!(model.accelerator().memory_references, 2 + 1022 + 2);
@@ -245,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_warms_up_is_not_counted() {
+    fn warm_up_accesses_are_not_counted() {
         let mut model = TreeModel::new(shape(2 << 20), 4);
         model.access(0, 0);
         model.start_counting();
@@ -257,8 +263,9 @@ mod tests {
     }
 
     #[test]
-    fn two_streams_share_an_array_badly() {
-        // Two places in turn, in one array: the cursor climbs to the root each time, hardware holds both paths.
+    fn two_streams_in_one_array_defeat_the_cursor() {
+        // Two alternating places in one array: the cursor climbs to the root each time, the
+        // hardware caches both paths.
         let mut model = TreeModel::new(shape(1 << 30), 8);
         for _ in 0..100 {
             model.access(0, 0);
@@ -266,23 +273,23 @@ mod tests {
         }
         assert_eq!(model.cursor().memory_references, 400);
         assert_eq!(model.accelerator().memory_references, 4);
-        let mut apart = TreeModel::new(shape(1 << 30), 8);
+        let mut separate = TreeModel::new(shape(1 << 30), 8);
         for _ in 0..100 {
-            apart.access(0, 0);
-            apart.access(1, 512 << 20);
+            separate.access(0, 0);
+            separate.access(1, 512 << 20);
         }
-        assert_eq!(apart.cursor().memory_references, 4, "an array has a cursor of its own");
+        assert_eq!(separate.cursor().memory_references, 4, "each array has its own cursor");
     }
 
     #[test]
-    fn a_small_accelerator_forgets() {
+    fn a_small_accelerator_evicts() {
         // Five leaves in turn, four entries.
         let mut model = TreeModel::new(shape(2 << 20), 4);
         (0..50).for_each(|step| model.access(0, step % 5 * 4 * KIB));
         assert_eq!(
             model.accelerator().memory_references,
             50,
-            "two levels: each leaf's entry is gone when it is needed"
+            "two levels: each leaf's entry is evicted before it is needed"
         );
     }
 }

@@ -1,82 +1,82 @@
-//! Whole simulators against a model written as simply as can be: vectors in order of use, one access at a time, no
+//! Compares whole simulators with a naive model: vectors in LRU order, one access at a time, no
 //! filter, no hash, no tables by page size.
 
 use fieldstone_translation::{
-    Access, Configuration, Counts, Level, Machine, PageSize, Pages, Rank, Scheme, Side, Simulator, WalkCaches,
-    mosaic_is_huge,
+    Configuration, Counts, Mmu, PageSize, PlacedAccess, RegionPages, Scheme, SideCounts, Simulator, TlbArray, TlbLevel,
+    WalkCaches, mosaic_is_huge,
 };
 use proptest::prelude::*;
 
-/// The most recently used first.
+/// Keys in LRU order, the most recent first.
 #[derive(Clone)]
 struct Naive<K> {
     keys: Vec<K>,
-    most: usize,
+    max: usize,
 }
 
 impl<K: PartialEq> Naive<K> {
-    fn new(most: u32) -> Self {
-        Self { keys: Vec::new(), most: most as usize }
+    fn new(max: u32) -> Self {
+        Self { keys: Vec::new(), max: max as usize }
     }
 
-    /// Was it there? It is now, if there is room for anything.
+    /// Returns whether the key was present, and makes it the most recent, if there is any space.
     fn touch(&mut self, key: K) -> bool {
         let old = self.keys.iter().position(|other| *other == key);
         if let Some(place) = old {
             self.keys.remove(place);
         }
         self.keys.insert(0, key);
-        self.keys.truncate(self.most);
+        self.keys.truncate(self.max);
         old.is_some()
     }
 }
 
-/// A virtual place: in the region or not, and the address there.
-type Place = (bool, u64);
+/// A virtual address, with whether it is an offset in the region.
+type Location = (bool, u64);
 
 #[derive(Clone)]
 struct NaiveArray {
-    level: Level,
+    array: TlbArray,
     sets: Vec<Naive<(PageSize, bool, u64)>>,
 }
 
 #[derive(Clone)]
 struct NaivePath {
-    pde: Naive<Place>,
-    pdpte: Naive<Place>,
-    pml4e: Naive<Place>,
+    pde: Naive<Location>,
+    pdpte: Naive<Location>,
+    pml4e: Naive<Location>,
 }
 
-/// The host's view: a place in the guest's physical memory is a page of the program or a table of a level.
+/// A guest physical address: of a page of the program, or of a page table by level.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Guest {
-    Page(Place),
-    Table(u32, Place),
+    Page(Location),
+    Table(u32, Location),
 }
 
 struct NaiveCore {
     configuration: Configuration,
-    /// Ranks as lists of arrays; data, then instruction with or without the shared one.
+    /// TLB levels as lists of arrays. `instruction` does not include the shared one.
     data: Vec<Vec<NaiveArray>>,
     instruction: Vec<Vec<NaiveArray>>,
     path: NaivePath,
-    lines: Naive<(PageSize, Place)>,
-    nested: Naive<(u32, Place)>,
-    host: [Naive<(u32, Place)>; 3],
+    lines: Naive<(PageSize, Location)>,
+    nested: Naive<(u32, Location)>,
+    host: [Naive<(u32, Location)>; 3],
     range: Naive<usize>,
     starts: Vec<u64>,
     counts: Counts,
 }
 
-fn build(ranks: &[Rank]) -> Vec<Vec<NaiveArray>> {
-    let array = |level: &Level| NaiveArray {
-        sets: vec![Naive::new(level.set_ways()); (level.entries / level.set_ways()) as usize],
-        level: level.clone(),
+fn build(levels: &[TlbLevel]) -> Vec<Vec<NaiveArray>> {
+    let naive = |array: &TlbArray| NaiveArray {
+        sets: vec![Naive::new(array.set_ways()); (array.entries / array.set_ways()) as usize],
+        array: array.clone(),
     };
-    ranks.iter().map(|rank| rank.arrays.iter().map(array).collect()).collect()
+    levels.iter().map(|level| level.arrays.iter().map(naive).collect()).collect()
 }
 
-fn above((region, address): Place, shift: u32) -> Place {
+fn above((region, address): Location, shift: u32) -> Location {
     (region, address >> shift)
 }
 
@@ -105,21 +105,21 @@ impl NaiveCore {
         }
     }
 
-    fn size_at(&self, (region, address): Place) -> PageSize {
+    fn size_at(&self, (region, address): Location) -> PageSize {
         match self.configuration.region_pages {
             _ if !region => self.configuration.other_pages,
-            Pages::Uniform(size) => size,
-            Pages::Mosaic { huge, share } if mosaic_is_huge(address >> huge.shift(), share) => huge,
-            Pages::Mosaic { .. } => PageSize::Small4k,
+            RegionPages::Uniform(size) => size,
+            RegionPages::Mosaic { huge, share } if mosaic_is_huge(address >> huge.shift(), share) => huge,
+            RegionPages::Mosaic { .. } => PageSize::Small4k,
         }
     }
 
-    fn access(&mut self, access: Access) {
+    fn access(&mut self, access: PlacedAccess) {
         let place = (access.is_in_region(), access.address());
         let (fetch, shared) = (access.is_fetch(), self.configuration.machine.shared_last);
         let size = self.size_at(place);
         let in_tlb = self.configuration.nested.map_or(size, |host| size.min(host));
-        let mut side = Side { accesses: 1, ..Side::default() };
+        let mut side = SideCounts { accesses: 1, ..SideCounts::default() };
         if self.configuration.scheme == Scheme::NoTranslation {
             side.untranslated = 1;
             return self.count(fetch, &side);
@@ -129,18 +129,18 @@ impl NaiveCore {
             return self.count(fetch, &side);
         }
         let last_data = self.data.len() - 1;
-        let ranks = if fetch { self.instruction.len() + usize::from(shared) } else { self.data.len() };
-        for rank in 0..ranks {
+        let levels = if fetch { self.instruction.len() + usize::from(shared) } else { self.data.len() };
+        for level in 0..levels {
             let arrays = match fetch {
-                true if rank == self.instruction.len() => &mut self.data[last_data],
-                true => &mut self.instruction[rank],
-                false => &mut self.data[rank],
+                true if level == self.instruction.len() => &mut self.data[last_data],
+                true => &mut self.instruction[level],
+                false => &mut self.data[level],
             };
-            if touch_rank(arrays, place, in_tlb) {
-                side.hits[rank] = 1;
+            if touch_level(arrays, place, in_tlb) {
+                side.hits[level] = 1;
                 return self.count(fetch, &side);
             }
-            let ranged = matches!(self.configuration.scheme, Scheme::RangeTlb { .. }) && place.0 && rank == 0;
+            let ranged = matches!(self.configuration.scheme, Scheme::RangeTlb { .. }) && place.0 && level == 0;
             if ranged && self.range.touch(self.starts.iter().filter(|&&start| start <= place.1).count()) {
                 side.range_hits = 1;
                 return self.count(fetch, &side);
@@ -150,18 +150,18 @@ impl NaiveCore {
         self.count(fetch, &side);
     }
 
-    fn count(&mut self, fetch: bool, side: &Side) {
+    fn count(&mut self, fetch: bool, side: &SideCounts) {
         *(if fetch { &mut self.counts.instruction } else { &mut self.counts.data }) += side;
     }
 
-    fn walk(&mut self, place: Place, size: PageSize, side: &mut Side) {
+    fn walk(&mut self, place: Location, size: PageSize, side: &mut SideCounts) {
         side.walks = 1;
         side.walks_by_size[size as usize] = 1;
         side.walks_in_region = u64::from(place.0);
         side.walks_pte_line_missed = u64::from(!self.lines.touch((size, above(place, size.shift() + 3))));
-        // Tables that are read, by the bits that the table above resolves; the last one first.
+        // The tables read, by the address bits that the table above resolves; the last one first.
         let mut tables = vec![size.shift() + 9];
-        let known = |tables: &mut Vec<u32>, cache: &mut Naive<Place>, shift: u32| {
+        let known = |tables: &mut Vec<u32>, cache: &mut Naive<Location>, shift: u32| {
             let hit = cache.touch(above(place, shift));
             if !hit {
                 tables.push(shift + 9);
@@ -181,12 +181,12 @@ impl NaiveCore {
         }
     }
 
-    /// Entries of the host's tables that are read to find a place of the guest.
+    /// The entries of the host's tables read to translate a guest physical address.
     fn host_walk(&mut self, guest: Guest, host: PageSize) -> u64 {
-        // Tables lie one behind the other, each level for itself.
+        // Tables of a level are contiguous; each level has its own range.
         let (kind, (region, address)) = match guest {
             Guest::Page(place) => (0, place),
-            // A region begins at 2^57, and so do its tables in their level.
+            // The region begins at 2^57, and its tables in their level accordingly.
             Guest::Table(shift, (region, number)) => {
                 (shift, (false, (number + (u64::from(region) << (57 - shift))) * 4096))
             }
@@ -205,11 +205,11 @@ impl NaiveCore {
     }
 }
 
-fn touch_rank(arrays: &mut [NaiveArray], (region, address): Place, size: PageSize) -> bool {
+fn touch_level(arrays: &mut [NaiveArray], (region, address): Location, size: PageSize) -> bool {
     for array in arrays {
-        if let Some(held) = array.level.holds(size) {
+        if let Some(held) = array.array.holds(size) {
             let page = address >> held.shift();
-            // The region begins at 2^57, which counts where sets are no power of two.
+            // The region begins at 2^57, which matters if the number of sets is not a power of two.
             let number = page + (u64::from(region) << (57 - held.shift()));
             let count = array.sets.len() as u64;
             let mut sets = array.sets.iter_mut().zip(0..);
@@ -219,8 +219,8 @@ fn touch_rank(arrays: &mut [NaiveArray], (region, address): Place, size: PageSiz
     false
 }
 
-fn level(pages: &'static [PageSize], pieces: &'static [PageSize]) -> impl Strategy<Value = Level> {
-    (1_u32..9, 2_u32..7, any::<bool>()).prop_map(move |(sets, ways, full)| Level {
+fn array(pages: &'static [PageSize], pieces: &'static [PageSize]) -> impl Strategy<Value = TlbArray> {
+    (1_u32..9, 2_u32..7, any::<bool>()).prop_map(move |(sets, ways, full)| TlbArray {
         name: "array".to_owned(),
         entries: sets * ways * if full { 3 } else { 1 },
         ways: if full { 0 } else { ways },
@@ -229,34 +229,37 @@ fn level(pages: &'static [PageSize], pieces: &'static [PageSize]) -> impl Strate
     })
 }
 
-fn first_rank() -> impl Strategy<Value = Rank> {
+fn first_level() -> impl Strategy<Value = TlbLevel> {
     use PageSize::{Huge1g, Large2m, Small4k};
     prop_oneof![
-        level(&[Small4k, Large2m, Huge1g], &[]).prop_map(|array| Rank { arrays: vec![array] }),
-        (level(&[Small4k], &[]), level(&[Large2m], &[Huge1g])).prop_map(|(one, two)| Rank { arrays: vec![one, two] }),
-        (level(&[Small4k], &[]), level(&[Large2m], &[]), level(&[Huge1g], &[]))
-            .prop_map(|(one, two, three)| Rank { arrays: vec![one, two, three] }),
+        array(&[Small4k, Large2m, Huge1g], &[]).prop_map(|array| TlbLevel { arrays: vec![array] }),
+        (array(&[Small4k], &[]), array(&[Large2m], &[Huge1g]))
+            .prop_map(|(one, two)| TlbLevel { arrays: vec![one, two] }),
+        (array(&[Small4k], &[]), array(&[Large2m], &[]), array(&[Huge1g], &[]))
+            .prop_map(|(one, two, three)| TlbLevel { arrays: vec![one, two, three] }),
     ]
 }
 
-fn second_rank() -> impl Strategy<Value = Rank> {
+fn second_level() -> impl Strategy<Value = TlbLevel> {
     use PageSize::{Huge1g, Large2m, Small4k};
     prop_oneof![
-        level(&[Small4k], &[]).prop_map(|array| Rank { arrays: vec![array] }),
-        level(&[Small4k, Large2m], &[Huge1g]).prop_map(|array| Rank { arrays: vec![array] }),
-        (level(&[Small4k, Large2m], &[]), level(&[Huge1g], &[])).prop_map(|(one, two)| Rank { arrays: vec![one, two] }),
+        array(&[Small4k], &[]).prop_map(|array| TlbLevel { arrays: vec![array] }),
+        array(&[Small4k, Large2m], &[Huge1g]).prop_map(|array| TlbLevel { arrays: vec![array] }),
+        (array(&[Small4k, Large2m], &[]), array(&[Huge1g], &[]))
+            .prop_map(|(one, two)| TlbLevel { arrays: vec![one, two] }),
     ]
 }
 
-fn machine() -> impl Strategy<Value = Machine> {
+fn machine() -> impl Strategy<Value = Mmu> {
     let caches = (0_u32..4, 0_u32..4, 0_u32..40, 0_u32..40, 0_u32..9);
-    let ranks = (first_rank(), prop::collection::vec(second_rank(), 0..3));
-    (ranks, first_rank(), any::<bool>(), caches).prop_map(|((first, more), fetched, shared_last, caches)| Machine {
+    let levels = (first_level(), prop::collection::vec(second_level(), 0..3));
+    (levels, first_level(), any::<bool>(), caches).prop_map(|((first, more), fetched, shared_last, caches)| Mmu {
         name: "random".to_owned(),
         source: "proptest".to_owned(),
         walkers: 1,
         l2_hit_cycles: 7,
-        // What a fetch shares lies behind a first rank of its own, and of loads and stores.
+        // The shared level lies behind a first level of fetches, and behind the first level of
+        // loads and stores.
         shared_last: shared_last && !more.is_empty(),
         data: [vec![first], more].concat(),
         instruction: vec![fetched],
@@ -283,8 +286,8 @@ fn configuration() -> impl Strategy<Value = Configuration> {
     ];
     let large = prop::sample::select(vec![PageSize::Large2m, PageSize::Huge1g]);
     let pages = prop_oneof![
-        size().prop_map(Pages::Uniform),
-        (large, 0.0..1.0).prop_map(|(huge, share)| Pages::Mosaic { huge, share }),
+        size().prop_map(RegionPages::Uniform),
+        (large, 0.0..1.0).prop_map(|(huge, share)| RegionPages::Mosaic { huge, share }),
     ];
     (machine(), scheme, pages, size(), prop::option::of(size())).prop_map(
         |(machine, scheme, region_pages, other_pages, nested)| Configuration {
@@ -298,12 +301,12 @@ fn configuration() -> impl Strategy<Value = Configuration> {
     )
 }
 
-/// Near one another and far apart, so that every structure has hits and misses.
-fn accesses() -> impl Strategy<Value = Vec<Access>> {
+/// Addresses near one another and far apart, so that every structure has hits and misses.
+fn accesses() -> impl Strategy<Value = Vec<PlacedAccess>> {
     let address = (0_u64..3, 0_u64..3, 0_u64..12, 0_u64..24, 0_u64..2)
         .prop_map(|(far, gib, chunk, page, byte)| (far << 39) + (gib << 30) + (chunk << 21) + (page << 12) + byte);
     let access = (address, any::<bool>(), prop::bool::weighted(0.3)).prop_map(|(address, region, fetch)| {
-        let access = if region { Access::in_region(address) } else { Access::outside(address) };
+        let access = if region { PlacedAccess::in_region(address) } else { PlacedAccess::outside(address) };
         if fetch { access.fetch() } else { access }
     });
     prop::collection::vec(access, 1..600)
@@ -313,7 +316,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn a_simulator_counts_what_the_oracle_counts(
+    fn a_simulator_matches_the_naive_model(
         configurations in prop::collection::vec(configuration(), 1..3),
         trace in accesses(),
         batch in 1_usize..200,
@@ -327,14 +330,14 @@ proptest! {
             trace.iter().for_each(|access| oracle.access(*access));
             prop_assert_eq!(*counts, oracle.counts);
             for side in [counts.data, counts.instruction] {
-                let apart = side.hits.iter().sum::<u64>() + side.in_segment + side.range_hits + side.untranslated + side.walks;
-                prop_assert_eq!(side.accesses, apart, "each access is counted once");
+                let sum = side.hits.iter().sum::<u64>() + side.in_segment + side.range_hits + side.untranslated + side.walks;
+                prop_assert_eq!(side.accesses, sum, "each access is counted once");
             }
         }
     }
 
     #[test]
-    fn warming_moves_state_and_flushing_forgets_it(configuration in configuration(), trace in accesses()) {
+    fn warming_keeps_counts_and_flushing_clears_state(configuration in configuration(), trace in accesses()) {
         let one = std::slice::from_ref(&configuration);
         let (mut warmed, mut twice) = (Simulator::new(one).unwrap(), Simulator::new(one).unwrap());
         twice.run(&trace);
@@ -345,40 +348,40 @@ proptest! {
         warmed.run(&trace);
         let mut sum = first;
         sum += &warmed.counts()[0];
-        prop_assert_eq!(sum, twice.counts()[0], "a warm run is the second one");
+        prop_assert_eq!(sum, twice.counts()[0], "a run after warming equals the second run");
         warmed.flush();
         warmed.run(&trace);
-        prop_assert_eq!(warmed.counts()[0], twice.counts()[0], "after a flush a run is the first one");
+        prop_assert_eq!(warmed.counts()[0], twice.counts()[0], "a run after a flush equals the first run");
     }
 
     #[test]
-    fn the_watched_accesses_are_those_that_walked(configurations in prop::collection::vec(configuration(), 2..4), trace in accesses()) {
+    fn the_recorded_indices_are_those_of_walks(configurations in prop::collection::vec(configuration(), 2..4), trace in accesses()) {
         let mut simulator = Simulator::new(&configurations).unwrap();
-        simulator.watch(Some(1));
+        simulator.record_walks(Some(1));
         simulator.run(&trace);
         let counts = simulator.counts()[1];
-        prop_assert_eq!(simulator.walked().len() as u64, counts.data.walks + counts.instruction.walks);
+        prop_assert_eq!(simulator.walk_indices().len() as u64, counts.data.walks + counts.instruction.walks);
         let mut alone = Simulator::new(&configurations[1..2]).unwrap();
         for (at, access) in trace.iter().enumerate() {
             let before = alone.counts()[0];
             alone.run(&[*access]);
             let walked = alone.counts()[0].data.walks + alone.counts()[0].instruction.walks
                 - before.data.walks - before.instruction.walks;
-            prop_assert_eq!(simulator.walked().contains(&u32::try_from(at).unwrap()), walked == 1);
+            prop_assert_eq!(simulator.walk_indices().contains(&u32::try_from(at).unwrap()), walked == 1);
         }
     }
 
     #[test]
-    fn what_a_same_page_filter_takes_away_is_told_instead(configuration in configuration(), trace in accesses()) {
+    fn skipped_same_page_accesses_count_as_hits(configuration in configuration(), trace in accesses()) {
         let one = std::slice::from_ref(&configuration);
         let (mut whole, mut filtered) = (Simulator::new(one).unwrap(), Simulator::new(one).unwrap());
-        let mut last: [Option<Access>; 2] = [None; 2];
+        let mut last: [Option<PlacedAccess>; 2] = [None; 2];
         for access in trace.iter().flat_map(|access| [*access; 3]) {
             whole.run(&[access]);
             let before = &mut last[usize::from(access.is_fetch())];
-            let same = |other: Access| other.is_in_region() == access.is_in_region() && other.address() >> 12 == access.address() >> 12;
+            let same = |other: PlacedAccess| other.is_in_region() == access.is_in_region() && other.address() >> 12 == access.address() >> 12;
             if before.is_some_and(same) {
-                filtered.skipped(access, 1);
+                filtered.count_skipped(access, 1);
             } else {
                 filtered.run(&[access]);
             }

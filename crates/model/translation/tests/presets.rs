@@ -1,20 +1,21 @@
-//! Each preset at its boundaries, with numbers worked out by hand.
+//! Tests each preset at its boundaries, with results computed by hand.
 //!
-//! `in order`: so many pages one after the other, twice. A table of E entries in S sets hits the whole second round
-//! with E pages; with E + S pages every set has one more than its ways, and under LRU nothing ever hits.
-//! `one set`: pages that share a set, round and round ten times. W ways hold W of them; W + 1 always miss.
+//! `pages_in_order_twice`: a number of pages in order, twice. A table of E entries in S sets hits
+//! in the whole second round with E pages. With E + S pages every set has one page more than its
+//! ways, and under LRU nothing hits. `pages_of_one_set_cyclically`: pages of one set, in ten
+//! rounds. W ways hold W pages; W + 1 pages always miss.
 
-use fieldstone_translation::{Access, Configuration, Machine, PageSize, Side, Simulator};
+use fieldstone_translation::{Configuration, Mmu, PageSize, PlacedAccess, SideCounts, Simulator};
 
 use PageSize::{Huge1g, Large2m, Small4k};
 
-fn run(preset: &str, size: PageSize, pages: &[u64], rounds: usize, fetch: bool) -> Side {
-    let machine = Machine::preset(preset).expect("a preset");
+fn run(preset: &str, size: PageSize, pages: &[u64], rounds: usize, fetch: bool) -> SideCounts {
+    let machine = Mmu::preset(preset).expect("a preset");
     let paged = Configuration::paged(&machine, size);
     let mut simulator = Simulator::new(&[paged]).expect("pages that the machine has");
     for _ in 0..rounds {
         for page in pages {
-            let access = Access::in_region(page * size.bytes() + 64);
+            let access = PlacedAccess::in_region(page * size.bytes() + 64);
             simulator.run(&[if fetch { access.fetch() } else { access }]);
         }
     }
@@ -22,8 +23,8 @@ fn run(preset: &str, size: PageSize, pages: &[u64], rounds: usize, fetch: bool) 
     if fetch { counts.instruction } else { counts.data }
 }
 
-/// Hits of the first and second rank, and walks.
-fn outcome(side: &Side) -> [u64; 3] {
+/// Hits of the first and second level, and walks.
+fn outcome(side: &SideCounts) -> [u64; 3] {
     assert_eq!(side.hits[2], 0);
     [side.hits[0], side.hits[1], side.walks]
 }
@@ -36,7 +37,7 @@ fn pages_in_order_twice() {
         ("sandy-bridge", Small4k, 80, [0, 80, 80]),
         ("sandy-bridge", Small4k, 512, [0, 512, 512]),
         ("sandy-bridge", Small4k, 640, [0, 0, 1280]),
-        // 2 MiB: 32 in 8 sets, nothing behind. 1 GiB: 4, fully associative, nothing behind.
+        // 2 MiB: 32 in 8 sets, no second level. 1 GiB: 4, fully associative, no second level.
         ("sandy-bridge", Large2m, 32, [32, 0, 32]),
         ("sandy-bridge", Large2m, 40, [0, 0, 80]),
         ("sandy-bridge", Huge1g, 4, [4, 0, 4]),
@@ -56,7 +57,7 @@ fn pages_in_order_twice() {
         ("skylake", Large2m, 40, [0, 40, 40]),
         ("skylake", Large2m, 1536, [0, 1536, 1536]),
         ("skylake", Large2m, 1664, [0, 0, 3328]),
-        // 1 GiB: 4; behind them 16 in 4 sets.
+        // 1 GiB: 4; in the second level 16 in 4 sets.
         ("skylake", Huge1g, 4, [4, 0, 4]),
         ("skylake", Huge1g, 5, [0, 5, 5]),
         ("skylake", Huge1g, 16, [0, 16, 16]),
@@ -84,7 +85,8 @@ fn pages_in_order_twice() {
         ("zen4", Large2m, 72, [72, 0, 72]),
         ("zen4", Large2m, 3072, [0, 3072, 3072]),
         ("zen4", Large2m, 3200, [0, 0, 6400]),
-        // 1 GiB lies in L2 in pieces of 2 MiB; the first pieces have numbers 0, 512, 1024 …, all of set 0 with 24 ways.
+        // L2 holds 1 GiB as pages of 2 MiB; the first ones have numbers 0, 512, 1024 …, all of set
+        // 0 with 24 ways.
         ("zen4", Huge1g, 72, [72, 0, 72]),
         ("zen4", Huge1g, 73, [0, 0, 146]),
         // L1 48, one set; L2 2048 in 256 sets.
@@ -100,15 +102,16 @@ fn pages_in_order_twice() {
     }
 }
 
-/// `same` pages, `stride` apart, and `others` that are in the sets after the first one.
+/// `same` pages, `stride` apart, and `others` in the sets after the first one.
 fn in_one_set(stride: u64, same: u64, others: u64) -> Vec<u64> {
     (0..same).map(|page| page * stride).chain((1..=others).map(|page| page + stride * 64)).collect()
 }
 
 #[test]
-fn one_set_round_and_round() {
+fn pages_of_one_set_cyclically() {
     let rows: &[(&str, u64, u64, u64, [u64; 3])] = &[
-        // L1 has 16 sets of 4: four stay, 9 rounds of 4 hit. Five miss there, and have five sets in L2: 9 rounds of 5.
+        // L1 has 16 sets of 4: four stay, 9 rounds of 4 hit. Five miss there, and have five sets in
+        // L2: 9 rounds of 5.
         ("sandy-bridge", 16, 4, 0, [36, 0, 4]),
         ("sandy-bridge", 16, 5, 0, [0, 45, 5]),
         // L2 has 128 sets of 4: five miss in both.
@@ -126,15 +129,16 @@ fn one_set_round_and_round() {
         ("golden-cove", 16, 7, 0, [0, 63, 7]),
         ("golden-cove", 128, 16, 0, [0, 144, 16]),
         ("golden-cove", 128, 17, 0, [0, 0, 170]),
-        // 16 of one set of L2 stay, 17 do not, where L1's 64 are filled up by others.
+        // 16 pages of one set of L2 stay, 17 do not, while other pages fill L1's 64 entries.
         ("zen3", 128, 16, 49, [0, 585, 65]),
         ("zen3", 128, 17, 48, [0, 432, 218]),
-        // L1 holds any 72. With 73, 24 of them of one set of L2: 9 rounds of 73 hit there. With 25 of one set these
-        // walk in all ten rounds, the other 48 once, and hit nine times.
+        // L1 holds any 72. With 73, 24 of them of one set of L2: 9 rounds of 73 hit there. With 25
+        // of one set these walk in all ten rounds, the other 48 once, and hit nine times.
         ("zen4", 128, 24, 0, [216, 0, 24]),
         ("zen4", 128, 24, 49, [0, 657, 73]),
         ("zen4", 128, 25, 48, [0, 432, 298]),
-        // L1 holds any 48; 256 sets of 8: 9 rounds of 49; 9 pages ten times and 40 once, 9 rounds of 40.
+        // L1 holds any 48; 256 sets of 8: 9 rounds of 49; 9 pages ten times and 40 once, 9 rounds
+        // of 40.
         ("neoverse-v2", 256, 8, 41, [0, 441, 49]),
         ("neoverse-v2", 256, 9, 40, [0, 360, 130]),
     ];
@@ -146,12 +150,12 @@ fn one_set_round_and_round() {
 }
 
 #[test]
-fn fetches_have_tlbs_of_their_own() {
+fn fetches_have_their_own_tlbs() {
     let fetched = |preset, count: u64| outcome(&run(preset, Small4k, &(0..count).collect::<Vec<_>>(), 2, true));
     // 128 in 32 sets, then the shared 512.
     assert_eq!(fetched("sandy-bridge", 128), [128, 0, 128]);
     assert_eq!(fetched("sandy-bridge", 160), [0, 160, 160]);
-    // 64 fully associative, then 512 in 64 sets of the instruction side alone: 576 are too many.
+    // 64 fully associative, then 512 in 64 sets for instructions only: 576 are too many.
     assert_eq!(fetched("zen3", 512), [0, 512, 512]);
     assert_eq!(fetched("zen4", 64), [64, 0, 64]);
     assert_eq!(fetched("zen4", 512), [0, 512, 512]);
@@ -159,10 +163,10 @@ fn fetches_have_tlbs_of_their_own() {
 }
 
 #[test]
-fn a_shared_second_rank_is_filled_by_both_sides() {
-    let page = Access::in_region(0x5000);
+fn a_shared_second_level_is_filled_by_loads_and_fetches() {
+    let page = PlacedAccess::in_region(0x5000);
     let walks_after_a_load = |preset| {
-        let machine = Machine::preset(preset).unwrap();
+        let machine = Mmu::preset(preset).unwrap();
         let mut simulator = Simulator::new(&[Configuration::paged(&machine, Small4k)]).unwrap();
         simulator.run(&[page, page.fetch()]);
         let fetches = simulator.counts()[0].instruction;
@@ -174,9 +178,9 @@ fn a_shared_second_rank_is_filled_by_both_sides() {
 
 #[test]
 fn reach_is_entries_times_page_size() {
-    let reach = |preset, size| Machine::preset(preset).unwrap().reach_bytes(size);
+    let reach = |preset, size| Mmu::preset(preset).unwrap().reach_bytes(size);
     assert_eq!(reach("sandy-bridge", Small4k), 2 << 20, "512 x 4 KiB");
     assert_eq!(reach("sandy-bridge", Large2m), 64 << 20, "32 x 2 MiB");
     assert_eq!(reach("zen4", Large2m), 6 << 30, "3072 x 2 MiB");
-    assert_eq!(reach("zen4", Huge1g), 72 << 30, "72 x 1 GiB in L1; pieces in L2 reach less");
+    assert_eq!(reach("zen4", Huge1g), 72 << 30, "72 x 1 GiB in L1; 2 MiB pieces in L2 reach less");
 }

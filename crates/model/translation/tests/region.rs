@@ -1,14 +1,14 @@
-//! The primary region: offsets, growth and shrinking, and all of it against a page-by-page oracle.
+//! The primary region: offsets, growth and shrinking, and a comparison with a page-by-page model.
 
 use std::collections::{HashMap, HashSet};
 
-use fieldstone_translation::{Access, PrimaryRegion};
+use fieldstone_translation::{PlacedAccess, PrimaryRegion};
 use proptest::prelude::*;
 
 const PAGE: u64 = 4096;
 
 #[test]
-fn pieces_stand_side_by_side() {
+fn mappings_are_placed_side_by_side() {
     let mut region = PrimaryRegion::new();
     region.add(0x10_0000, 3 * PAGE);
     region.add(0x7f00_0000_0000, 2 * PAGE);
@@ -31,7 +31,7 @@ fn a_heap_that_grows_is_one_range() {
 }
 
 #[test]
-fn freed_offsets_are_taken_again_lowest_first_and_the_segment_shrinks() {
+fn freed_offsets_are_reused_lowest_first_and_the_segment_shrinks() {
     let mut region = PrimaryRegion::new();
     region.add(0x10_0000, 4 * PAGE);
     region.add(0x20_0000, 4 * PAGE);
@@ -45,27 +45,27 @@ fn freed_offsets_are_taken_again_lowest_first_and_the_segment_shrinks() {
     region.add(0x40_0000, 2 * PAGE);
     assert_eq!(region.offset_of(0x40_0000), Some(0));
     region.add(0x50_0000, 3 * PAGE);
-    assert_eq!(region.offset_of(0x50_0000), Some(12 * PAGE), "two free pages are too few for three");
+    assert_eq!(region.offset_of(0x50_0000), Some(12 * PAGE), "two free pages do not suffice for three");
     region.remove(0x50_0000, 3 * PAGE);
     region.remove(0x30_0000, 4 * PAGE);
-    assert_eq!(region.segment().bytes(), 8 * PAGE, "what is free at the end leaves");
+    assert_eq!(region.segment().bytes(), 8 * PAGE, "free offsets at the end shrink the region");
     assert_eq!(region.largest_extent(), 15 * PAGE);
 }
 
 #[test]
-fn moved_memory_keeps_its_place() {
+fn remapped_memory_keeps_its_offset() {
     let mut region = PrimaryRegion::new();
     region.add(0x10_0000, 4 * PAGE);
     region.add(0x20_0000, 2 * PAGE);
-    region.moved(0x10_0000 + PAGE, 0x20_0000, 2 * PAGE);
+    region.relocate(0x10_0000 + PAGE, 0x20_0000, 2 * PAGE);
     assert_eq!(region.offset_of(0x20_0000), Some(PAGE));
     assert_eq!(region.offset_of(0x10_0000 + PAGE), None);
     assert_eq!(region.offset_of(0x10_0000 + 3 * PAGE), Some(3 * PAGE));
-    assert_eq!((region.bytes(), region.extent()), (4 * PAGE, 4 * PAGE), "what it replaced is gone");
+    assert_eq!((region.bytes(), region.extent()), (4 * PAGE, 4 * PAGE), "the replaced memory is removed");
 }
 
 #[test]
-fn a_change_is_seen_at_once_and_half_pages_are_whole() {
+fn changes_are_visible_at_once_and_pages_stay_whole() {
     let mut region = PrimaryRegion::new();
     assert_eq!(region.offset_of(0x1234), None);
     region.add(0x1234, 1);
@@ -80,15 +80,15 @@ fn a_change_is_seen_at_once_and_half_pages_are_whole() {
 fn accesses_are_placed() {
     let mut region = PrimaryRegion::new();
     region.add(0x10_0000, PAGE);
-    assert_eq!(region.place(0x10_0010, false), Access::in_region(0x10));
-    assert_eq!(region.place(0x40_0000, true), Access::outside(0x40_0000).fetch());
+    assert_eq!(region.place(0x10_0010, false), PlacedAccess::in_region(0x10));
+    assert_eq!(region.place(0x40_0000, true), PlacedAccess::outside(0x40_0000).fetch());
 }
 
 #[derive(Debug, Clone)]
 enum Event {
     Add(u64, u64),
     Remove(u64, u64),
-    Moved(u64, u64, u64),
+    Relocate(u64, u64, u64),
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -97,11 +97,11 @@ fn event() -> impl Strategy<Value = Event> {
         (page.clone(), pages.clone()).prop_map(|(start, pages)| Event::Add(start, pages)),
         (page.clone(), pages.clone()).prop_map(|(start, pages)| Event::Remove(start, pages)),
         // Ranges that do not overlap: mremap refuses the others.
-        (page, 100_u64..160, pages).prop_map(|(from, to, pages)| Event::Moved(from, to, pages)),
+        (page, 100_u64..160, pages).prop_map(|(from, to, pages)| Event::Relocate(from, to, pages)),
     ]
 }
 
-/// Which page has which content; contents get new names when they are mapped.
+/// The content of each page. Content gets a new number when it is mapped.
 #[derive(Default)]
 struct Naive {
     contents: HashMap<u64, u64>,
@@ -118,7 +118,7 @@ impl Naive {
                 }
             }
             Event::Remove(start, pages) => (start..start + pages).for_each(|page| _ = self.contents.remove(&page)),
-            Event::Moved(from, to, pages) => {
+            Event::Relocate(from, to, pages) => {
                 for page in 0..pages {
                     self.contents.remove(&(to + page));
                     if let Some(content) = self.contents.remove(&(from + page)) {
@@ -134,13 +134,13 @@ fn apply(region: &mut PrimaryRegion, event: &Event) {
     match *event {
         Event::Add(start, pages) => region.add(start * PAGE, pages * PAGE),
         Event::Remove(start, pages) => region.remove(start * PAGE, pages * PAGE),
-        Event::Moved(from, to, pages) => region.moved(from * PAGE, to * PAGE, pages * PAGE),
+        Event::Relocate(from, to, pages) => region.relocate(from * PAGE, to * PAGE, pages * PAGE),
     }
 }
 
 proptest! {
     #[test]
-    fn every_page_has_a_place_of_its_own_and_keeps_it(events in prop::collection::vec(event(), 1..60)) {
+    fn every_page_has_its_own_offset_and_keeps_it(events in prop::collection::vec(event(), 1..60)) {
         let (mut region, mut naive) = (PrimaryRegion::new(), Naive::default());
         let mut places: HashMap<u64, u64> = HashMap::new();
         for event in &events {
@@ -153,9 +153,9 @@ proptest! {
                 prop_assert_eq!(offset.is_some(), naive.contents.contains_key(&page), "page {} after {:?}", page, event);
                 let Some(offset) = offset else { continue };
                 prop_assert_eq!(offset % PAGE, 5);
-                prop_assert!(offset < region.extent() && taken.insert(offset), "page {} shares its place", page);
+                prop_assert!(offset < region.extent() && taken.insert(offset), "page {} shares its offset", page);
                 let content = naive.contents[&page];
-                prop_assert_eq!(*places.entry(content).or_insert(offset), offset, "page {} lost its place", page);
+                prop_assert_eq!(*places.entry(content).or_insert(offset), offset, "page {} changed its offset", page);
             }
             prop_assert_eq!(region.bytes(), naive.contents.len() as u64 * PAGE);
             prop_assert_eq!(taken.iter().max().map_or(0, |last| last - 5 + PAGE), region.extent());

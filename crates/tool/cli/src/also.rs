@@ -1,7 +1,7 @@
 //! `--also`: kinds of memory that get the requested pages beside the default ones.
 
 use clap::{Args, ValueEnum};
-use fieldstone_launch::Also;
+use fieldstone_launch::ExtraMemory;
 
 /// The option `--also` of `run` and `profile`.
 #[derive(Debug, Args)]
@@ -34,9 +34,9 @@ impl Arguments {
     }
 
     /// The given kinds, as the libraries take them.
-    pub(crate) fn chosen(&self) -> Also {
+    pub(crate) fn chosen(&self) -> ExtraMemory {
         let has = |kind| self.also.contains(&kind);
-        Also {
+        ExtraMemory {
             stacks: has(MemoryKind::Stacks),
             globals: has(MemoryKind::Globals),
             hinted: has(MemoryKind::Hinted),

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use clap::{ArgGroup, Args};
-use fieldstone_sys::collapse::Target;
+use fieldstone_sys::collapse::CollapseTarget;
 
 #[cfg(target_arch = "x86_64")]
 use crate::repair;
@@ -59,7 +59,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     if let Some(pid) = arguments.huge {
-        return huge::run(&Target::open(pid)?, arguments.children, open_stats_file(arguments.stats.as_deref())?);
+        return huge::run(&CollapseTarget::open(pid)?, arguments.children, open_stats_file(arguments.stats.as_deref())?);
     }
     match arguments.repair {
         Some(pid) => repair(pid, arguments),

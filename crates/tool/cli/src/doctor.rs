@@ -8,13 +8,13 @@
 use std::fmt::Display;
 
 use clap::{Args, ValueEnum};
-use fieldstone_pages::{Lost, Primitive};
+use fieldstone_pages::{Limitation, Primitive};
 use fieldstone_report::quantity::bytes;
 use fieldstone_report::{saved, text::Style};
 use fieldstone_sys::doctor::{Doctor, Facts, Level, Verdict};
 use fieldstone_sys::limits::{Limits, Overcommit};
 use fieldstone_sys::perf::Counter;
-use fieldstone_sys::sampling::Hardware;
+use fieldstone_sys::sampling::HardwareSource;
 use serde::Serialize;
 
 use crate::output::{print, style};
@@ -164,7 +164,7 @@ fn kernel(page: &mut TextWriter, facts: &Facts) {
     page.fact("cycles", counter(&counters.cycles));
     page.fact("dTLB misses", counter(&counters.dtlb_read_misses));
     page.fact("page faults", counter(&counters.page_faults));
-    page.fact("access records", access_records(&facts.told_by));
+    page.fact("access records", access_records(&facts.hardware_sources));
     page.fact("perf_event_paranoid", counters.paranoid.map_or("none".to_owned(), |level| level.to_string()));
     let scope = facts.limits.ptrace_scope;
     page.fact("ptrace_scope", scope.map_or("none (no Yama)".to_owned(), |scope| scope.to_string()));
@@ -172,7 +172,7 @@ fn kernel(page: &mut TextWriter, facts: &Facts) {
 
 /// The hardware sources of access records that work here, otherwise those that are denied,
 /// otherwise a note that there are none.
-fn access_records(kinds: &[(Hardware, Counter)]) -> String {
+fn access_records(kinds: &[(HardwareSource, Counter)]) -> String {
     let names = |is_wanted: fn(&Counter) -> bool| {
         let wanted = kinds.iter().filter(|(_, counter)| is_wanted(counter)).map(|(kind, _)| kind.to_string());
         wanted.collect::<Vec<_>>().join(", ")
@@ -225,7 +225,7 @@ fn limits(page: &mut TextWriter, limits: &Limits) {
 fn primitives(page: &mut TextWriter, primitives: &[Primitive]) {
     page.section("Page primitives");
     page.line(&format!("{:20}{:20}{:20}{:>8}  ", "primitive", "mechanism", "fallback", "cost"), "lost");
-    let mut meanings: Vec<&Lost> = Vec::new();
+    let mut meanings: Vec<&Limitation> = Vec::new();
     for primitive in primitives {
         let (mechanism, fallback) = (primitive.mechanism.unwrap_or("none"), primitive.fallback.unwrap_or("none"));
         let cost = primitive.cost_ns.map_or_else(|| "-".to_owned(), nanoseconds);

@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use fieldstone_launch::Program;
 use fieldstone_launch::signals::Interrupt;
-use fieldstone_profile::{Event, Load, Plan, profile};
+use fieldstone_profile::{ProfileEvent, ProfilePlan, ServerLoad, profile};
 use fieldstone_report::{Metric, Profile, Summary, Verdict, csv, html, quantity, saved, shell, text};
 use fieldstone_sys::knob::Restorer;
 use fieldstone_wire::{Mixture, PageKind};
@@ -148,12 +148,12 @@ pub(crate) fn render(
     }
 }
 
-fn plan(arguments: &Arguments) -> anyhow::Result<Plan> {
+fn plan(arguments: &Arguments) -> anyhow::Result<ProfilePlan> {
     if !arguments.timeout.is_finite() || arguments.timeout <= 0.0 || arguments.timeout > 1e7 {
         bail!("cannot use --timeout {}: give a number of seconds, like 90 or 0.5", arguments.timeout);
     }
     let load = match (&arguments.load, arguments.ready) {
-        (Some(command), Some(port)) => Some(Load { command: command.clone(), port, requests: arguments.requests }),
+        (Some(command), Some(port)) => Some(ServerLoad { command: command.clone(), port, requests: arguments.requests }),
         _ => None,
     };
     let metric = match arguments.metric {
@@ -180,7 +180,7 @@ fn plan(arguments: &Arguments) -> anyhow::Result<Plan> {
     if kinds.len() > 1 {
         program.check_carries_agent()?;
     }
-    Ok(Plan {
+    Ok(ProfilePlan {
         program,
         kinds,
         runs: arguments.runs,
@@ -201,8 +201,8 @@ struct Progress {
 }
 
 impl Progress {
-    fn new(plan: &Plan) -> Self {
-        let command = shell::join(&plan.program.words());
+    fn new(plan: &ProfilePlan) -> Self {
+        let command = shell::join(&plan.program.command_line());
         match plan.kinds.as_slice() {
             [kind] => message(format_args!(
                 "{command} on {kind} pages; one page kind has nothing to compare with: add another, as in --pages thp"
@@ -225,11 +225,11 @@ impl Progress {
         Self { bar }
     }
 
-    fn update(&mut self, event: &Event) {
+    fn update(&mut self, event: &ProfileEvent) {
         match event {
-            Event::WarmUp(kind) => self.bar.set_message(format!("warming up on {kind}")),
-            Event::Unavailable(kind, why) => self.bar.suspend(|| message(format_args!("without {kind}: {why}"))),
-            Event::Estimate(runs, time) => {
+            ProfileEvent::WarmUp(kind) => self.bar.set_message(format!("warming up on {kind}")),
+            ProfileEvent::Unavailable(kind, why) => self.bar.suspend(|| message(format_args!("without {kind}: {why}"))),
+            ProfileEvent::Estimate(runs, time) => {
                 let time = quantity::seconds(time.as_secs_f64());
                 self.bar
                     .suspend(|| message(format_args!("{}, about {time}", quantity::plural(u64::from(*runs), "run"))));
@@ -238,11 +238,11 @@ impl Progress {
                     self.bar.set_style(style);
                 }
             }
-            Event::Trace => {
+            ProfileEvent::Trace => {
                 self.bar.finish_and_clear();
                 message("the timed runs are done; one more run is traced, many times slower");
             }
-            Event::Run(position, kind) => {
+            ProfileEvent::Run(position, kind) => {
                 self.bar.set_position(u64::from(*position));
                 self.bar.set_message(kind.to_string());
             }

@@ -16,14 +16,14 @@ use std::thread::spawn;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use fieldstone_launch::signals::asked_to_end;
+use fieldstone_launch::signals::termination_flag;
 use fieldstone_repair::{Event, Happened, Manner, RepairStats, Seen, check_repair, repair};
 use fieldstone_report::quantity::plural;
 use fieldstone_report::repair::RepairReport;
 use fieldstone_sharing::requests::{self, Request};
 use fieldstone_sys::limits::raise_descriptors;
 use fieldstone_sys::process::has_ended;
-use fieldstone_sys::turns;
+use fieldstone_sys::scheduling;
 
 use crate::output::{renamed, status, write_stderr};
 use crate::text_file;
@@ -78,7 +78,7 @@ pub(crate) fn read_rules(file: Option<&Path>) -> anyhow::Result<Vec<Request>> {
 pub(crate) fn run(pid: u32, options: &Options) -> anyhow::Result<u8> {
     // The program's threads wait for this thread while they keep all processors busy. Without the
     // permission for a higher priority they wait longer.
-    let _ = turns::come_first();
+    let _ = scheduling::raise_priority();
     // The sampler opens a descriptor for each thread and processor. Below that limit fewer threads
     // are sampled.
     let _ = raise_descriptors();
@@ -89,7 +89,7 @@ pub(crate) fn run(pid: u32, options: &Options) -> anyhow::Result<u8> {
     if !options.events && has_ended(pid) {
         bail!("there is no process {pid}: it has ended or never existed");
     }
-    let stop = asked_to_end()?;
+    let stop = termination_flag()?;
     let as_json = options.events;
     if !as_json {
         check_repair(pid)?;

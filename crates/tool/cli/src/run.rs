@@ -11,14 +11,14 @@ use std::process::ExitStatus;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use fieldstone_launch::program::Way;
+use fieldstone_launch::program::PlacementMethod;
 use fieldstone_launch::run::{run as run_program, run_from_outside};
 use fieldstone_launch::{AgentFile, Program, RegionOptions, outcome};
 #[cfg(target_arch = "x86_64")]
 use fieldstone_repair::{self as sharing, Event, RepairStats, Seen};
 use fieldstone_report::error::told;
 use fieldstone_report::{RunStats, saved, text};
-use fieldstone_sys::collapse::Target;
+use fieldstone_sys::collapse::CollapseTarget;
 use fieldstone_sys::huge_pages::{pool, pool_pages_path};
 use fieldstone_wire::{Mixture, PageKind};
 
@@ -114,7 +114,7 @@ pub(crate) fn place_agent() -> anyhow::Result<AgentFile> {
     if AGENT.is_empty() {
         bail!("cannot load the region agent: this command was built without it\ntry: cargo build on this architecture");
     }
-    Ok(AgentFile::place("region", AGENT)?)
+    Ok(AgentFile::install("region", AGENT)?)
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
@@ -123,7 +123,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         if arguments.pages != PageKind::Thp.into() {
             bail!("cannot put a running process on {} pages: only --pages thp works from outside", arguments.pages);
         }
-        return huge::run(&Target::open(pid)?, arguments.children, open_stats_file(arguments.stats.as_deref())?);
+        return huge::run(&CollapseTarget::open(pid)?, arguments.children, open_stats_file(arguments.stats.as_deref())?);
     }
     if arguments.repair {
         return run_repaired(arguments);
@@ -138,7 +138,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         );
     }
     let program = Program::find(&arguments.command)?;
-    let way = program.way()?;
+    let way = program.placement_method()?;
     let options = RegionOptions {
         pages: arguments.pages,
         reserve_bytes: arguments.reserve,
@@ -148,11 +148,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     };
     let file = open_stats_file(arguments.stats.as_deref())?;
     let finished = match &way {
-        Way::Agent => {
+        PlacementMethod::Agent => {
             warn_of_empty_pool(arguments);
             run_program(&program, &options, &place_agent()?, arguments.stats.is_some())?
         }
-        Way::Outside { file, what } => {
+        PlacementMethod::Outside { file, property: what } => {
             check_from_outside(arguments, file, what)?;
             run_from_outside(&program, arguments.stats.is_some())?
         }
@@ -307,6 +307,6 @@ fn exit_like(status: ExitStatus, written: anyhow::Result<()>) -> anyhow::Result<
         Err(error) if !status.success() => message(told(error.as_ref())),
         other => other?,
     }
-    outcome::end_by_signal_of(status)?;
+    outcome::raise_signal_of(status)?;
     Ok(outcome::shell_code(status))
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use fieldstone_launch::signals::asked_to_end;
+use fieldstone_launch::signals::termination_flag;
 use fieldstone_launch::{Program, outcome};
 use fieldstone_repair::{Look, Looked, check_repair, check_run_repair, look_on, look_on_program};
 use fieldstone_report::sharing::{self as report, Sharing};
@@ -94,20 +94,20 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     let (program, looked, ending) = match arguments.pid {
         Some(pid) => {
             let command = command_of(pid)?;
-            let stop = asked_to_end()?;
+            let stop = termination_flag()?;
             status(sampling_message(pid, arguments.duration));
             (command, look_on(pid, &look, &stop)?, None)
         }
         None => {
             let program = Program::find(&arguments.command)?;
             let (status, looked) = look_on_program(&program, &look)?;
-            (program.words(), looked, Some(status).filter(|status| !status.success()))
+            (program.command_line(), looked, Some(status).filter(|status| !status.success()))
         }
     };
     let mut sharing = sharing(program, looked);
     sharing.repair_unavailable = repairable.err().map(|error| error.to_string());
     (sharing.taken_at_unix_s, sharing.pid) = (taken_at_unix_s, arguments.pid);
-    sharing.unseen.extend(ending.map(|status| format!("the program ended with {}", outcome::words(status))));
+    sharing.unseen.extend(ending.map(|status| format!("the program ended with {}", outcome::describe(status))));
     if let Some(ignore) = &ignore {
         remove_ignored(&mut sharing, ignore);
         sharing.ignore_file = arguments.ignore.as_ref().map(|path| path.display().to_string());

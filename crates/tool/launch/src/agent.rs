@@ -1,11 +1,11 @@
-//! Where the agent's file lies.
+//! Installs an agent's file where the dynamic loader can load it.
 //!
-//! The command carries the agent's bytes (see the `build.rs` of the command). The loader needs a file, so they are put
-//! in place once, atomically, under a name that holds a hash of them: two versions never meet, two processes that do it
-//! at once end with the same file. A directory that nothing can be executed from (mounted noexec) is passed over: the
-//! loader would only warn, and the program run without its region.
+//! The command carries the agent's bytes (see the command's `build.rs`), but the loader needs a
+//! file. The file name contains a hash of the bytes, so two versions never use one file. The file
+//! is written under a temporary name and renamed, so concurrent installations are safe. A directory
+//! mounted noexec is skipped: the loader only warns, and the program would run without its region.
 
-#![allow(unsafe_code, reason = "maps a file to see whether it can be mapped")]
+#![allow(unsafe_code, reason = "maps a file to check whether it can be mapped")]
 
 use std::fs;
 use std::hash::{DefaultHasher, Hasher};
@@ -19,23 +19,25 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::error::{Error, Result};
 
-/// An agent, placed where the dynamic loader can take it from.
+/// An installed agent.
 #[derive(Clone, Debug)]
 pub struct AgentFile {
     path: PathBuf,
 }
 
 impl AgentFile {
-    /// Puts the `bytes` of the agent called `name` in place: in `$FIELDSTONE_AGENT_DIR`, else in the user's cache directory, else in a private
-    /// directory below the temporary one.
+    /// Installs the `bytes` of the agent `name` in the first usable directory:
+    /// `$FIELDSTONE_AGENT_DIR` alone if it is set, else the user's cache directory,
+    /// else a private directory below the temporary one.
     ///
     /// # Errors
-    /// [`Error::Agent`] when none of them can be written, or the loader could not read their path.
-    pub fn place(name: &str, bytes: &[u8]) -> Result<Self> {
+    /// [`Error::Agent`] if no directory is writable and executable, or `LD_PRELOAD` cannot hold the
+    /// path.
+    pub fn install(name: &str, bytes: &[u8]) -> Result<Self> {
         let name = format!("{name}-{:016x}.so", hash(bytes));
         let mut problems = Vec::new();
         for directory in directories() {
-            match place_in(&directory, &name, bytes) {
+            match install_in(&directory, &name, bytes) {
                 Ok(path) => return Ok(Self { path }),
                 Err(problem) => problems.push(format!("{}: {problem}", directory.display())),
             }
@@ -43,7 +45,7 @@ impl AgentFile {
         Err(Error::Agent { why: problems.join("; ") })
     }
 
-    /// The file.
+    /// The absolute path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -57,20 +59,22 @@ fn directories() -> Vec<PathBuf> {
     fieldstone_sys::cache::directories()
 }
 
-fn place_in(directory: &Path, name: &str, bytes: &[u8]) -> std::result::Result<PathBuf, String> {
+fn install_in(directory: &Path, name: &str, bytes: &[u8]) -> std::result::Result<PathBuf, String> {
     let path = directory.join(name);
-    // LD_PRELOAD is a list, and so is what QEMU is told of a plugin: they are split at these, and know no way to quote them.
+    // The loader splits LD_PRELOAD at these characters, and QEMU the plugin option. Neither has
+    // quoting.
     if !directory.is_absolute() || path.as_os_str().as_bytes().iter().any(|byte| b" :,\t\n".contains(byte)) {
         return Err("the loader needs an absolute path without spaces, colons and commas".to_owned());
     }
     let text = |error: std::io::Error| error.to_string();
     fs::DirBuilder::new().recursive(true).mode(0o755).create(directory).map_err(text)?;
-    let found = fs::symlink_metadata(directory).map_err(text)?;
-    if !found.is_dir() || !is_ours_alone(&found) {
-        return Err("it is a link, or others could replace what is loaded from it".to_owned());
+    let metadata = fs::symlink_metadata(directory).map_err(text)?;
+    if !metadata.is_dir() || !is_private(&metadata) {
+        return Err("it is a link, or other users can replace files in it".to_owned());
     }
     if !is_trusted(&path, bytes) {
-        // A name that nobody else can have taken: the directory is ours alone.
+        // No other user can have created this name: only this user and root can write to the
+        // directory.
         let partial = directory.join(format!("{name}.{}", std::process::id()));
         let _ = fs::remove_file(&partial);
         let written = write_whole(&partial, bytes).and_then(|()| fs::rename(&partial, &path));
@@ -79,25 +83,27 @@ fn place_in(directory: &Path, name: &str, bytes: &[u8]) -> std::result::Result<P
         }
         written.map_err(text)?;
     }
-    check_executable(&path).map_err(|error| format!("nothing can be executed from there ({error})"))?;
+    check_executable(&path).map_err(|error| format!("files in it cannot be executed ({error})"))?;
     Ok(path)
 }
 
-/// Whether nobody but this user and root can write to it.
-fn is_ours_alone(found: &fs::Metadata) -> bool {
-    (found.uid() == rustix::process::getuid().as_raw() || found.uid() == 0) && found.mode() & 0o022 == 0
+/// Whether only this user and root can write to the file or directory.
+fn is_private(metadata: &fs::Metadata) -> bool {
+    (metadata.uid() == rustix::process::getuid().as_raw() || metadata.uid() == 0) && metadata.mode() & 0o022 == 0
 }
 
+/// Whether the file has exactly these bytes and no other user can change it.
 fn is_trusted(path: &Path, bytes: &[u8]) -> bool {
-    let whose = fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && is_ours_alone(&found));
-    whose && fs::read(path).is_ok_and(|there| there == bytes)
+    let private = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file() && is_private(&metadata));
+    private && fs::read(path).is_ok_and(|content| content == bytes)
 }
 
-/// Maps the file as the loader will.
+/// Maps the file with the loader's permissions, read and execute.
 fn check_executable(path: &Path) -> std::io::Result<()> {
     let file = fs::File::open(path)?;
     let access = ProtFlags::READ | ProtFlags::EXEC;
-    // SAFETY: no address is named, so nothing that exists is touched; the mapping is never read, and ends at once.
+    // SAFETY: the kernel chooses the address, so no existing mapping changes. The new mapping is
+    // never read, and this function unmaps it before it returns.
     unsafe {
         let mapped = rustix::mm::mmap(ptr::null_mut(), 1, access, MapFlags::PRIVATE, &file, 0)?;
         rustix::mm::munmap(mapped, 1)?;
@@ -111,7 +117,7 @@ fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     file.sync_all()
 }
 
-/// Tells builds apart; the bytes themselves are compared before a file is trusted.
+/// Distinguishes builds. It need not be collision-free: `is_trusted` compares the bytes.
 fn hash(bytes: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(bytes);
@@ -123,20 +129,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_is_placed_once_and_mended_if_broken() {
+    fn the_file_is_installed_once_and_replaced_if_broken() {
         let directory = tempfile::tempdir().unwrap();
-        let path = place_in(directory.path(), "region.so", b"agent").unwrap();
+        let path = install_in(directory.path(), "region.so", b"agent").unwrap();
         let first = fs::metadata(&path).unwrap().ino();
-        assert_eq!(place_in(directory.path(), "region.so", b"agent").unwrap(), path);
-        assert_eq!(fs::metadata(&path).unwrap().ino(), first, "a good file is left alone");
+        assert_eq!(install_in(directory.path(), "region.so", b"agent").unwrap(), path);
+        assert_eq!(fs::metadata(&path).unwrap().ino(), first, "an intact file is kept");
         fs::write(&path, "cut off").unwrap();
-        place_in(directory.path(), "region.so", b"agent").unwrap();
+        install_in(directory.path(), "region.so", b"agent").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"agent");
-        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "no partial file stays");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "no partial file remains");
     }
 
     #[test]
-    fn a_directory_that_nothing_is_executed_from_is_refused() {
+    fn a_noexec_directory_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let run = |program: &str, arguments: &[&str]| {
             let mut command = std::process::Command::new(program);
@@ -146,38 +152,38 @@ mod tests {
             println!("SKIP no tmpfs can be mounted here");
             return;
         }
-        let placed = place_in(directory.path(), "region.so", b"agent");
+        let installed = install_in(directory.path(), "region.so", b"agent");
         assert!(run("umount", &[]));
-        assert!(placed.unwrap_err().contains("nothing can be executed"));
-        place_in(directory.path(), "region.so", b"agent").expect("below the mount things can be executed");
+        assert!(installed.unwrap_err().contains("cannot be executed"));
+        install_in(directory.path(), "region.so", b"agent").expect("the directory below the mount is executable");
     }
 
     #[test]
-    fn what_others_could_replace_is_not_used() {
+    fn a_file_that_other_users_can_replace_is_not_used() {
         use std::os::unix::fs::{PermissionsExt, symlink};
         let directory = tempfile::tempdir().unwrap();
         let open = directory.path().join("open");
         fs::create_dir(&open).unwrap();
         for mode in [0o777, 0o1777, 0o775] {
             fs::set_permissions(&open, fs::Permissions::from_mode(mode)).unwrap();
-            assert!(place_in(&open, "a.so", b"agent").is_err(), "{mode:o}");
+            assert!(install_in(&open, "a.so", b"agent").is_err(), "{mode:o}");
         }
         fs::set_permissions(&open, fs::Permissions::from_mode(0o755)).unwrap();
         let link = directory.path().join("link");
         symlink(&open, &link).unwrap();
-        assert!(place_in(&link, "a.so", b"agent").is_err(), "a link can be turned");
+        assert!(install_in(&link, "a.so", b"agent").is_err(), "a link can be redirected");
         fs::write(open.join("elsewhere"), b"agent").unwrap();
         symlink(open.join("elsewhere"), open.join("a.so")).unwrap();
-        let path = place_in(&open, "a.so", b"agent").unwrap();
-        assert!(fs::symlink_metadata(path).unwrap().is_file(), "a link in the file's place is replaced");
+        let path = install_in(&open, "a.so", b"agent").unwrap();
+        assert!(fs::symlink_metadata(path).unwrap().is_file(), "a link of that name is replaced");
     }
 
     #[test]
     fn a_path_that_the_loader_would_split_is_refused() {
         let directory = tempfile::tempdir().unwrap();
-        assert!(place_in(&directory.path().join("with space"), "a.so", b"").is_err());
-        assert!(place_in(&directory.path().join("with:colon"), "a.so", b"").is_err());
-        assert!(place_in(&directory.path().join("with,comma"), "a.so", b"").is_err());
-        assert!(place_in(Path::new("relative"), "a.so", b"").is_err());
+        assert!(install_in(&directory.path().join("with space"), "a.so", b"").is_err());
+        assert!(install_in(&directory.path().join("with:colon"), "a.so", b"").is_err());
+        assert!(install_in(&directory.path().join("with,comma"), "a.so", b"").is_err());
+        assert!(install_in(Path::new("relative"), "a.so", b"").is_err());
     }
 }

@@ -1,52 +1,55 @@
-//! Why resident memory lies outside the region: the agent's table of ranges, and what the mappings themselves show.
+//! Determines why resident memory is outside the region.
 //!
 //! ```text
-//! the agent's words ──→ spans ─┐
-//!                              ├─→ the reason of each private read-write mapping outside the region
+//! the agent's table ──→ spans ─┐
+//!                              ├─→ the cause of each private read-write mapping outside the region
 //! smaps ───────────────────────┘
 //! ```
-//! The span with the largest overlap decides. A mapping that no span covers is zero-initialised data if it continues a
-//! mapping of a file, else it was mapped by a system call that did not pass through libc. Cost: one read of 8 KiB a look.
+//! The span with the largest overlap decides. A mapping without a span is zero-initialised data if
+//! it directly follows a file mapping. Otherwise a system call that bypassed libc created it. Cost:
+//! one read of 8 KiB for each snapshot.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use fieldstone_sys::smaps::Mapping;
-use fieldstone_wire::Outside;
-use fieldstone_wire::span::{Holding, SPANS, Span};
+use fieldstone_wire::PlacementReason;
+use fieldstone_wire::span::{SPANS, Span, SpanKind};
 
-/// Why a mapping lies outside the region.
+/// Why a mapping is outside the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Cause {
-    /// As the agent counts it, by number.
+    /// The agent reported it: the index of the reason in `Outside::ALL`.
     Counted(usize),
     /// Zero-initialised data of a program or library.
     Bss,
-    /// The agent did not see it being mapped.
+    /// The agent did not intercept the call that mapped it.
     Unseen,
 }
 
 impl Cause {
-    /// Served at its own address.
-    pub(crate) const IN_PLACE: Self = Self::Counted(Outside::InPlace as usize);
+    /// The agent serves the memory at its own address.
+    pub(crate) const IN_PLACE: Self = Self::Counted(PlacementReason::InPlace as usize);
 
-    /// Whether the memory is served at its own address.
+    /// Whether the agent serves the memory at its own address.
     pub(crate) fn is_in_place(self) -> bool {
-        const SERVED: [Outside; 3] = [Outside::InPlace, Outside::Globals, Outside::FirstStack];
+        const SERVED: [PlacementReason; 3] =
+            [PlacementReason::InPlace, PlacementReason::Globals, PlacementReason::FirstStack];
         matches!(self, Self::Counted(reason) if SERVED.iter().any(|&served| served as usize == reason))
     }
 
-    /// The words in a report.
-    pub(crate) fn words(self) -> &'static str {
+    /// The text in a report.
+    pub(crate) fn description(self) -> &'static str {
         match self {
-            Self::Counted(reason) => Outside::ALL[reason].words(),
+            Self::Counted(reason) => PlacementReason::ALL[reason].words(),
             Self::Bss => "zero-initialised globals: --also globals serves them",
             Self::Unseen => "mapped by system calls that bypass libc: `fieldstone attach --huge` puts it on huge pages",
         }
     }
 }
 
-/// Reads the agent's spans at `address` in process `pid`; none where there is no agent or its memory may not be read.
+/// Reads the agent's spans at `address` in process `pid`.
+/// Empty if `address` is 0 (no agent) or the memory cannot be read.
 pub(crate) fn spans(pid: u32, address: u64) -> Vec<Span> {
     let mut bytes = vec![0; SPANS * size_of::<u64>()];
     let memory = File::open(format!("/proc/{pid}/mem"));
@@ -57,13 +60,13 @@ pub(crate) fn spans(pid: u32, address: u64) -> Vec<Span> {
     words.filter_map(Span::from_word).collect()
 }
 
-/// Why `mapping` lies outside the region; `before` is the mapping below it.
+/// Why `mapping` is outside the region; `before` is the mapping at the next lower address.
 pub(crate) fn cause(mapping: &Mapping, before: Option<&Mapping>, spans: &[Span]) -> Cause {
     let overlap = |span: &&Span| span.overlap(mapping.start, mapping.end);
     match spans.iter().filter(|span| overlap(span) > 0).max_by_key(overlap).map(|span| span.holding) {
-        Some(Holding::Reserved) => Cause::IN_PLACE,
-        Some(Holding::Memory(reason)) => Cause::Counted(reason as usize),
-        None if mapping.has_flag("gd") => Cause::Counted(Outside::Stack as usize),
+        Some(SpanKind::Reserved) => Cause::IN_PLACE,
+        Some(SpanKind::Memory(reason)) => Cause::Counted(reason as usize),
+        None if mapping.has_flag("gd") => Cause::Counted(PlacementReason::Stack as usize),
         None if before.is_some_and(|before| is_data(before) && before.end == mapping.start) => {
             if mapping.has_flag("hg") { Cause::IN_PLACE } else { Cause::Bss }
         }
@@ -71,7 +74,7 @@ pub(crate) fn cause(mapping: &Mapping, before: Option<&Mapping>, spans: &[Span])
     }
 }
 
-/// Whether it may be the initialised data of a program or library.
+/// Whether the mapping may be the initialised data of a program or library.
 fn is_data(mapping: &Mapping) -> bool {
     mapping.inode != 0 && !mapping.permissions.shared && !mapping.permissions.execute
 }
@@ -94,27 +97,27 @@ Rss: 64 kB
 ";
 
     #[test]
-    fn the_largest_span_decides_and_then_the_mapping() {
+    fn the_largest_span_decides_and_otherwise_the_mapping() {
         let image = SMAPS.replace("rw-p", "rwxp");
         let mappings = smaps::parse(image.as_bytes()).unwrap();
-        assert_eq!(cause(&mappings[1], Some(&mappings[0]), &[]), Cause::Unseen, "an image that a program maps itself");
+        assert_eq!(cause(&mappings[1], Some(&mappings[0]), &[]), Cause::Unseen, "the program mapped this image itself");
         let mappings = smaps::parse(SMAPS.as_bytes()).unwrap();
-        let stack = Holding::Memory(Outside::Stack);
+        let stack = SpanKind::Memory(PlacementReason::Stack);
         let spans = [
             Span::around(0x2000_0000_0000, 65536, stack),
-            Span::around(0x2000_0001_0000, 7 << 20, Holding::Memory(Outside::InPlace)),
+            Span::around(0x2000_0001_0000, 7 << 20, SpanKind::Memory(PlacementReason::InPlace)),
         ];
         let of = |index: usize| cause(&mappings[index], Some(&mappings[index - 1]), &spans);
         assert_eq!([of(1), of(2), of(3)], [Cause::Bss, Cause::IN_PLACE, Cause::Unseen]);
         let of = |spans: &[Span]| cause(&mappings[2], None, spans);
         assert_eq!(of(&spans[..1]), Cause::Counted(0));
-        assert_eq!(of(&[Span::around(0x2000_0000_0000, 1, Holding::Reserved)]), Cause::IN_PLACE);
+        assert_eq!(of(&[Span::around(0x2000_0000_0000, 1, SpanKind::Reserved)]), Cause::IN_PLACE);
     }
 
     #[test]
-    fn the_words_are_read_from_the_process_itself() {
+    fn the_spans_are_read_from_the_memory_of_the_process() {
         let mut words = vec![0_u64; SPANS];
-        let span = Span::around(0x1234_0000_0000, 1 << 20, Holding::Reserved);
+        let span = Span::around(0x1234_0000_0000, 1 << 20, SpanKind::Reserved);
         words[7] = span.word();
         assert_eq!(spans(std::process::id(), words.as_ptr().addr() as u64), [span]);
         assert!(spans(std::process::id(), 0).is_empty() && spans(std::process::id(), 4096).is_empty());

@@ -1,15 +1,15 @@
-//! The two clocks that following a program goes by, in nanoseconds.
+//! The two clocks used to monitor and repair programs, in nanoseconds.
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// `CLOCK_MONOTONIC`, as samples have it.
+/// `CLOCK_MONOTONIC`: the time base of samples.
 #[cfg(target_arch = "x86_64")]
 pub fn now_ns() -> u64 {
     nanoseconds(ClockId::Monotonic)
 }
 
-/// Processor time of this thread: what others take is not in it.
-pub fn processor_ns() -> u64 {
+/// CPU time of the calling thread (`CLOCK_THREAD_CPUTIME_ID`).
+pub fn thread_cpu_ns() -> u64 {
     nanoseconds(ClockId::ThreadCPUTime)
 }
 

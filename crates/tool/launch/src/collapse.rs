@@ -1,166 +1,175 @@
-//! Huge pages for a program that runs already, or that can carry no agent: collapsed from outside.
+//! Collapses the memory of another process into huge pages: a running one, or one without an agent.
 //!
 //! ```text
 //!  mapping |--|=======|=== ===|       |.......|---|
 //!           a     b       b       c       d     a
 //! ```
-//! An aligned 2 MiB goes on a huge page when at least half of it is in memory on small pages (`b`). What is empty (`c`) or holds
-//! less (`d`) stays, for a huge page would cost more memory than it holds; so do the mappings' ends (`a`). What lies on huge
-//! pages already is passed over. All of it is read from the kernel's tables, before and after; see [`fieldstone_sys::collapse`]
-//! for what the kernel does.
+//! An aligned range of 2 MiB is collapsed if at least half of it is resident on small pages (`b`).
+//! For an empty range (`c`) or a sparse one (`d`) a huge page would cost more memory than it holds.
+//! The ends of a mapping (`a`) contain no aligned 2 MiB. Ranges on huge pages are skipped.
+//! The kernel's tables show the state before and after. The system call is described in
+//! [`fieldstone_sys::collapse`].
 
-mod follow;
+mod tree_collapser;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
 use fieldstone_report::{CollapsedProcess, LeftSmall, Tally};
-use fieldstone_sys::collapse::{HUGE_BYTES, Target};
-use fieldstone_sys::pagemap::spans;
+use fieldstone_sys::collapse::{CollapseTarget, HUGE_BYTES};
+use fieldstone_sys::pagemap::present_ranges;
 use fieldstone_sys::smaps::{self, Mapping};
 
-pub(crate) use follow::Follow;
+pub(crate) use tree_collapser::TreeCollapser;
 
 use crate::error::{Error, Result};
 
-/// A number of ranges, and what of them is in memory.
+/// A number of ranges and their resident bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Count {
-    /// Ranges of 2 MiB, or less at a mapping's end.
+pub struct RangeCount {
+    /// Ranges of at most 2 MiB; shorter at the ends of a mapping.
     pub ranges: u64,
-    /// Their bytes that were in memory.
+    /// Resident bytes in them.
     pub bytes: u64,
 }
 
-impl Count {
+impl RangeCount {
     fn add(&mut self, bytes: u64) {
         self.ranges += 1;
         self.bytes += bytes;
     }
 }
 
-/// Why memory stayed on small pages.
+/// Why memory was not collapsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Left {
-    /// No whole 2 MiB of one mapping.
+pub enum UncollapsedReason {
+    /// The end of a mapping contains no aligned 2 MiB.
     End,
-    /// Less than half in memory.
+    /// Less than half of the 2 MiB is resident.
     Sparse,
     /// `MADV_NOHUGEPAGE`.
-    SmallByWish,
-    /// Refused by the kernel with this errno.
+    AdvisedSmall,
+    /// The kernel refused with this errno.
     Refused(i32),
 }
 
-impl Left {
-    /// The reason in words.
+impl UncollapsedReason {
+    /// The text in a report.
     #[must_use]
-    pub fn words(self) -> String {
+    pub fn description(self) -> String {
         match self {
             Self::End => "ends of mappings, which hold no whole 2 MiB".to_owned(),
-            Self::Sparse => "less than half in memory: a huge page would cost more than it holds".to_owned(),
-            Self::SmallByWish => "the program asked for small pages (MADV_NOHUGEPAGE)".to_owned(),
+            Self::Sparse => "less than half in memory: a huge page would cost more memory than it holds".to_owned(),
+            Self::AdvisedSmall => "the program asked for small pages (MADV_NOHUGEPAGE)".to_owned(),
             Self::Refused(libc::ENOMEM) => "no huge page was free (ENOMEM); memory may be scattered".to_owned(),
             Self::Refused(libc::EBUSY) => "the control group allows no more memory (EBUSY)".to_owned(),
-            Self::Refused(libc::EAGAIN) => "in use by the kernel each time it was tried (EAGAIN); try again".to_owned(),
+            Self::Refused(libc::EAGAIN) => "in use by the kernel at each attempt (EAGAIN); try again".to_owned(),
             Self::Refused(libc::EINVAL) => "of a kind that the kernel does not collapse (EINVAL)".to_owned(),
             Self::Refused(errno) => format!("refused: {}", std::io::Error::from_raw_os_error(errno)),
         }
     }
 }
 
-/// What one pass over a process's memory did.
+/// The result of one pass over the memory of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Collapsed {
-    /// Before it.
+pub struct CollapseResult {
+    /// Memory before the pass.
     pub before: Tally,
-    /// After it; as before where the process has ended.
+    /// Memory after the pass; equal to `before` if the process ended.
     pub after: Tally,
-    /// Put on huge pages. (The process goes on meanwhile: `after` need not be the sum.)
-    pub moved: Count,
-    /// Left on small pages, by reason.
-    pub left: BTreeMap<Left, Count>,
-    /// Ranges of 2 MiB that were not tried, since the pass was stopped.
+    /// Ranges put on huge pages. The process runs meanwhile, so `after` need not be the sum.
+    pub collapsed: RangeCount,
+    /// Memory that stays on small pages, by reason.
+    pub uncollapsed: BTreeMap<UncollapsedReason, RangeCount>,
+    /// Ranges of 2 MiB that were not tried because the pass was stopped or the process ended.
     pub not_reached: u64,
-    /// The process ended meanwhile.
+    /// Whether the process ended during the pass.
     pub ended: bool,
 }
 
-impl Collapsed {
-    /// As the record of process `pid`, called `name`.
+impl CollapseResult {
+    /// The record for a report, of process `pid` named `name`.
     #[must_use]
-    pub fn record(&self, pid: u32, name: String, took: Duration) -> CollapsedProcess {
-        let left =
-            |(why, count): (&Left, &Count)| LeftSmall { reason: why.words(), ranges: count.ranges, bytes: count.bytes };
+    pub fn record(&self, pid: u32, name: String, duration: Duration) -> CollapsedProcess {
+        let left = |(reason, count): (&UncollapsedReason, &RangeCount)| LeftSmall {
+            reason: reason.description(),
+            ranges: count.ranges,
+            bytes: count.bytes,
+        };
         CollapsedProcess {
             pid,
             name,
-            duration_s: Some(took.as_secs_f64()),
+            duration_s: Some(duration.as_secs_f64()),
             before: self.before,
             after: self.after,
-            moved_ranges: self.moved.ranges,
-            moved_bytes: self.moved.bytes,
-            left: self.left.iter().map(left).collect(),
+            moved_ranges: self.collapsed.ranges,
+            moved_bytes: self.collapsed.bytes,
+            left: self.uncollapsed.iter().map(left).collect(),
             not_reached_ranges: self.not_reached,
             ended: self.ended,
         }
     }
 
-    fn leave(&mut self, why: Left, bytes: u64) {
-        self.left.entry(why).or_default().add(bytes);
+    fn count_uncollapsed(&mut self, reason: UncollapsedReason, bytes: u64) {
+        self.uncollapsed.entry(reason).or_default().add(bytes);
     }
 }
 
-/// Puts the memory that a process has now on huge pages. Before each range `go_on` is told how many of how many are done, and
-/// says whether to go on.
+/// Collapses the present memory of a process into huge pages. Before each range it calls
+/// `should_continue(finished ranges, all ranges)`, and stops if that returns false.
 ///
 /// # Errors
-/// [`Error::Linux`] where the process's tables cannot be read, or it has ended before the first range.
-pub fn collapse(target: &Target, mut go_on: impl FnMut(u64, u64) -> bool) -> Result<Collapsed> {
+/// [`Error::Linux`] if the tables of the process cannot be read, or it ended before the first
+/// range.
+pub fn collapse(target: &CollapseTarget, mut should_continue: impl FnMut(u64, u64) -> bool) -> Result<CollapseResult> {
     let mappings = smaps::read(target.pid())?;
-    let mut done = Collapsed { before: tally(&mappings), ..Collapsed::default() };
-    let ranges = plan(target.pid(), &mappings, &mut done)?;
+    let mut result = CollapseResult { before: tally(&mappings), ..CollapseResult::default() };
+    let ranges = plan(target.pid(), &mappings, &mut result)?;
     let all = ranges.len() as u64;
     for (position, (start, bytes)) in (0..).zip(ranges) {
-        if !go_on(position, all) {
-            done.not_reached = all - position;
+        if !should_continue(position, all) {
+            result.not_reached = all - position;
             break;
         }
         match target.collapse(start) {
-            Ok(()) => done.moved.add(bytes),
-            Err(gone) if gone.raw_os_error() == Some(libc::ESRCH) => {
-                (done.ended, done.not_reached) = (true, all - position);
+            Ok(()) => result.collapsed.add(bytes),
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
+                (result.ended, result.not_reached) = (true, all - position);
                 break;
             }
-            Err(refused) => done.leave(Left::Refused(refused.raw_os_error().unwrap_or(0)), bytes),
+            Err(error) => {
+                result.count_uncollapsed(UncollapsedReason::Refused(error.raw_os_error().unwrap_or(0)), bytes);
+            }
         }
     }
     match smaps::read(target.pid()) {
-        Ok(mappings) => done.after = tally(&mappings),
-        Err(fieldstone_sys::Error::NoSuchProcess { .. }) => (done.after, done.ended) = (done.before, true),
+        Ok(mappings) => result.after = tally(&mappings),
+        Err(fieldstone_sys::Error::NoSuchProcess { .. }) => (result.after, result.ended) = (result.before, true),
         Err(other) => return Err(Error::Linux(other)),
     }
-    Ok(done)
+    Ok(result)
 }
 
-/// The aligned 2 MiB to put on huge pages, and what of each is in memory; what is not among them is counted in `done`.
-fn plan(pid: u32, mappings: &[Mapping], done: &mut Collapsed) -> Result<Vec<(u64, u64)>> {
+/// The ranges of 2 MiB to collapse: start and resident bytes. The others are counted in `result`.
+fn plan(pid: u32, mappings: &[Mapping], result: &mut CollapseResult) -> Result<Vec<(u64, u64)>> {
     let mut ranges = Vec::new();
-    for mapping in mappings.iter().filter(|mapping| is_ours_to_collapse(mapping)) {
+    for mapping in mappings.iter().filter(|mapping| is_collapsible(mapping)) {
         let small_bytes = mapping.resident_bytes.saturating_sub(mapping.anon_huge_bytes);
         if small_bytes == 0 {
             continue;
         }
         if mapping.has_flag("nh") {
-            done.leave(Left::SmallByWish, small_bytes);
+            result.count_uncollapsed(UncollapsedReason::AdvisedSmall, small_bytes);
             continue;
         }
-        let small = spans(pid, mapping.range())?.into_iter().filter(|span| !span.huge).map(|span| span.range);
+        let small = present_ranges(pid, mapping.range())?.into_iter().filter(|span| !span.huge).map(|span| span.range);
         for (start, bytes) in by_huge_range(small) {
             match () {
-                () if start < mapping.start || start + HUGE_BYTES > mapping.end => done.leave(Left::End, bytes),
-                () if bytes < HUGE_BYTES / 2 => done.leave(Left::Sparse, bytes),
+                () if start < mapping.start || start + HUGE_BYTES > mapping.end => {
+                    result.count_uncollapsed(UncollapsedReason::End, bytes);
+                }
+                () if bytes < HUGE_BYTES / 2 => result.count_uncollapsed(UncollapsedReason::Sparse, bytes),
                 () => ranges.push((start, bytes)),
             }
         }
@@ -168,7 +177,7 @@ fn plan(pid: u32, mappings: &[Mapping], done: &mut Collapsed) -> Result<Vec<(u64
     Ok(ranges)
 }
 
-/// How much of each aligned 2 MiB the spans cover.
+/// Bytes that the spans cover in each aligned 2 MiB, by its start address.
 fn by_huge_range(spans: impl Iterator<Item = Range<u64>>) -> BTreeMap<u64, u64> {
     let mut covered = BTreeMap::new();
     for span in spans {
@@ -188,13 +197,13 @@ fn is_private_rw(mapping: &Mapping) -> bool {
     anonymous && mapping.is_read_write()
 }
 
-fn is_ours_to_collapse(mapping: &Mapping) -> bool {
+fn is_collapsible(mapping: &Mapping) -> bool {
     is_private_rw(mapping) && !mapping.is_hugetlb()
 }
 
 fn tally(mappings: &[Mapping]) -> Tally {
-    let ours = mappings.iter().filter(|mapping| is_private_rw(mapping));
-    ours.fold(Tally::default(), |sum, mapping| {
+    let private = mappings.iter().filter(|mapping| is_private_rw(mapping));
+    private.fold(Tally::default(), |sum, mapping| {
         let hugetlb = mapping.present_bytes() - mapping.resident_bytes;
         Tally {
             resident_bytes: sum.resident_bytes + mapping.present_bytes(),
@@ -210,7 +219,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn spans_are_dealt_out_to_their_huge_ranges() {
+    fn spans_are_split_at_huge_page_boundaries() {
         let spans = [MIB..3 * MIB, 3 * MIB + 4096..3 * MIB + 8192, 8 * MIB..10 * MIB];
         let covered: Vec<_> = by_huge_range(spans.into_iter()).into_iter().collect();
         assert_eq!(covered, [(0, MIB), (2 * MIB, MIB + 4096), (8 * MIB, 2 * MIB)]);
@@ -218,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_tallied_is_private_anonymous_and_writable() {
+    fn only_private_anonymous_writable_memory_is_tallied() {
         let smaps = "\
 100000000000-100000800000 rw-p 00000000 00:00 0
 Rss: 6144 kB
@@ -237,20 +246,25 @@ Rss: 128 kB
         let mappings = smaps::parse(smaps.as_bytes()).unwrap();
         let expected = Tally { resident_bytes: 10 * MIB + (128 << 10), huge_bytes: 8 * MIB };
         assert_eq!(tally(&mappings), expected);
-        assert_eq!(mappings.iter().filter(|mapping| is_ours_to_collapse(mapping)).count(), 2);
+        assert_eq!(mappings.iter().filter(|mapping| is_collapsible(mapping)).count(), 2);
     }
 
     #[test]
-    fn every_reason_has_words_of_its_own() {
-        let errnos = [libc::ENOMEM, libc::EBUSY, libc::EAGAIN, libc::EINVAL, libc::EFAULT].map(Left::Refused);
-        let mut words: Vec<_> =
-            [Left::End, Left::Sparse, Left::SmallByWish].into_iter().chain(errnos).map(Left::words).collect();
-        words.sort();
-        words.dedup();
-        assert_eq!(words.len(), 8, "{words:?}");
-        let mut done = Collapsed::default();
-        done.leave(Left::Sparse, 4096);
-        done.leave(Left::Sparse, 4096);
-        assert_eq!(done.record(1, "x".into(), Duration::ZERO).left[0].bytes, 8192);
+    fn each_reason_has_its_own_text() {
+        let errnos =
+            [libc::ENOMEM, libc::EBUSY, libc::EAGAIN, libc::EINVAL, libc::EFAULT].map(UncollapsedReason::Refused);
+        let mut descriptions: Vec<_> =
+            [UncollapsedReason::End, UncollapsedReason::Sparse, UncollapsedReason::AdvisedSmall]
+                .into_iter()
+                .chain(errnos)
+                .map(UncollapsedReason::description)
+                .collect();
+        descriptions.sort();
+        descriptions.dedup();
+        assert_eq!(descriptions.len(), 8, "{descriptions:?}");
+        let mut result = CollapseResult::default();
+        result.count_uncollapsed(UncollapsedReason::Sparse, 4096);
+        result.count_uncollapsed(UncollapsedReason::Sparse, 4096);
+        assert_eq!(result.record(1, "x".into(), Duration::ZERO).left[0].bytes, 8192);
     }
 }

@@ -1,12 +1,12 @@
-//! Why a program cannot be started, watched or ended: one enum, each variant with the remedy.
+//! Errors of starting, monitoring and ending a program, each with its remedy.
 
 use std::io;
 use std::path::PathBuf;
 
-/// The result of everything in this crate that can fail.
+/// The result type of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a program could not be started, watched or ended.
+/// Why a program cannot be started, monitored or ended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -18,30 +18,30 @@ pub enum Error {
     NotFound {
         /// The name as given.
         name: String,
-        /// A file of that name that is not in the path.
+        /// A file of that name in the current directory.
         suggestion: Option<String>,
     },
-    /// The file exists and cannot be started.
+    /// The file exists but cannot be started.
     #[error("cannot start {path}: {why}{remedy}", path = .path.display(), remedy = second_line(remedy.as_deref()))]
     NotRunnable {
         /// The file that the user named.
         path: PathBuf,
-        /// What is wrong with it, or with its interpreter.
+        /// The defect of the file or of its interpreter.
         why: String,
-        /// What to do instead.
+        /// A command that may help.
         remedy: Option<String>,
     },
     /// The program cannot carry the region agent.
-    #[error("{path} cannot be given a region: it is {what}. {remedy}", path = .path.display())]
-    Refused {
+    #[error("cannot give {path} a region: it is {property}. {remedy}", path = .path.display())]
+    NoRegion {
         /// The file, or the interpreter of the script.
         path: PathBuf,
-        /// Set-user-id, static, 32-bit and so on.
-        what: &'static str,
-        /// What does work.
+        /// The property that prevents it: set-user-id, static, 32-bit and so on.
+        property: &'static str,
+        /// An alternative, as a sentence without its full stop.
         remedy: &'static str,
     },
-    /// The kernel could not start it.
+    /// The argument vectors are invalid.
     #[error("cannot start {path}: {source}", path = .path.display())]
     Start {
         /// The file.
@@ -49,7 +49,7 @@ pub enum Error {
         /// The errno.
         source: io::Error,
     },
-    /// The file for the standard input cannot be opened.
+    /// The file for standard input cannot be opened.
     #[error("cannot read {path} for the standard input: {source}", path = .path.display())]
     Input {
         /// The file.
@@ -57,12 +57,12 @@ pub enum Error {
         /// The errno.
         source: io::Error,
     },
-    /// The agent's file is not where it should be and cannot be put anywhere.
+    /// The agent's file cannot be installed.
     #[error(
-        "the region agent cannot be placed: {why}; set FIELDSTONE_AGENT_DIR to a directory that can be written and executed from, with no space, colon or comma in its path"
+        "cannot install the region agent: {why}; set FIELDSTONE_AGENT_DIR to a writable directory that is not mounted noexec, with no space, colon or comma in its path"
     )]
     Agent {
-        /// What failed, and where.
+        /// The directories that were tried, each with its error.
         why: String,
     },
     /// The page kind is not available.
@@ -70,10 +70,10 @@ pub enum Error {
     PageKind {
         /// The kind's name.
         kind: &'static str,
-        /// Why, and the command that changes it.
+        /// The cause, and the command that removes it.
         why: String,
     },
-    /// The user ended it.
+    /// The user ended the command.
     #[error("stopped by {signal}; every child was ended and every setting restored")]
     Interrupted {
         /// The signal's name.
@@ -84,7 +84,7 @@ pub enum Error {
     /// A system call failed.
     #[error("cannot {operation}: {source}")]
     System {
-        /// What was tried.
+        /// The operation, in the infinitive without `to`.
         operation: &'static str,
         /// The errno.
         source: io::Error,
@@ -95,22 +95,22 @@ pub enum Error {
 }
 
 impl Error {
-    /// Wraps an errno with what was tried.
+    /// Wraps an errno with the operation that failed.
     pub fn system(operation: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::System { operation, source }
     }
 }
 
-/// What a user may have meant who named no program.
+/// A hint for a name that is no program.
 fn not_found_hint(name: &str, suggestion: Option<&str>) -> String {
     match suggestion {
         Some(path) => format!("; did you mean {path}?"),
-        None if name.starts_with('-') => "; nor is it an option of ours: --help lists them".to_owned(),
+        None if name.starts_with('-') => "; nor is it an option of fieldstone: --help lists them".to_owned(),
         None => String::new(),
     }
 }
 
-/// A remedy as the second line of a message; empty without one.
+/// The remedy as the second line of a message; empty for `None`.
 #[must_use]
 pub fn second_line(remedy: Option<&str>) -> String {
     remedy.map_or_else(String::new, |remedy| format!("\ntry: {remedy}"))

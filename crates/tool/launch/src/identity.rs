@@ -1,8 +1,8 @@
-//! Who a process is: the names it goes by, and its number as it sees it itself.
+//! The names of a process, and its number in its own pid namespace.
 //!
-//! The agent knows its process by the name of its file or the one it was called by, and by the number that getpid(2)
-//! tells it. In a pid namespace of its own (a container) that number is another than ours; the kernel lists both in the
-//! `NSpid` line of `/proc/PID/status`, innermost last.
+//! The agent identifies its process by the name of the executable file or by `argv[0]`, and by the
+//! number that getpid(2) returns. In a container that number differs from the one outside. The
+//! kernel lists both in the `NSpid` line of `/proc/PID/status`, innermost last.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -14,17 +14,17 @@ use fieldstone_sys::process;
 /// A process's names and number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Identity {
-    /// Its file's name, and the one it was called by; the kernel's short name where neither can be read.
+    /// The base names of the executable file and of `argv[0]`; `comm` if neither can be read.
     names: Vec<String>,
-    /// Its number in its own pid namespace.
+    /// The process's number in its own pid namespace.
     pub(crate) inner_pid: u32,
 }
 
 impl Identity {
-    /// Asks the kernel about `pid`; `comm` is its short name.
+    /// Reads the identity of process `pid` from `/proc`; `comm` is its name of at most 15 bytes.
     pub(crate) fn of(pid: u32, comm: &str) -> Self {
         let exe = process::exe(pid).ok();
-        // A file that was replaced while it runs ends so.
+        // The kernel appends this to the path of a file that was unlinked.
         let file = exe.as_deref().and_then(base_name).map(|name| name.trim_end_matches(" (deleted)").to_owned());
         let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let called = arguments.split(|&byte| byte == 0).next().and_then(|word| base_name(OsStr::from_bytes(word)));
@@ -36,22 +36,22 @@ impl Identity {
     }
 
     #[cfg(test)]
-    pub(crate) fn named(names: Vec<String>, inner_pid: u32) -> Self {
+    pub(crate) fn with_names(names: Vec<String>, inner_pid: u32) -> Self {
         Self { names, inner_pid }
     }
 
-    /// Whether both names are known. In the midst of an exec the second is not there yet.
-    pub(crate) fn is_whole(&self) -> bool {
+    /// Whether both names are known. During an exec the kernel does not yet show `argv[0]`.
+    pub(crate) fn is_complete(&self) -> bool {
         self.names.len() == 2
     }
 
-    /// Whether `name` is one of its names.
-    pub(crate) fn is_called(&self, name: &str) -> bool {
+    /// Whether the process has this name.
+    pub(crate) fn has_name(&self, name: &str) -> bool {
         self.names.iter().any(|own| own == name)
     }
 }
 
-/// The number that process `pid` knows itself by; `pid` where the kernel does not say.
+/// The number of process `pid` in its own pid namespace; `pid` if the kernel does not report it.
 pub(crate) fn inner_pid(pid: u32) -> u32 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     innermost(&status).unwrap_or(pid)
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_innermost_number_counts() {
+    fn the_innermost_pid_is_used() {
         assert_eq!(innermost("Name:\tx\nNSpid:\t4242\t17\t1\nNSpgid:\t1\n"), Some(1));
         assert_eq!(innermost("NSpid:\t4242\n"), Some(4242));
         assert_eq!(innermost("Name:\tx\n"), None);
@@ -79,26 +79,26 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_called_as_its_file_and_as_it_was_called() {
+    fn a_process_has_the_names_of_its_file_and_of_argv0() {
         let mut child = std::process::Command::new("sh");
         std::os::unix::process::CommandExt::arg0(&mut child, "-other");
         let mut child = child.args(["-c", "read line"]).stdin(std::process::Stdio::piped()).spawn().unwrap();
         let identity = loop {
             let identity = Identity::of(child.id(), "comm");
-            if identity.is_whole() {
+            if identity.is_complete() {
                 break identity;
             }
             std::thread::yield_now();
         };
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(identity.is_called("-other"), "{identity:?}");
-        assert!(identity.is_called("sh") || identity.is_called("dash") || identity.is_called("bash"), "{identity:?}");
-        assert!(!identity.is_called("comm"));
+        assert!(identity.has_name("-other"), "{identity:?}");
+        assert!(identity.has_name("sh") || identity.has_name("dash") || identity.has_name("bash"), "{identity:?}");
+        assert!(!identity.has_name("comm"));
     }
 
     #[test]
-    fn a_process_that_has_gone_keeps_its_short_name() {
-        assert!(Identity::of(0x7fff_fff0, "gone").is_called("gone"));
+    fn an_ended_process_keeps_its_comm() {
+        assert!(Identity::of(0x7fff_fff0, "gone").has_name("gone"));
     }
 }

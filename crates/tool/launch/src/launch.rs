@@ -1,17 +1,17 @@
 //! Starts a program under one of the treatments that are compared.
 //!
 //! ```text
-//! Untouched    as the user would start it
-//! Traceable    the same, but other children of this process may trace it (PR_SET_PTRACER, for Yama)
+//! Untouched    as the user starts it
+//! Traceable    as Untouched, and other children of this process may trace it (PR_SET_PTRACER, for Yama)
 //! SmallPages   no transparent huge page in it or its children (PR_SET_THP_DISABLE): the 4 KiB baseline
-//! Region       with the agent and its memory in one region; another library can be injected
-//! Emulated     started by an emulator, which gets the program's command as arguments
+//! Region       with the agent, which places memory in one region; optionally a second library
+//! Emulated     an emulator runs it and gets the program's command as arguments
 //! ```
 //!
-//! If this process is killed, the kernel kills the program too (PR_SET_PDEATHSIG). It does not kill the
-//! program's own children.
+//! If this process is killed, the kernel kills the program (PR_SET_PDEATHSIG), except under
+//! `Traceable`. It does not kill the program's own children.
 
-#![allow(unsafe_code, reason = "a few calls have to be made between fork and exec")]
+#![allow(unsafe_code, reason = "makes system calls between fork and exec")]
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
@@ -26,67 +26,68 @@ use fieldstone_sys::signals::restore_mask;
 
 use crate::agent::AgentFile;
 use crate::error::{Error, Result};
+use crate::exec_check;
+use crate::exec_vectors::ExecVectors;
 use crate::program::Program;
 use crate::session::{RegionOptions, SharedSession};
 use crate::standard_streams;
-use crate::startable;
-use crate::vectors::Vectors;
 
-/// What is done to a program when it is started.
+/// How a program is started.
 #[derive(Clone, Debug)]
 pub enum Treatment {
-    /// Nothing.
+    /// Unchanged.
     Untouched,
-    /// Nothing, but that our other children may trace it.
+    /// Unchanged, and other children of this process may trace it.
     Traceable,
-    /// Base pages only.
+    /// No transparent huge pages.
     SmallPages,
-    /// Its memory in a region.
+    /// With its memory in a region.
     Region {
-        /// What the region is to be like.
+        /// Properties of the region.
         options: RegionOptions,
         /// The agent that serves it.
         agent: AgentFile,
-        /// Whether a process that exits waits until it was measured a last time.
+        /// Whether an exiting process waits until this process has sampled it a last time.
         watched: bool,
-        /// A second library to preload; programs that the program starts by exec do not have it.
+        /// A second library to preload. It is not passed on across exec.
         injection: Option<Injection>,
     },
-    /// Another program runs it: this file, with these arguments, `argv[0]` first.
+    /// Run by an emulator.
     Emulated {
-        /// The emulator.
+        /// The emulator's file.
         file: PathBuf,
-        /// Its arguments, the program's command among them.
+        /// Its arguments, `argv[0]` first, with the program's command among them.
         arguments: Vec<OsString>,
     },
 }
 
-/// A library that is preloaded before the region's agent, and the variable that it reads.
+/// A library that is preloaded before the region agent, and the environment variable that it reads.
 #[derive(Clone, Debug)]
 pub struct Injection {
-    /// The library. It removes its own entry from `LD_PRELOAD`, as the agent does.
+    /// The file. The library removes its own entry from `LD_PRELOAD`, as the agent does.
     pub library: PathBuf,
     /// `NAME=value`.
     pub variable: OsString,
 }
 
-/// How the program is connected to the rest.
+/// Standard streams and process group of the program.
 #[derive(Debug)]
-pub struct Wiring {
+pub struct ChildOptions {
     /// Standard input.
     pub stdin: Stdio,
     /// Standard output.
     pub stdout: Stdio,
     /// Standard error.
     pub stderr: Stdio,
-    /// Whether it leads a process group of its own, which a terminal's Ctrl-C does not reach.
+    /// Whether the program leads a new process group, which a terminal's Ctrl-C does not reach.
     pub own_group: bool,
-    /// Whether a standard stream that was closed when this command started is closed in the program too.
+    /// Whether a standard stream that was closed when this command started is closed in the
+    /// program.
     pub keeps_closed: bool,
 }
 
-impl Wiring {
-    /// Everything as ours is.
+impl ChildOptions {
+    /// The streams and the process group of this process.
     #[must_use]
     pub fn inherited() -> Self {
         let (stdin, stdout, stderr) = (Stdio::inherit(), Stdio::inherit(), Stdio::inherit());
@@ -94,23 +95,23 @@ impl Wiring {
     }
 }
 
-/// A program that was started.
+/// A running program.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningProgram {
     /// The process.
     pub child: Child,
-    /// The session that it and its children share with us, if they have a region.
+    /// The record shared with the program and its children; `None` without a region.
     pub session: Option<Arc<SharedSession>>,
-    /// When it was started.
+    /// The time of the start.
     pub since: Instant,
 }
 
 /// Starts `program`.
 ///
 /// # Errors
-/// [`Error::Refused`] where the treatment cannot be had, [`Error::NotRunnable`] where the kernel
+/// [`Error::NoRegion`] if the program cannot carry the agent, [`Error::NotRunnable`] if the kernel
 /// refuses to execute it.
-pub fn launch(program: &Program, treatment: &Treatment, wiring: Wiring) -> Result<Running> {
+pub fn launch(program: &Program, treatment: &Treatment, wiring: ChildOptions) -> Result<RunningProgram> {
     let mut command = Command::new(&program.file);
     command.stdin(wiring.stdin).stdout(wiring.stdout).stderr(wiring.stderr);
     if wiring.own_group {
@@ -121,50 +122,52 @@ pub fn launch(program: &Program, treatment: &Treatment, wiring: Wiring) -> Resul
             program.check_carries_agent()?;
             let session = Arc::new(SharedSession::create(options, *watched)?);
             let path = OsString::from(format!("FIELDSTONE_SESSION={}", session.path()));
-            let mut ours = vec![preload(injection.as_ref(), agent), path];
-            ours.extend(injection.as_ref().map(|injection| injection.variable.clone()));
-            (Some(session), Vectors::new(&program.file, &program.command, &REPLACED, ours))
+            let mut added = vec![preload(injection.as_ref(), agent), path];
+            added.extend(injection.as_ref().map(|injection| injection.variable.clone()));
+            (Some(session), ExecVectors::new(&program.file, &program.command, &REPLACED_VARIABLES, added))
         }
-        Treatment::Emulated { file, arguments } => (None, Vectors::new(file, arguments, &["LD_PRELOAD"], Vec::new())),
+        Treatment::Emulated { file, arguments } => (None, ExecVectors::new(file, arguments, &["LD_PRELOAD"], Vec::new())),
         Treatment::Untouched | Treatment::Traceable | Treatment::SmallPages => {
-            (None, Vectors::new(&program.file, &program.command, &[], Vec::new()))
+            (None, ExecVectors::new(&program.file, &program.command, &[], Vec::new()))
         }
     };
     let vectors = vectors.map_err(|source| Error::Start { path: program.file.clone(), source })?;
     let executed = vectors.file();
-    let changes = Changes {
+    let setup = ChildSetup {
         parent: std::process::id(),
         small_pages: matches!(treatment, Treatment::SmallPages),
         traceable: matches!(treatment, Treatment::Traceable),
         keeps_closed: wiring.keeps_closed,
     };
-    // SAFETY: between fork and exec only `Changes::apply` and execve are called: bare system calls.
-    unsafe { command.pre_exec(move || changes.apply().and_then(|()| Err(vectors.execute()))) };
+    // SAFETY: `ChildSetup::apply` and `execute` make system calls only. They neither allocate nor
+    // take a lock, so the closure may run between fork and exec.
+    unsafe { command.pre_exec(move || setup.apply().and_then(|()| Err(vectors.execute()))) };
     let since = Instant::now();
-    let child = command.spawn().map_err(|source| startable::explain(&executed, source))?;
-    Ok(Running { child, session, since })
+    let child = command.spawn().map_err(|source| exec_check::explain(&executed, source))?;
+    Ok(RunningProgram { child, session, since })
 }
 
-/// What changes in the child between fork and exec.
+/// Settings of the child, applied between fork and exec.
 #[derive(Clone, Copy, Debug)]
-struct Changes {
-    /// This process, with which the program ends unless it is `traceable`.
+struct ChildSetup {
+    /// This process. The program ends with it unless it is `traceable`.
     parent: u32,
     small_pages: bool,
     traceable: bool,
     keeps_closed: bool,
 }
 
-impl Changes {
-    /// Makes bare system calls only: prctl, getppid, sigprocmask and close.
+impl ChildSetup {
+    /// Makes system calls only: prctl, getppid, sigprocmask and close.
     fn apply(self) -> std::io::Result<()> {
         restore_mask()?;
         if self.traceable {
-            // A program under repair goes on when we die. A kernel without Yama knows no such call, and needs none.
+            // A program under repair continues if this process dies. A kernel without Yama fails
+            // the call, and does not need it.
             let _ = allow_tracing(self.parent);
         } else {
             set_parent_death_signal(Some(libc::SIGKILL))?;
-            // Who died before the call sends no signal.
+            // A parent that died before the prctl call sends no signal.
             if std::os::unix::process::parent_id() != self.parent {
                 return Err(std::io::Error::from_raw_os_error(libc::ESRCH));
             }
@@ -173,22 +176,22 @@ impl Changes {
             set_thp_disabled(true)?;
         }
         if self.keeps_closed {
-            standard_streams::close_again();
+            standard_streams::close_initially_closed();
         }
         Ok(())
     }
 }
 
-/// The variables of the caller that the agents' variables replace.
-const REPLACED: [&str; 3] = ["LD_PRELOAD", "FIELDSTONE_SESSION", "FIELDSTONE_SITES"];
+/// The variables that are replaced, or removed, in the program's environment.
+const REPLACED_VARIABLES: [&str; 3] = ["LD_PRELOAD", "FIELDSTONE_SESSION", "FIELDSTONE_SITES"];
 
-/// The value of `LD_PRELOAD`: the injected library, the region's agent, and what the user preloads.
+/// The `LD_PRELOAD` entry: the injected library, the region agent, then the user's libraries.
 ///
-/// The injected library comes first because it has to find the program's malloc behind itself.
+/// The injected library is first because it calls the next definition of malloc.
 fn preload(injection: Option<&Injection>, agent: &AgentFile) -> OsString {
-    let theirs = std::env::var_os("LD_PRELOAD").filter(|list| !list.is_empty());
-    let ours = injection.map(|injection| injection.library.as_path()).into_iter().chain([agent.path()]);
-    let all: Vec<OsString> = ours.map(|path| path.as_os_str().to_owned()).chain(theirs).collect();
+    let inherited = std::env::var_os("LD_PRELOAD").filter(|list| !list.is_empty());
+    let added = injection.map(|injection| injection.library.as_path()).into_iter().chain([agent.path()]);
+    let all: Vec<OsString> = added.map(|path| path.as_os_str().to_owned()).chain(inherited).collect();
     let mut entry = OsString::from("LD_PRELOAD=");
     entry.push(all.join(OsStr::new(":")));
     entry

@@ -1,23 +1,25 @@
-//! Start a program under a treatment, watch its memory, forward signals, end it in time.
+//! Start a program under a treatment, monitor its memory, forward signals, end it within a limit.
 //!
 //! ```text
-//! program     which file a command names, and whether it can carry the agent
-//! startable   why a program cannot be started
-//! agent       where the agent's file is
-//! shared      records that this process shares with injected code
-//! session     the record shared with processes that have a region
-//! pages       kernel settings and huge-page pools that are held for a run
-//! standard_streams  which standard streams were closed when this command started
-//! launch      starts a program: untouched, on small pages, with a region, under an emulator
-//! vectors     arguments and environment as execve gets them
-//! look, watch memory and pages over time, from the kernel's tables
-//! clock       the clocks that are used
-//! identity    the names and numbers of a process
-//! sight       all that was seen of a program's processes, for the reports
-//! signals     forwarded to the program, or an orderly end
-//! stop        ends the started processes: within a time limit, SIGTERM first
-//! run         `fieldstone run --region`
-//! collapse    huge pages for a process that carries no agent, from outside
+//! before     program           the file of a command; whether it can carry the agent
+//!            exec_check        why a program cannot be started
+//!            agent             installs the agent's file
+//!            pages             kernel settings and huge-page pools, changed for a run
+//! start      launch            untouched, on small pages, with a region, under an emulator
+//!            exec_vectors      arguments and environment as execve gets them
+//!            standard_streams  which standard streams were closed at the start
+//!            shared_record     memory shared with injected code
+//!            session           the record shared with processes that have a region
+//! run        memory_monitor    samples the process tree in a thread
+//!            memory_snapshot   one sample: mappings and pages of one process
+//!            attribution       why memory is outside the region
+//!            identity          names of a process, and its number in its pid namespace
+//!            memory_history    all samples of all processes, for reports
+//!            signals           forwards signals, or turns them into an orderly end
+//!            collapse          huge pages for a process without an agent, from outside
+//! end        stop              SIGTERM, SIGKILL, time limit
+//!            outcome           exit code or signal
+//! command    run               `fieldstone run --region`
 //! ```
 
 pub mod agent;
@@ -25,24 +27,24 @@ mod attribution;
 pub mod clock;
 pub mod collapse;
 pub mod error;
+pub mod exec_check;
+mod exec_vectors;
 mod identity;
 pub mod launch;
-mod look;
+pub mod memory_history;
+pub mod memory_monitor;
+mod memory_snapshot;
 pub mod outcome;
 pub mod pages;
 pub mod program;
 pub mod run;
 pub mod session;
-pub mod shared;
-pub mod sight;
+pub mod shared_record;
 pub mod signals;
 mod standard_streams;
-pub mod startable;
 pub mod stop;
-mod vectors;
-pub mod watch;
 
 pub use agent::AgentFile;
 pub use error::{Error, Result};
 pub use program::Program;
-pub use session::{Also, RegionOptions};
+pub use session::{ExtraMemory, RegionOptions};

@@ -1,7 +1,10 @@
-//! Having the pages that were asked for: settings turned and pools filled for the time of a run, and given back.
+//! Makes a page kind available for a run: changes kernel settings and grows huge-page pools.
+//!
+//! Dropping the [`PageReservation`] restores the settings and the pool size. If this process is
+//! killed, the process of [`Restorer`] restores them.
 
 use fieldstone_sys::huge_pages::{self, FolioMode, Mode};
-use fieldstone_sys::knob::{RaisedPool, Restorer, SetKnob};
+use fieldstone_sys::knob::{KnobSetting, PoolReservation, Restorer};
 use fieldstone_wire::PageKind;
 
 use crate::error::{Error, Result};
@@ -9,62 +12,65 @@ use crate::error::{Error, Result};
 const HUGE_2M: u64 = PageKind::Hugetlb2m.page_bytes();
 const FOLIO_64K: u64 = PageKind::Folio64k.page_bytes();
 
-/// What is held for a run; dropping it gives everything back.
+/// Settings and pool pages that are changed for a run. Dropping it restores them.
 #[derive(Debug, Default)]
-#[must_use = "dropping it gives the pages back"]
-pub struct Held {
-    /// Dropped, they are given back.
-    knobs: Vec<SetKnob>,
-    pool: Option<RaisedPool>,
+#[must_use = "dropping it restores the settings and the pool"]
+pub struct PageReservation {
+    /// Restored when they are dropped.
+    knobs: Vec<KnobSetting>,
+    pool: Option<PoolReservation>,
     shortfall: Option<String>,
 }
 
-impl Held {
-    /// What is missing, in a sentence, where the pool has fewer pages than were wanted.
+impl PageReservation {
+    /// A sentence for the user if the pool has fewer pages than wanted.
     #[must_use]
     pub fn shortfall(&self) -> Option<&str> {
         self.shortfall.as_deref()
     }
 }
 
-/// Makes pages of `kind` available. `bytes` is how much hugetlb memory has to be there; zero takes the pool as it is.
+/// Makes pages of `kind` available. `bytes` is the wanted hugetlb memory; 0 leaves the pool
+/// unchanged.
 ///
 /// # Errors
-/// [`Error::PageKind`] with the command that would help, when this user may not.
-pub fn hold(restorer: &Restorer, kind: PageKind, bytes: u64) -> Result<Held> {
+/// [`Error::PageKind`] with a remedy if the kernel or this user's permissions prevent it.
+pub fn reserve(restorer: &Restorer, kind: PageKind, bytes: u64) -> Result<PageReservation> {
     match kind {
-        PageKind::Small4k => Ok(Held::default()),
+        PageKind::Small4k => Ok(PageReservation::default()),
         PageKind::Thp => check_transparent(),
-        PageKind::Folio64k => hold_folios(restorer),
+        PageKind::Folio64k => set_folio_modes(restorer),
         PageKind::Hugetlb2m | PageKind::Hugetlb1g => fill_pool(restorer, kind, bytes),
     }
 }
 
-fn check_transparent() -> Result<Held> {
+fn check_transparent() -> Result<PageReservation> {
     match huge_pages::transparent().mode_of(HUGE_2M) {
-        Some(Mode::Always | Mode::Madvise) => Ok(Held::default()),
-        Some(_) => Err(refused(
+        Some(Mode::Always | Mode::Madvise) => Ok(PageReservation::default()),
+        Some(_) => Err(unavailable(
             PageKind::Thp,
             "they are switched off; `echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled` switches them on for programs that ask",
         )),
-        None => Err(refused(PageKind::Thp, "this kernel has none")),
+        None => Err(unavailable(PageKind::Thp, "this kernel has none")),
     }
 }
 
-/// The kernel gives the largest folio that is allowed: while 64 KiB ones are wanted, 2 MiB ones are switched off.
-fn hold_folios(restorer: &Restorer) -> Result<Held> {
+/// Makes 64 KiB the largest enabled folio size, because the kernel allocates the largest enabled
+/// one.
+fn set_folio_modes(restorer: &Restorer) -> Result<PageReservation> {
     let modes = huge_pages::transparent();
     if modes.mode_of(FOLIO_64K).is_none() {
-        return Err(refused(PageKind::Folio64k, "this kernel has no folios of several sizes (Linux 6.8 has)"));
+        return Err(unavailable(PageKind::Folio64k, "this kernel has no folios of several sizes (Linux 6.8 has)"));
     }
-    let mut held = Held::default();
+    let mut reservation = PageReservation::default();
     for (folio_bytes, wanted) in folio_changes(&modes.folios) {
-        held.knobs.push(restorer.set(&huge_pages::mode_path(folio_bytes), wanted)?);
+        reservation.knobs.push(restorer.set(&huge_pages::mode_path(folio_bytes), wanted)?);
     }
-    Ok(held)
+    Ok(reservation)
 }
 
-/// Which folio sizes have to be set to what, so that 64 KiB is the largest one to be had.
+/// The changes that make 64 KiB the largest enabled folio size: folio size in bytes, and its new
+/// mode.
 fn folio_changes(folios: &[FolioMode]) -> Vec<(u64, &'static str)> {
     let change = |folio: &FolioMode| match (folio.folio_bytes, folio.mode) {
         (FOLIO_64K, Mode::Never) => Some((FOLIO_64K, "madvise")),
@@ -74,38 +80,38 @@ fn folio_changes(folios: &[FolioMode]) -> Vec<(u64, &'static str)> {
     folios.iter().filter_map(change).collect()
 }
 
-fn fill_pool(restorer: &Restorer, kind: PageKind, bytes: u64) -> Result<Held> {
+fn fill_pool(restorer: &Restorer, kind: PageKind, bytes: u64) -> Result<PageReservation> {
     let page = kind.page_bytes();
     let wanted = bytes.div_ceil(page);
     let Some(pool) = huge_pages::settled_pool(page, wanted) else {
-        return Err(refused(kind, "this kernel has no pool of that page size"));
+        return Err(unavailable(kind, "this kernel has no pool of that page size"));
     };
-    let mut held = Held::default();
+    let mut reservation = PageReservation::default();
     let mut why = "no more memory was contiguous enough; try soon after boot".to_owned();
     if wanted > pool.available() {
-        // Surplus pages are somebody's already, and a raised pool takes them over before it gets new ones.
+        // Surplus pages are in use, and a larger pool absorbs them before it allocates new pages.
         match restorer.raise_pool(page, wanted - pool.available() + pool.surplus) {
-            Ok(raised) => held.pool = Some(raised),
+            Ok(raised) => reservation.pool = Some(raised),
             Err(error) if pool.available() == 0 => return Err(error.into()),
             Err(error) => why = error.to_string(),
         }
     }
-    let got = huge_pages::settled_pool(page, wanted).map_or(0, |pool| pool.available());
-    if wanted > 0 && got == 0 {
-        return Err(refused(kind, "no memory is contiguous enough for one; try soon after boot"));
+    let available = huge_pages::settled_pool(page, wanted).map_or(0, |pool| pool.available());
+    if wanted > 0 && available == 0 {
+        return Err(unavailable(kind, "no memory is contiguous enough for one; try soon after boot"));
     }
-    held.shortfall = shortfall(kind, got, wanted, &why);
-    Ok(held)
+    reservation.shortfall = shortfall(kind, available, wanted, &why);
+    Ok(reservation)
 }
 
-fn shortfall(kind: PageKind, got: u64, wanted: u64, why: &str) -> Option<String> {
+fn shortfall(kind: PageKind, available: u64, wanted: u64, why: &str) -> Option<String> {
     let short = format!(
-        "the pool of {kind} pages has {got} of the {wanted} that were wanted: what does not fit stays on ordinary pages ({why})"
+        "the pool of {kind} pages has {available} of the {wanted} that were wanted: what does not fit stays on ordinary pages ({why})"
     );
-    (got < wanted).then_some(short)
+    (available < wanted).then_some(short)
 }
 
-fn refused(kind: PageKind, why: &str) -> Error {
+fn unavailable(kind: PageKind, why: &str) -> Error {
     Error::PageKind { kind: kind.name(), why: why.to_owned() }
 }
 
@@ -113,7 +119,7 @@ fn refused(kind: PageKind, why: &str) -> Error {
 mod tests {
     use super::*;
 
-    /// The kernel's own list, with modes of our choice.
+    /// The kernel's list of folio sizes, with these sizes and modes.
     fn modes(wanted: &[(u64, Mode)]) -> Vec<FolioMode> {
         let mut folios = huge_pages::transparent().folios;
         folios.truncate(wanted.len());
@@ -124,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_stands_in_the_way_of_64k_is_changed() {
+    fn only_modes_that_prevent_64k_folios_are_changed() {
         let wanted =
             [(16 << 10, Mode::Always), (64 << 10, Mode::Never), (128 << 10, Mode::Never), (HUGE_2M, Mode::Madvise)];
         let folios = modes(&wanted);
@@ -137,9 +143,9 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_is_too_small_is_told() {
+    fn a_pool_that_is_too_small_is_reported() {
         assert_eq!(shortfall(PageKind::Hugetlb2m, 5, 5, "x"), None);
-        let told = shortfall(PageKind::Hugetlb2m, 300, 1100, "memory is scattered").unwrap();
-        assert!(told.contains("300 of the 1100") && told.contains("memory is scattered"), "{told}");
+        let message = shortfall(PageKind::Hugetlb2m, 300, 1100, "memory is scattered").unwrap();
+        assert!(message.contains("300 of the 1100") && message.contains("memory is scattered"), "{message}");
     }
 }

@@ -1,9 +1,13 @@
-//! Which file a command names, and whether it can carry the region agent.
+//! Finds the file of a command, and determines whether it can carry the region agent.
 //!
-//! A name without a slash is looked up as a shell would, then among the bundled workloads. The file decides what is
-//! possible: the dynamic loader takes the agent along only into a 64-bit program of this machine that has a loader
-//! (not static) of glibc, and never into a set-user-id one. A script is as good as its interpreter. What has no loader, or
-//! another libc's, gets transparent huge pages from outside (see [`crate::collapse`]).
+//! A name without a slash is looked up in PATH, then among the bundled workloads.
+//!
+//! | file | method |
+//! |---|---|
+//! | 64-bit, for this machine, dynamically linked with glibc | the agent |
+//! | statically linked, or with another C library | huge pages from outside, see [`crate::collapse`] |
+//! | script | that of its interpreter |
+//! | 32-bit, for another machine, set-user-id or set-group-id | none |
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -15,67 +19,70 @@ use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader};
 
 use crate::error::{Error, Result};
-use crate::startable;
+use crate::exec_check;
 
-const PLAIN: &str = "`fieldstone run --region --pages thp` puts its memory on huge pages from outside, and `fieldstone profile --trace --pages 4k` needs no region";
+/// The remedy for a program that cannot carry the agent.
+const WITHOUT_AGENT: &str = "`fieldstone run --region --pages thp` puts its memory on huge pages from outside, and `fieldstone profile --trace --pages 4k` needs no region";
 
-/// How a program's memory can be put on other pages.
+/// How a program's memory can be put on pages of another kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// By the agent: every kind of page, from the first byte on.
+pub enum PlacementMethod {
+    /// By the agent, from the start: every page kind.
     Agent,
-    /// From outside, while it runs: transparent huge pages only.
+    /// By another process, while the program runs: transparent huge pages only.
     Outside {
-        /// Its file, or the interpreter's.
+        /// The file of the program or of its interpreter.
         file: PathBuf,
-        /// Why there can be no agent.
-        what: &'static str,
+        /// The property that prevents the agent.
+        property: &'static str,
     },
 }
 
-/// A program to run: its file and its arguments.
+/// A program to start.
 #[derive(Clone, Debug)]
 pub struct Program {
     /// The file that is executed.
     pub file: PathBuf,
-    /// The command as given, program name first.
+    /// The command as given: name and arguments.
     pub command: Vec<OsString>,
 }
 
 impl Program {
-    /// Finds the file that `command` names.
+    /// Finds the file of `command`.
     ///
     /// # Errors
     /// [`Error::NotFound`] and [`Error::NotRunnable`].
     pub fn find(command: &[OsString]) -> Result<Self> {
         let name = command.first().map(OsString::as_os_str).unwrap_or_default();
         let file = locate(name)?;
-        startable::examine(&file)?;
+        exec_check::check(&file)?;
         Ok(Self { file, command: command.to_vec() })
     }
 
-    /// The command in words.
+    /// The command as text; invalid UTF-8 is replaced.
     #[must_use]
-    pub fn words(&self) -> Vec<String> {
+    pub fn command_line(&self) -> Vec<String> {
         self.command.iter().map(|word| word.to_string_lossy().into_owned()).collect()
     }
 
-    /// How the program's memory can be put on other pages.
+    /// How the program's memory can be put on pages of another kind.
     ///
     /// # Errors
-    /// [`Error::Refused`] with the reason where there is no way; [`Error::NotRunnable`] for a file that is no program.
-    pub fn way(&self) -> Result<Way> {
-        way_of(&self.file, 0)
+    /// [`Error::NoRegion`] if there is no method, [`Error::NotRunnable`] if the file is no program.
+    pub fn placement_method(&self) -> Result<PlacementMethod> {
+        placement_method_of(&self.file, 0)
     }
 
-    /// Whether the program can carry the agent.
+    /// Checks that the program can carry the agent.
     ///
     /// # Errors
-    /// As [`Self::way`]; [`Error::Refused`] where the only one is from outside.
+    /// As [`Self::placement_method`]; [`Error::NoRegion`] also for [`PlacementMethod::Outside`].
     pub fn check_carries_agent(&self) -> Result<()> {
-        match self.way()? {
-            Way::Agent => Ok(()),
-            Way::Outside { file, what } => Err(Error::Refused { path: file, what, remedy: PLAIN }),
+        match self.placement_method()? {
+            PlacementMethod::Agent => Ok(()),
+            PlacementMethod::Outside { file, property } => {
+                Err(Error::NoRegion { path: file, property, remedy: WITHOUT_AGENT })
+            }
         }
     }
 }
@@ -94,8 +101,8 @@ fn locate(name: &OsStr) -> Result<PathBuf> {
     })
 }
 
-/// Where the bundled workloads may lie: beside the command in a build tree, or where `make install` puts them. Those for false sharing have a
-/// directory of their own in both.
+/// Directories of the bundled workloads: that of the command (build tree) and that of `make
+/// install`. In each, the workloads for false sharing are in the subdirectory `sharing`.
 fn workload_directories() -> Vec<PathBuf> {
     let Ok(command) = std::env::current_exe() else { return Vec::new() };
     let directory = command.parent().unwrap_or(Path::new("/"));
@@ -104,64 +111,66 @@ fn workload_directories() -> Vec<PathBuf> {
 }
 
 fn is_executable(file: &Path) -> bool {
-    fs::metadata(file).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    fs::metadata(file).is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
-fn way_of(file: &Path, depth: u32) -> Result<Way> {
-    let refused = |what, remedy| Err(Error::Refused { path: file.to_owned(), what, remedy });
-    let start = startable::head(file)?;
-    if fs::metadata(file).is_ok_and(|found| found.permissions().mode() & 0o6000 != 0) {
+fn placement_method_of(file: &Path, depth: u32) -> Result<PlacementMethod> {
+    let refused = |property, remedy| Err(Error::NoRegion { path: file.to_owned(), property, remedy });
+    let start = exec_check::head(file)?;
+    if fs::metadata(file).is_ok_and(|metadata| metadata.permissions().mode() & 0o6000 != 0) {
         return refused(
             "set-user-id or set-group-id",
-            "The loader takes no agent into it; if it needs no privileges, run a copy without that bit",
+            "The loader preloads no agent for it; if it needs no privileges, run a copy without that bit",
         );
     }
     if start.starts_with(b"#!") {
-        return match startable::interpreter(&start) {
+        return match exec_check::interpreter(&start) {
             Some((path, _)) if depth < 4 => {
-                startable::check_interpreter(file, &path)?;
-                way_of(&path, depth + 1)
+                exec_check::check_interpreter(file, &path)?;
+                placement_method_of(&path, depth + 1)
             }
-            _ => refused("a script whose interpreter cannot be told", "Name the interpreter in the command"),
+            _ => refused("a script whose interpreter cannot be determined", "Name the interpreter in the command"),
         };
     }
-    let outside = |what| Ok(Way::Outside { file: file.to_owned(), what });
-    match examine(&start) {
-        Ok(()) => Ok(Way::Agent),
-        Err(Unfit::NoProgram) => Err(startable::no_program(file, &start)),
-        Err(Unfit::Bits32) => refused("a 32-bit program", "Only 64-bit programs have a region"),
-        Err(Unfit::OtherMachine) => refused("a program for another processor", "Run it on its own kind of machine"),
-        Err(Unfit::Static) => outside("statically linked"),
-        Err(Unfit::OtherLibc) => outside("linked for another C library than glibc"),
+    let outside = |property| Ok(PlacementMethod::Outside { file: file.to_owned(), property });
+    match check_elf(&start) {
+        Ok(()) => Ok(PlacementMethod::Agent),
+        Err(Incompatibility::NotElf) => Err(exec_check::no_program(file, &start)),
+        Err(Incompatibility::Bits32) => refused("a 32-bit program", "Only 64-bit programs have a region"),
+        Err(Incompatibility::OtherMachine) => {
+            refused("a program for another processor architecture", "Run it on a machine of that architecture")
+        }
+        Err(Incompatibility::Static) => outside("statically linked"),
+        Err(Incompatibility::OtherLibc) => outside("linked for another C library than glibc"),
     }
 }
 
 /// Why an ELF file cannot carry the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unfit {
-    NoProgram,
+enum Incompatibility {
+    NotElf,
     Bits32,
     OtherMachine,
     Static,
     OtherLibc,
 }
 
-fn examine(bytes: &[u8]) -> std::result::Result<(), Unfit> {
+fn check_elf(bytes: &[u8]) -> std::result::Result<(), Incompatibility> {
     if elf::FileHeader32::<object::Endianness>::parse(bytes).is_ok() {
-        return Err(Unfit::Bits32);
+        return Err(Incompatibility::Bits32);
     }
-    let header = elf::FileHeader64::<object::Endianness>::parse(bytes).map_err(|_| Unfit::NoProgram)?;
-    let endian = header.endian().map_err(|_| Unfit::NoProgram)?;
+    let header = elf::FileHeader64::<object::Endianness>::parse(bytes).map_err(|_| Incompatibility::NotElf)?;
+    let endian = header.endian().map_err(|_| Incompatibility::NotElf)?;
     let machine = if cfg!(target_arch = "aarch64") { elf::EM_AARCH64 } else { elf::EM_X86_64 };
     if header.e_machine(endian) != machine {
-        return Err(Unfit::OtherMachine);
+        return Err(Incompatibility::OtherMachine);
     }
-    let segments = header.program_headers(endian, bytes).map_err(|_| Unfit::NoProgram)?;
+    let segments = header.program_headers(endian, bytes).map_err(|_| Incompatibility::NotElf)?;
     let loader = segments.iter().find_map(|segment| segment.interpreter(endian, bytes).ok().flatten());
     match loader.map(|path| Path::new(OsStr::from_bytes(path)).file_name().unwrap_or_default().as_bytes()) {
-        None => Err(Unfit::Static),
+        None => Err(Incompatibility::Static),
         Some(name) if name.starts_with(b"ld-linux") => Ok(()),
-        Some(_) => Err(Unfit::OtherLibc),
+        Some(_) => Err(Incompatibility::OtherLibc),
     }
 }
 
@@ -180,11 +189,11 @@ mod tests {
         let script = directory.path().join("script");
         fs::write(&script, "#! /bin/sh -e\nexit 0\n").unwrap();
         fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-        find(&[script.to_str().unwrap()]).and_then(|program| program.check_carries_agent()).expect("as good as sh");
+        find(&[script.to_str().unwrap()]).and_then(|program| program.check_carries_agent()).expect("sh can carry it");
     }
 
     #[test]
-    fn what_cannot_be_run_is_told_apart() {
+    fn each_file_that_cannot_be_started_has_its_error() {
         assert!(matches!(find(&["no-such-program-anywhere"]), Err(Error::NotFound { .. })));
         assert!(matches!(find(&["/no/such/file"]), Err(Error::NotFound { .. })));
         assert!(matches!(find(&["/tmp"]), Err(Error::NotRunnable { .. })));
@@ -204,12 +213,12 @@ mod tests {
     #[test]
     fn a_broken_elf_file_is_no_program() {
         let mut bytes = fs::read("/bin/true").unwrap();
-        assert_eq!(examine(&bytes), Ok(()));
+        assert_eq!(check_elf(&bytes), Ok(()));
         bytes[4] = 1;
-        assert_eq!(examine(&bytes), Err(Unfit::Bits32));
-        assert_eq!(examine(&bytes[..20]), Err(Unfit::NoProgram));
+        assert_eq!(check_elf(&bytes), Err(Incompatibility::Bits32));
+        assert_eq!(check_elf(&bytes[..20]), Err(Incompatibility::NotElf));
         bytes[4] = 2;
         bytes[18] = 3;
-        assert_eq!(examine(&bytes), Err(Unfit::OtherMachine));
+        assert_eq!(check_elf(&bytes), Err(Incompatibility::OtherMachine));
     }
 }

@@ -1,6 +1,7 @@
-//! Our end of the record that processes with a region share with us.
+//! Creates the record that processes with a region share with this process, and waits for events in
+//! it.
 
-#![allow(unsafe_code, reason = "vouches for the shape of a session")]
+#![allow(unsafe_code, reason = "implements an unsafe trait for the record's type")]
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -10,50 +11,52 @@ use fieldstone_wire::{BUILD, Config, MAGIC, Mixture, NAME_BYTES, Session};
 use rustix::thread::futex;
 
 use crate::error::{Error, Result};
-use crate::shared::{Shared, Signed};
+use crate::shared_record::{ShareableRecord, SharedRecord};
 
-/// What is asked of the region.
+/// Properties of a region.
 #[derive(Clone, Debug)]
 pub struct RegionOptions {
-    /// The pages it shall lie on.
+    /// Page kinds of the region.
     pub pages: Mixture,
     /// Bytes mapped at the start of each process.
     pub reserve_bytes: u64,
-    /// Whether memory is touched when it is mapped.
+    /// Whether memory is populated when it is mapped.
     pub prefault: bool,
-    /// The only process to serve, by its file's name; all if there is none.
+    /// The name of the only process to serve (its executable file, or `argv[0]`); `None` for all.
     pub process: Option<String>,
-    /// What else is to lie on such pages.
-    pub also: Also,
+    /// Further memory on these pages.
+    pub also: ExtraMemory,
 }
 
-/// What else is to lie on the pages asked for.
+/// Memory to serve besides the default (option `--also`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "independent choices of the user")]
-pub struct Also {
-    /// Threads' stacks, in the region; the first thread's where it is.
+pub struct ExtraMemory {
+    /// Threads' stacks, in the region; the main thread's stack in place.
     pub stacks: bool,
-    /// Zero-initialised data, where it is.
+    /// Zero-initialised data, in place.
     pub globals: bool,
-    /// Memory for which the program hints at an address, in the region.
+    /// Memory that the program maps with an address hint, in the region.
     pub hinted: bool,
-    /// Memory of a program that has switched transparent huge pages off for itself.
+    /// Memory of a program that has disabled transparent huge pages for itself.
     pub disabled: bool,
 }
 
 impl RegionOptions {
-    /// A region on such pages, with nothing else asked.
+    /// A region on these pages, with the defaults otherwise.
     #[must_use]
     pub fn on(pages: impl Into<Mixture>) -> Self {
-        Self { pages: pages.into(), reserve_bytes: 0, prefault: false, process: None, also: Also::default() }
+        Self { pages: pages.into(), reserve_bytes: 0, prefault: false, process: None, also: ExtraMemory::default() }
     }
 }
 
-/// A session that this process made.
-pub type SharedSession = Shared<Session>;
+/// The session record.
+pub type SharedSession = SharedRecord<Session>;
 
-// SAFETY: a session is made of numbers and atomics, for which zero is a value; the configuration is not changed again.
-unsafe impl Signed for Session {
+// SAFETY: `Session` consists of integers and atomics, so all zeros is a valid value. `sign` and the
+// closure in `create` write the plain fields before the record is shared; afterwards only atomics
+// change.
+unsafe impl ShareableRecord for Session {
     const NAME: &str = "fieldstone-session";
 
     fn sign(&mut self) {
@@ -62,17 +65,18 @@ unsafe impl Signed for Session {
 }
 
 impl SharedSession {
-    /// Makes a session. With `watched`, processes that leave wait to be looked at (see [`Self::wait`]).
+    /// Creates a session. With `watched`, an exiting process waits until it is sampled and released
+    /// (see [`Self::wait`] and [`Self::release`]).
     ///
     /// # Errors
-    /// [`Error::System`] where there is no memory or no descriptor; a process name of 64 bytes or more.
+    /// [`Error::System`] without memory or descriptors, or for a process name of 64 bytes or more.
     pub fn create(options: &RegionOptions, watched: bool) -> Result<Self> {
         let mut process = [0; NAME_BYTES];
         if let Some(name) = &options.process {
             let too_long =
                 || Error::System { operation: "use the process name", source: std::io::ErrorKind::InvalidInput.into() };
-            let room = process.get_mut(..name.len()).filter(|room| room.len() < NAME_BYTES).ok_or_else(too_long)?;
-            room.copy_from_slice(name.as_bytes());
+            let field = process.get_mut(..name.len()).filter(|field| field.len() < NAME_BYTES).ok_or_else(too_long)?;
+            field.copy_from_slice(name.as_bytes());
         }
         let config = Config {
             page_kind: options.pages.kind() as u32,
@@ -83,37 +87,38 @@ impl SharedSession {
             mosaic_bound: threshold(f64::from(options.pages.percent()) / 100.0),
             process,
         };
-        Self::make(|session| session.config = config)
+        Self::create_with(|session| session.config = config)
     }
 
-    /// Waits until a process wants to be looked at, or `timeout` has passed. `seen` is the count of the last call.
-    pub fn wait(&self, seen: u32, timeout: Duration) -> u32 {
+    /// Waits until the `attention` counter differs from `last`, or `timeout` has passed. Returns
+    /// the counter, which a process increments when it wants to be sampled.
+    pub fn wait(&self, last: u32, timeout: Duration) -> u32 {
         let word = &self.record().attention;
         let timeout = futex::Timespec::try_from(timeout).ok();
-        // A wake-up, a time-out, a signal and a count that has moved on all mean: look.
-        let _ = futex::wait(word, futex::Flags::empty(), seen, timeout.as_ref());
+        // The caller compares the counters, so it does not matter why the wait ended.
+        let _ = futex::wait(word, futex::Flags::empty(), last, timeout.as_ref());
         word.load(SeqCst)
     }
 
-    /// Ends a [`Self::wait`] of another thread of ours.
-    pub fn call_attention(&self) {
+    /// Ends a [`Self::wait`] of another thread of this process.
+    pub fn wake_waiter(&self) {
         let word = &self.record().attention;
         word.fetch_add(1, SeqCst);
         let _ = futex::wake(word, futex::Flags::empty(), 1);
     }
 
-    /// Lets a process go that waits with `phase` in its slot.
+    /// Releases the process that waits on `phase`, the field of its slot.
     pub fn release(&self, phase: &std::sync::atomic::AtomicU32) {
-        phase.store(fieldstone_wire::Phase::Sampled as u32, SeqCst);
-        // Nobody waiting is as good as somebody woken.
+        phase.store(fieldstone_wire::ProcessPhase::Sampled as u32, SeqCst);
+        // The call fails if the process does not wait yet. It reads the phase before it waits.
         let _ = futex::wake(phase, futex::Flags::empty(), 64);
     }
 }
 
-impl Also {
-    /// As the agent reads it.
+impl ExtraMemory {
+    /// The bits of [`Config`]'s field `also`.
     fn bits(self) -> u32 {
-        let bit = |asked, bit| if asked { bit } else { 0 };
+        let bit = |is_set, bit| if is_set { bit } else { 0 };
         bit(self.stacks, Config::STACKS)
             | bit(self.globals, Config::GLOBALS)
             | bit(self.hinted, Config::HINTED)
@@ -128,7 +133,7 @@ mod tests {
     use fieldstone_wire::{PageKind, mosaic};
 
     #[test]
-    fn a_session_is_whole_when_its_path_is_opened() {
+    fn a_session_is_complete_when_it_is_created() {
         let mut options = RegionOptions::on(PageKind::Hugetlb2m);
         options.process = Some("redis-server".to_owned());
         options.also.globals = true;
@@ -143,19 +148,19 @@ mod tests {
     }
 
     #[test]
-    fn the_agent_is_told_to_pick_what_the_models_pick() {
+    fn the_agent_and_the_models_choose_the_same_huge_chunks() {
         let bound =
             |pages| SharedSession::create(&RegionOptions::on(pages), false).unwrap().record().config.mosaic_bound;
         assert_eq!(bound(Mixture::from(PageKind::Thp)), mosaic::ALL);
         for percent in 1..100 {
             let (bound, share) = (bound(Mixture::mosaic(percent).unwrap()), f64::from(percent) / 100.0);
-            let alike = |chunk| mosaic::is_huge(chunk, bound) == mosaic_is_huge(chunk, share);
-            assert!((0..10_000).all(alike), "{percent} %");
+            let agrees = |chunk| mosaic::is_huge(chunk, bound) == mosaic_is_huge(chunk, share);
+            assert!((0..10_000).all(agrees), "{percent} %");
         }
     }
 
     #[test]
-    fn a_name_that_does_not_fit_is_refused() {
+    fn a_process_name_that_is_too_long_is_refused() {
         let mut options = RegionOptions::on(PageKind::Thp);
         options.process = Some("n".repeat(NAME_BYTES));
         assert!(SharedSession::create(&options, false).is_err());
@@ -164,10 +169,10 @@ mod tests {
     }
 
     #[test]
-    fn waiting_ends_by_attention_and_by_time() {
+    fn a_wait_ends_by_a_new_count_or_by_timeout() {
         let session = SharedSession::create(&RegionOptions::on(PageKind::Thp), true).unwrap();
         assert_eq!(session.wait(0, Duration::from_millis(1)), 0);
         session.record().attention.fetch_add(1, SeqCst);
-        assert_eq!(session.wait(0, Duration::from_secs(3600)), 1, "a count that moved on does not sleep");
+        assert_eq!(session.wait(0, Duration::from_secs(3600)), 1, "a changed count does not sleep");
     }
 }

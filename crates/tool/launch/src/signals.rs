@@ -1,15 +1,17 @@
-//! Signals sent to this command: passed on to the program in `run` ([`Forward`]), turned into an orderly end elsewhere.
+//! Handles signals to this command: forwards them ([`SignalForwarder`]), or ends the command in
+//! order.
 //!
-//! | signal | `run`, `sharing` with a program | `profile` | `--pid` |
+//! | signal | with a started program | `profile` | with a running process (`--pid`) |
 //! |---|---|---|---|
-//! | SIGINT, SIGTERM | passed on | ends, unless our parent had it ignored | ends |
-//! | SIGHUP, SIGQUIT | passed on | ends, unless our parent had it ignored | ends, unless our parent had it ignored |
-//! | others | passed on | as usual | as usual |
+//! | SIGINT, SIGTERM | forwarded | ends, unless ignored at the start | ends |
+//! | SIGHUP, SIGQUIT | forwarded | ends, unless ignored at the start | ends, unless ignored at the start |
+//! | others | forwarded | default | default |
 //!
-//! A shell without job control starts `command &` with SIGINT ignored. With `--pid` the command holds a process of somebody else, and
-//! SIGINT is the documented way to release it, so it is heeded all the same. A mask that blocks these signals is lifted.
+//! A shell without job control starts `command &` with SIGINT ignored. With `--pid`, SIGINT is the
+//! documented signal to release the other process, so the command handles it even if it was
+//! ignored. The signals that end the command are unblocked if the parent blocked them.
 
-mod forward;
+mod forwarder;
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -22,13 +24,13 @@ use fieldstone_sys::signals::unblock;
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-pub use forward::Forward;
+pub use forwarder::SignalForwarder;
 
 use crate::error::{Error, Result};
 use crate::outcome;
 
-/// Those of `signals` that this process does not ignore. Where the kernel does not say, all of them.
-fn heeded(signals: &[i32]) -> Vec<i32> {
+/// Those of `signals` that this process does not ignore; all of them if `/proc` cannot be read.
+fn without_ignored(signals: &[i32]) -> Vec<i32> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = ignored(&status).unwrap_or(0);
     signals.iter().copied().filter(|signal| ignored >> (signal - 1) & 1 == 0).collect()
@@ -40,14 +42,14 @@ fn ignored(status: &str) -> Option<u64> {
     u64::from_str_radix(set.trim(), 16).ok()
 }
 
-/// Sends a signal to a process, or with [`send_group`] to its whole group. One that has ended needs none.
+/// Sends a signal to a process. Does nothing if the process has ended.
 pub fn send(pid: u32, signal: i32) {
     if let (Some(pid), Some(signal)) = (process(pid), number(signal)) {
         let _ = rustix::process::kill_process(pid, signal);
     }
 }
 
-/// Sends a signal to the process group that `pid` leads.
+/// Sends a signal to the process group led by `pid`. Does nothing if the group has ended.
 pub fn send_group(pid: u32, signal: i32) {
     if let (Some(pid), Some(signal)) = (process(pid), number(signal)) {
         let _ = rustix::process::kill_process_group(pid, signal);
@@ -63,98 +65,101 @@ fn number(signal: i32) -> Option<rustix::process::Signal> {
 }
 
 /// The signals that end this command.
-const ENDING: [i32; 4] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT];
+const TERMINATION_SIGNALS: [i32; 4] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT];
 
-/// The signals that end a command which is attached to a process of somebody else, however that command was started.
-fn ending_attached() -> Vec<i32> {
-    [SIGINT, SIGTERM].into_iter().chain(heeded(&[SIGHUP, SIGQUIT])).collect()
+/// The signals that end a command with `--pid`.
+fn attached_signals() -> Vec<i32> {
+    [SIGINT, SIGTERM].into_iter().chain(without_ignored(&[SIGHUP, SIGQUIT])).collect()
 }
 
-/// A flag that is set when the user wants a command with `--pid` to end: by SIGINT or SIGTERM, however the command was started, and by
-/// SIGHUP or SIGQUIT, unless our parent had it ignored.
+/// Returns a flag that is set when a signal asks a command with `--pid` to end: SIGINT or SIGTERM,
+/// and SIGHUP or SIGQUIT unless they were ignored at the start.
 ///
 /// # Errors
-/// [`Error::System`] where the kernel refuses.
-pub fn asked_to_end() -> Result<Arc<AtomicBool>> {
+/// [`Error::System`] if the kernel refuses.
+pub fn termination_flag() -> Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
-    let signals = ending_attached();
+    let signals = attached_signals();
     for &signal in &signals {
-        signal_hook::flag::register(signal, Arc::clone(&flag)).map_err(Error::system("take over the signals"))?;
+        signal_hook::flag::register(signal, Arc::clone(&flag)).map_err(Error::system("handle the signals"))?;
     }
     unblock(&signals)?;
     Ok(flag)
 }
 
-/// Notes that the user wants to end, and ends at once what runs in groups of their own.
+/// Records the signal by which the user ends this command, and kills the program's process group at
+/// once.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt {
     signal: Arc<AtomicI32>,
     group: Arc<AtomicU32>,
-    spared: Arc<OnceLock<Vec<u32>>>,
+    excluded: Arc<OnceLock<Vec<u32>>>,
 }
 
 impl Interrupt {
-    /// Takes over SIGINT, SIGTERM, SIGHUP and SIGQUIT for the rest of this process's life, but for those that our own
-    /// parent had us ignore (nohup).
+    /// Handles SIGINT, SIGTERM, SIGHUP and SIGQUIT until this process ends, except for those that
+    /// were ignored at the start (nohup).
     ///
     /// # Errors
-    /// [`Error::System`] where the kernel refuses.
+    /// [`Error::System`] if the kernel refuses.
     pub fn listen() -> Result<Self> {
-        Self::listen_to(&heeded(&ENDING))
+        Self::listen_to(&without_ignored(&TERMINATION_SIGNALS))
     }
 
-    /// The same for a command with `--pid`, which heeds SIGINT and SIGTERM however it was started.
+    /// Like [`Self::listen`], for a command with `--pid`: handles SIGINT and SIGTERM even if
+    /// ignored.
     ///
     /// # Errors
-    /// [`Error::System`] where the kernel refuses.
-    pub fn attached() -> Result<Self> {
-        Self::listen_to(&ending_attached())
+    /// [`Error::System`] if the kernel refuses.
+    pub fn listen_attached() -> Result<Self> {
+        Self::listen_to(&attached_signals())
     }
 
-    fn listen_to(taken: &[i32]) -> Result<Self> {
+    fn listen_to(numbers: &[i32]) -> Result<Self> {
         let this = Self::default();
-        let mut signals = Signals::new(taken).map_err(Error::system("take over the signals"))?;
-        unblock(taken)?;
-        let noted = this.clone();
+        let mut signals = Signals::new(numbers).map_err(Error::system("handle the signals"))?;
+        unblock(numbers)?;
+        let interrupt = this.clone();
         spawn(move || {
             for signal in &mut signals {
-                noted.signal.store(signal, SeqCst);
-                noted.end_group();
+                interrupt.signal.store(signal, SeqCst);
+                interrupt.kill_group();
             }
         });
         Ok(this)
     }
 
-    /// Has those outlive every program that are children of ours now, before the first is started: who gives the settings back,
-    /// and what our own parent had started before it became us (`exec`).
-    pub fn spare_children(&self) {
-        self.spared.get_or_init(|| children(std::process::id()).unwrap_or_default());
+    /// Excludes the present children of this process from [`crate::stop::kill_leftovers`]. Called
+    /// before the first program starts: they are the process that restores the settings, and
+    /// children that this process had before it executed this command.
+    pub fn exclude_children(&self) {
+        self.excluded.get_or_init(|| children(std::process::id()).unwrap_or_default());
     }
 
-    /// The children that outlive every program.
-    pub fn spared(&self) -> &[u32] {
-        self.spared.get().map_or(&[], Vec::as_slice)
+    /// The excluded children.
+    pub fn excluded(&self) -> &[u32] {
+        self.excluded.get().map_or(&[], Vec::as_slice)
     }
 
-    /// The group to end when the user wants to; zero for none. One at a time.
-    pub fn watch_group(&self, leader: u32) {
+    /// Sets the process group to kill when a signal arrives, by its leader; 0 for none.
+    pub fn set_group(&self, leader: u32) {
         self.group.store(leader, SeqCst);
         if self.check().is_err() {
-            self.end_group();
+            self.kill_group();
         }
     }
 
-    fn end_group(&self) {
+    fn kill_group(&self) {
         let leader = self.group.load(SeqCst);
         if leader > 0 {
             send_group(leader, libc::SIGKILL);
         }
     }
 
-    /// Whether to go on.
+    /// Checks that no signal has arrived.
     ///
     /// # Errors
-    /// [`Error::Interrupted`] when the user wants to end.
+    /// [`Error::Interrupted`] with the signal that has arrived.
     pub fn check(&self) -> Result<()> {
         match self.signal.load(SeqCst) {
             0 => Ok(()),
@@ -162,7 +167,7 @@ impl Interrupt {
         }
     }
 
-    /// The exit code that a shell would give who was ended by the signal that came; none if none did.
+    /// The exit code that a shell reports for the signal that has arrived; `None` without one.
     #[must_use]
     pub fn shell_code(&self) -> Option<u8> {
         let number = self.signal.load(SeqCst);
@@ -175,22 +180,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ignored_signals_are_read_from_their_set() {
+    fn ignored_signals_are_read_from_the_bit_set() {
         // nohup ignores SIGHUP, the Rust runtime SIGPIPE.
         assert_eq!(ignored("SigCgt:\tffff\nSigIgn:\t0000000000001001\n"), Some(0x1001));
         assert_eq!(ignored("Name:\tx\n"), None);
-        assert_eq!(heeded(&[libc::SIGPIPE, libc::SIGTERM]), [libc::SIGTERM]);
+        assert_eq!(without_ignored(&[libc::SIGPIPE, libc::SIGTERM]), [libc::SIGTERM]);
     }
 
     #[test]
-    fn an_interrupt_ends_the_group_that_is_watched_after_it() {
+    fn a_group_that_is_set_after_the_signal_is_killed() {
         let interrupt = Interrupt::default();
         assert!(interrupt.check().is_ok());
         interrupt.signal.store(SIGINT, SeqCst);
         let mut child = std::process::Command::new("sleep");
         std::os::unix::process::CommandExt::process_group(&mut child, 0);
         let mut child = child.arg("1000").spawn().unwrap();
-        interrupt.watch_group(child.id());
+        interrupt.set_group(child.id());
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&child.wait().unwrap()), Some(libc::SIGKILL));
         assert!(matches!(interrupt.check(), Err(Error::Interrupted { number: SIGINT, .. })));
     }

@@ -1,8 +1,8 @@
-//! Keep a standard stream closed in the program that was closed when this command started.
+//! Closes standard streams in the program that were closed when this command started.
 //!
-//! Rust's runtime opens `/dev/null` in place of a closed standard stream before `main`. A program would inherit that, and write
-//! without an error where it fails natively. So a constructor, which runs before the runtime, notes what is closed; the child
-//! closes it again before exec.
+//! Rust's runtime opens `/dev/null` for a closed standard stream before `main`. A program that
+//! inherits it could write without the error that it gets natively. A constructor, which runs
+//! before the runtime, therefore records the closed streams, and the child closes them before exec.
 #![allow(unsafe_code, reason = "a constructor, and calls between fork and exec")]
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -13,19 +13,21 @@ static CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
 #[used]
 // SAFETY: the loader calls each entry of this section once, as a C function, before `main`.
 #[unsafe(link_section = ".init_array")]
-static NOTE: extern "C" fn() = note;
+static CONSTRUCTOR: extern "C" fn() = record_closed;
 
-extern "C" fn note() {
+extern "C" fn record_closed() {
     for (stream, closed) in (0..).zip(&CLOSED) {
-        // SAFETY: a bare system call that reads a descriptor's flags.
+        // SAFETY: F_GETFD reads the flags of a descriptor, and fails without effect if it is
+        // closed.
         closed.store(unsafe { libc::fcntl(stream, libc::F_GETFD) } < 0, Relaxed);
     }
 }
 
-/// Closes these streams again. May be called between fork and exec.
-pub(crate) fn close_again() {
+/// Closes the streams that were closed at the start. Async-signal-safe.
+pub(crate) fn close_initially_closed() {
     for (stream, _) in (0..).zip(&CLOSED).filter(|(_, closed)| closed.load(Relaxed)) {
-        // SAFETY: the descriptor is the runtime's stand-in, which nothing uses between here and exec.
+        // SAFETY: the descriptor is `/dev/null`, opened by the runtime. The child uses no standard
+        // stream between this call and exec.
         unsafe { libc::close(stream) };
     }
 }

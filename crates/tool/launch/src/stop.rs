@@ -1,4 +1,4 @@
-//! Ending what was started: in time, gently first, and nothing left behind.
+//! Ends started programs: SIGTERM before SIGKILL, within a time limit, with all their descendants.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -6,14 +6,14 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
 
-use fieldstone_sys::process::{Ended, children, comm, descendants, has_ended, wait4};
+use fieldstone_sys::process::{ChildExit, children, comm, descendants, has_ended, wait4};
 
 use crate::error::{Error, Result};
 use crate::signals::{Interrupt, send, send_group};
 
 const POLL: Duration = Duration::from_millis(10);
 
-/// Kills a process group when its time is over.
+/// Kills a process group after a time limit.
 #[derive(Debug)]
 pub struct Deadline {
     passed: Arc<AtomicBool>,
@@ -22,11 +22,11 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// Gives the group that `leader` leads so much time, and no more once the user wants to end.
+    /// Kills the group led by `leader` after `limit`, or when a signal interrupts this command.
     pub fn start(leader: u32, limit: Duration, interrupt: Interrupt) -> Self {
         let passed = Arc::new(AtomicBool::new(false));
         let (done, finished) = channel();
-        let tell = Arc::clone(&passed);
+        let thread_passed = Arc::clone(&passed);
         let thread = spawn(move || {
             let until = Instant::now() + limit;
             loop {
@@ -34,8 +34,8 @@ impl Deadline {
                 match finished.recv_timeout(wait) {
                     Err(RecvTimeoutError::Timeout) if Instant::now() < until && interrupt.check().is_ok() => {}
                     Err(RecvTimeoutError::Timeout) => {
-                        tell.store(true, SeqCst);
-                        // The leader by its own number too: it may have joined another group.
+                        thread_passed.store(true, SeqCst);
+                        // The leader may have joined another group.
                         send_group(leader, libc::SIGKILL);
                         send(leader, libc::SIGKILL);
                         return;
@@ -47,67 +47,74 @@ impl Deadline {
         Self { passed, done, thread }
     }
 
-    /// Ends the watch; whether the time had passed.
+    /// Cancels the deadline. Returns whether the group was killed.
     pub fn finish(self) -> bool {
         drop(self.done);
-        // It ends: the thread looks at the closed channel every 100 ms.
+        // The closed channel wakes the thread.
         let _ = self.thread.join();
         self.passed.load(SeqCst)
     }
 }
 
-/// Waits for a child to end: for as long as it runs. Callers bound it by a [`Deadline`], or have killed the child.
-pub fn wait(pid: u32) -> Result<Ended> {
+/// Waits for a child to end, without a time limit. Callers use a [`Deadline`], or have killed the
+/// child.
+///
+/// # Errors
+/// [`Error::Linux`] if `pid` is no child of this process.
+pub fn wait(pid: u32) -> Result<ChildExit> {
     wait4(Some(pid), true)?.ok_or(Error::Linux(fieldstone_sys::Error::NoSuchProcess { pid }))
 }
 
-/// Kills what is left of a group.
-pub fn end_group(leader: u32) {
+/// Kills all processes of a group.
+pub fn kill_group(leader: u32) {
     send_group(leader, libc::SIGKILL);
 }
 
-/// What a program left behind.
+/// Descendants of a program that outlived it.
 #[derive(Debug, Default)]
-pub struct Strays {
-    /// The names of those that had not ended by themselves.
-    pub left: Vec<String>,
-    /// Time of all of them in user mode, and of the descendants that they had waited for.
+pub struct LeftoverProcesses {
+    /// The `comm` of those that were still running.
+    pub names: Vec<String>,
+    /// CPU time in user mode of all of them and of the descendants that they waited for, in ns.
     pub user_ns: u64,
-    /// The same in the kernel.
+    /// CPU time in the kernel of the same processes, in ns.
     pub system_ns: u64,
 }
 
-/// Kills and reaps what a program left behind: the rest of its group, and what has become our child since its own
-/// parent ended. `spared` are children of ours that are not the program's.
-pub fn end_strays(leader: u32, spared: &[u32]) -> Strays {
-    let strays = || {
-        let own = children(std::process::id()).unwrap_or_default().into_iter().filter(|pid| !spared.contains(pid));
-        own.flat_map(|pid| descendants(pid).unwrap_or_default().into_iter().chain([pid])).collect::<Vec<u32>>()
+/// Kills and reaps the processes that outlived a program: the rest of its group, and orphans that
+/// this process inherited. `excluded` are children of this process that do not belong to the
+/// program.
+pub fn kill_leftovers(leader: u32, excluded: &[u32]) -> LeftoverProcesses {
+    let leftovers = || {
+        let inherited =
+            children(std::process::id()).unwrap_or_default().into_iter().filter(|pid| !excluded.contains(pid));
+        inherited.flat_map(|pid| descendants(pid).unwrap_or_default().into_iter().chain([pid])).collect::<Vec<u32>>()
     };
-    let left = strays().into_iter().filter(|&pid| !has_ended(pid)).filter_map(|pid| comm(pid).ok()).collect();
-    let mut found = Strays { left, ..Strays::default() };
-    end_group(leader);
+    let names = leftovers().into_iter().filter(|&pid| !has_ended(pid)).filter_map(|pid| comm(pid).ok()).collect();
+    let mut leftover = LeftoverProcesses { names, ..LeftoverProcesses::default() };
+    kill_group(leader);
     for _ in 0..100 {
         while let Ok(Some(ended)) = wait4(None, false) {
-            if !spared.contains(&ended.pid) {
-                found.user_ns += ended.user_ns;
-                found.system_ns += ended.system_ns;
+            if !excluded.contains(&ended.pid) {
+                leftover.user_ns += ended.user_ns;
+                leftover.system_ns += ended.system_ns;
             }
         }
-        let strays = strays();
-        if strays.is_empty() {
+        let remaining = leftovers();
+        if remaining.is_empty() {
             break;
         }
-        strays.iter().for_each(|&pid| send(pid, libc::SIGKILL));
+        remaining.iter().for_each(|&pid| send(pid, libc::SIGKILL));
         sleep(POLL);
     }
-    found
+    leftover
 }
 
-/// Asks a server to end, and makes it end if it does not within `patience`. How it ended, if that could be told.
-pub fn stop_gently(pid: u32, patience: Duration) -> Option<Ended> {
+/// Sends SIGTERM to a child, and SIGKILL if it has not ended after `grace_period`.
+/// `None` if its exit status is not available.
+pub fn terminate(pid: u32, grace_period: Duration) -> Option<ChildExit> {
     send(pid, libc::SIGTERM);
-    let until = Instant::now() + patience;
+    let until = Instant::now() + grace_period;
     loop {
         match wait4(Some(pid), false) {
             Ok(None) if Instant::now() < until => sleep(POLL),
@@ -133,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_kills_and_says_so() {
+    fn a_deadline_kills_the_group_and_reports_it() {
         let pid = sleeper();
         let deadline = Deadline::start(pid, Duration::from_millis(20), Interrupt::default());
         assert_eq!(wait(pid).unwrap().status.signal(), Some(libc::SIGKILL));
@@ -141,24 +148,27 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_that_was_met_kills_nothing() {
+    fn a_canceled_deadline_kills_nothing() {
         let pid = sleeper();
         assert!(!Deadline::start(pid, Duration::from_secs(3600), Interrupt::default()).finish());
         assert!(wait4(Some(pid), false).unwrap().is_none(), "it still runs");
-        end_group(pid);
+        kill_group(pid);
         wait(pid).unwrap();
     }
 
     #[test]
-    fn who_is_asked_to_end_is_given_its_time() {
+    fn a_process_gets_sigterm_and_after_the_grace_period_sigkill() {
         let pid = sleeper();
-        let signal = |ended: Option<Ended>| ended.and_then(|ended| ended.status.signal());
-        assert_eq!(signal(stop_gently(pid, Duration::from_secs(3600))), Some(libc::SIGTERM));
-        let mut deaf = Command::new("sh");
-        deaf.args(["-c", "trap '' TERM; echo; exec sleep 1000"]).process_group(0).stdout(std::process::Stdio::piped());
-        let mut deaf = deaf.spawn().unwrap();
-        std::io::Read::read_exact(deaf.stdout.as_mut().unwrap(), &mut [0]).unwrap();
-        assert_eq!(signal(stop_gently(deaf.id(), Duration::from_millis(20))), Some(libc::SIGKILL));
-        assert!(deaf.wait().is_err(), "it is reaped");
+        let signal = |ended: Option<ChildExit>| ended.and_then(|ended| ended.status.signal());
+        assert_eq!(signal(terminate(pid, Duration::from_secs(3600))), Some(libc::SIGTERM));
+        let mut ignoring = Command::new("sh");
+        ignoring
+            .args(["-c", "trap '' TERM; echo; exec sleep 1000"])
+            .process_group(0)
+            .stdout(std::process::Stdio::piped());
+        let mut ignoring = ignoring.spawn().unwrap();
+        std::io::Read::read_exact(ignoring.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+        assert_eq!(signal(terminate(ignoring.id(), Duration::from_millis(20))), Some(libc::SIGKILL));
+        assert!(ignoring.wait().is_err(), "it is reaped");
     }
 }

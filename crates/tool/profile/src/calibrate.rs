@@ -1,29 +1,34 @@
-//! What page walks cost a program on this machine, in nanoseconds, without any counter.
+//! Measure the cost of page walks on this machine by timing loads, without hardware counters.
 //!
 //! ```text
-//!   4 KiB pages   |---- load ----|-- walk --|     the same loads, in the same order, at the same places of an array of the
-//!   2 MiB pages   |---- load ----|                same size; one after the other, again and again, first this one, then that
+//!   4 KiB pages   |---- load ----|-- walk --|     the same loads, in the same order,
+//!   2 MiB pages   |---- load ----|                in arrays of the same size, alternately
 //!                                 \________/
-//!                          the difference a load
+//!                          the difference per load
 //! ```
-//! A walk has no one cost. Scattered loads that wait for each other pay all of it; independent ones overlap their walks; page by
-//! page, walks find their entries in a line of the cache that the one before has read. So the program's own addresses are loaded in chains,
-//! in which as many loads wait for another as of its walks do (`replay`), with as many other instructions between them as the program has
-//! there (`others`), and its footprint page by page. `fieldstone_translation::Calibration` makes prices of the
-//! differences, with the walks that a model counted. What is left on 2 MiB pages counts as theirs: beyond their own reach the
-//! difference is what 4 KiB pages cost *more*.
+//! The cost of a walk depends on its context. Dependent loads pay all of it, and independent walks
+//! overlap. Page by page, most walks find their entry in a cache line that the walk before has
+//! read. So the replay uses:
+//! - the program's addresses, with its share of dependent loads (`load_sequence`, `replay`);
+//! - as many instructions per load as the program has (`filler`);
+//! - and the same footprint page by page.
 //!
-//! Both arrays are resident, and lie on the pages that they are for, by the kernel's word (`array`). The time is the thread's CPU
-//! time. The first pair is not counted. Source: the pairing is that of `profile`; the interval is that of [`fieldstone_stats`].
+//! `fieldstone_translation::Calibration` computes prices from the differences and the simulated
+//! walks. Beyond the reach of the TLBs for 2 MiB pages, the difference is the extra cost of 4 KiB
+//! pages only.
+//!
+//! Invariants: both arrays are resident on their kind of page, verified by smaps (`array`). Times
+//! are thread CPU time, and the first pair is dropped. The interval is that of
+//! [`fieldstone_stats`].
 
 mod array;
 mod difference;
-mod kernel;
-mod others;
+mod filler;
+mod load_sequence;
 mod replay;
 
-pub use difference::{Difference, Effort};
-pub use replay::{Replayed, Waiting, replay};
+pub use difference::{Effort, LoadDifference};
+pub use replay::{PhaseDependence, ReplayResult, replay};
 
 #[cfg(test)]
 mod tests;

@@ -1,11 +1,12 @@
-//! Why a program cannot be profiled or traced: one enum, each variant with the remedy.
+//! Errors of profiling and tracing. Each message names the cause and, where there is one, the
+//! remedy.
 
 use std::io;
 
-/// The result of everything in this crate that can fail.
+/// The result of each fallible operation in this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a program could not be profiled or traced.
+/// Why a program cannot be profiled or traced.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -15,21 +16,21 @@ pub enum Error {
         /// What is missing, and the remedy.
         why: String,
     },
-    /// The server never opened its port.
-    #[error("port {port} was not opened within {waited_s:.0} s ({state}); check --ready, or allow more by --timeout{stderr}", stderr = last_lines(.stderr))]
+    /// The server did not open its port in time.
+    #[error("port {port} was not opened within {waited_s:.0} s ({state}); check --ready, or try a longer --timeout{stderr}", stderr = last_lines(.stderr))]
     NotReady {
         /// The port.
         port: u16,
-        /// How long it was waited for, in seconds.
+        /// How long the profiler waited, in seconds.
         waited_s: f64,
-        /// What the server was doing.
+        /// Whether the server still runs.
         state: String,
         /// The end of its standard error.
         stderr: String,
     },
-    /// Another process listens on the port.
+    /// The port is open before the server starts.
     #[error(
-        "port {port} is open before the program has started: another server has it; stop that one, or use another port in both commands"
+        "port {port} is open before the program has started: another server uses it; stop that server, or use another port in both commands"
     )]
     PortTaken {
         /// The port.
@@ -45,15 +46,15 @@ pub enum Error {
         /// The end of its standard error.
         stderr: String,
     },
-    /// Every run of the baseline failed, so there is nothing to compare with.
-    #[error("the program does not end well even on 4 KiB pages: {outcome}; run it by hand first{stderr}", stderr = last_lines(.stderr))]
+    /// The baseline's warm-up run failed, so there is nothing to compare with.
+    #[error("the program fails even on 4 KiB pages: {outcome}; run it by hand first{stderr}", stderr = last_lines(.stderr))]
     Baseline {
         /// How it ended.
         outcome: String,
         /// The end of its standard error.
         stderr: String,
     },
-    /// The program cannot be started, watched or ended.
+    /// The program cannot be started, watched or stopped.
     #[error(transparent)]
     Launch(#[from] fieldstone_launch::Error),
     /// An operation of `fieldstone_sys` failed.
@@ -62,7 +63,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Wraps an errno with what was tried.
+    /// Adds the operation to an operating-system error.
     pub(crate) fn system(operation: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| fieldstone_launch::Error::system(operation)(source).into()
     }
@@ -72,7 +73,7 @@ impl Error {
         fieldstone_launch::Error::PageKind { kind, why }.into()
     }
 
-    /// Whether the user ended it.
+    /// Whether the user interrupted the operation.
     #[must_use]
     pub const fn is_interrupt(&self) -> bool {
         matches!(self, Self::Launch(fieldstone_launch::Error::Interrupted { .. }))
@@ -80,5 +81,5 @@ impl Error {
 }
 
 fn last_lines(stderr: &str) -> String {
-    if stderr.trim().is_empty() { String::new() } else { format!("\nits last words:\n{}", stderr.trim_end()) }
+    if stderr.trim().is_empty() { String::new() } else { format!("\nthe end of its stderr:\n{}", stderr.trim_end()) }
 }

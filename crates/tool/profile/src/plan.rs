@@ -1,4 +1,4 @@
-//! What is to be measured, and how.
+//! Configure a profile: the program, the kinds of pages, the load, the trace.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,120 +7,125 @@ pub use fieldstone_report::Metric;
 use fieldstone_wire::Mixture;
 
 use fieldstone_translation::{Configuration, Machine};
-use fieldstone_wire::trace::Plan as Bursts;
+use fieldstone_wire::trace::Plan as BurstPlan;
 
-use crate::trace::Tracer;
+use crate::trace::QemuTracer;
 use fieldstone_launch::program::Program;
-use fieldstone_launch::session::Also;
+use fieldstone_launch::session::ExtraMemory;
 
-/// A load on a server.
+/// The load of a server.
 #[derive(Clone, Debug)]
-pub struct Load {
-    /// A shell command: a fixed piece of work.
+pub struct ServerLoad {
+    /// A shell command that does a fixed amount of work.
     pub command: String,
     /// The port that the server opens when it is ready.
     pub port: u16,
-    /// Requests that the load makes, where known.
+    /// Number of requests in the load, if known.
     pub requests: Option<u64>,
 }
 
-/// A profile to take.
+/// The configuration of a profile.
 #[derive(Clone, Debug)]
-pub struct Plan {
-    /// The program.
+pub struct ProfilePlan {
+    /// The program and its arguments.
     pub program: Program,
-    /// Kinds of pages, the baseline ([`fieldstone_wire::PageKind::Small4k`]) first.
+    /// Kinds of pages; the baseline ([`fieldstone_wire::PageKind::Small4k`]) is first.
     pub kinds: Vec<Mixture>,
-    /// Measured runs on each kind.
+    /// Measured runs per kind.
     pub runs: u32,
-    /// When a run is taken for hanging.
+    /// Time limit of a run; a longer run counts as hung.
     pub timeout: Duration,
-    /// Standard input of each run; none is an empty one.
+    /// File for the standard input of each run; empty input if `None`.
     pub stdin: Option<PathBuf>,
-    /// What is compared.
+    /// The quantity to compare.
     pub metric: Metric,
-    /// Whether each run's standard output is compared too.
+    /// Whether to compare the standard output of the runs.
     pub check_output: bool,
-    /// The only process to give a region, and to look at; the largest if there is none.
+    /// Name of the only process with a region, which is also the primary process; the largest
+    /// process if `None`.
     pub process: Option<String>,
-    /// What else is to lie on the pages asked for.
-    pub also: Also,
-    /// For a program that does not end by itself.
-    pub load: Option<Load>,
-    /// What is traced and modelled in one more run, if anything.
-    pub trace: Option<Tracing>,
+    /// Other memory to place on the requested pages.
+    pub also: ExtraMemory,
+    /// The load, for a server that does not end by itself.
+    pub load: Option<ServerLoad>,
+    /// The traced run and its models, if requested.
+    pub trace: Option<TraceOptions>,
 }
 
-/// How much of a traced run is recorded.
+/// Which accesses of a traced run are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recording {
-    /// All of it.
+pub enum TraceCoverage {
+    /// All accesses.
     Full,
-    /// Bursts.
-    Bursts(Bursts),
-    /// All of a short run; of a longer one bursts, close enough to see each of its phases.
-    Fitting,
+    /// Bursts of consecutive accesses.
+    Bursts(BurstPlan),
+    /// All accesses of a short run; bursts of a longer one, dense enough to cover each of its
+    /// phases.
+    Automatic,
 }
 
-/// A run of so many seconds of processor time, and no longer, is recorded in full where nothing else is asked for.
-const SHORT_S: f64 = 2.0;
-/// Accesses of a burst, at first and at most, and the part of it that only warms the models up.
+/// Longest run, in seconds of CPU time, that [`TraceCoverage::Automatic`] records in full.
+const FULL_TRACE_MAX_S: f64 = 2.0;
+/// Initial and maximum accesses per burst, and the divisor of the part that only warms up the
+/// models.
 const BURST: u64 = 1_000_000;
-const LONGEST_BURST: u64 = 4_000_000;
-const WARM_UP: u64 = 4;
-/// Accesses from burst to burst, at first and at most. How many accesses a run makes is not known before: one that waits for memory
-/// makes ten times fewer a second than one that does not, and has to have enough bursts too.
+const MAX_BURST: u64 = 4_000_000;
+const WARM_UP_DIVISOR: u64 = 4;
+/// Initial and maximum accesses from burst to burst. The number of accesses of a run is unknown in
+/// advance: a memory-bound run does ten times fewer per second, and still needs enough bursts.
 const PERIOD: u64 = 2_000_000;
-const LONGEST: u64 = 20_000_000;
-/// Where there are so many times the walks of the run's average, all is recorded: that can be no more than such a part of the run.
-const HASTE: u64 = 4;
+const MAX_PERIOD: u64 = 20_000_000;
+/// Where the walk rate is this many times the average, all accesses are recorded: at most a quarter
+/// of the run.
+const MAX_RATE_RATIO: u64 = 4;
 
-const fn even(burst: u64, period: u64) -> Bursts {
-    Bursts { burst, longest_burst: burst, warm_up: burst / WARM_UP, period, longest: period, haste: 0 }
+const fn uniform_bursts(burst: u64, period: u64) -> BurstPlan {
+    BurstPlan { burst, longest_burst: burst, warm_up: burst / WARM_UP_DIVISOR, period, longest: period, haste: 0 }
 }
 
-impl Recording {
-    /// Bursts of `burst` accesses, `period` from start to start.
+impl TraceCoverage {
+    /// Bursts of `burst` accesses, one every `period` accesses.
     #[must_use]
     pub fn bursts(burst: u64, period: u64) -> Self {
-        Self::Bursts(even(burst, period))
+        Self::Bursts(uniform_bursts(burst, period))
     }
 
-    /// What to ask the tracer for, for a run that takes `native_s` of processor time. Who waits for a server would not wait for all.
-    pub(super) fn fitted(self, native_s: Option<f64>, serves: bool) -> Bursts {
+    /// The burst plan for a run of `native_s` seconds of CPU time. A server is never recorded in
+    /// full, because its clients would time out.
+    pub(super) fn bursts_for(self, native_s: Option<f64>, is_server: bool) -> BurstPlan {
         match (self, native_s) {
-            (Self::Full, _) => Bursts::default(),
+            (Self::Full, _) => BurstPlan::default(),
             (Self::Bursts(bursts), _) => bursts,
-            (Self::Fitting, Some(native_s)) if native_s <= SHORT_S && !serves => Bursts::default(),
-            (Self::Fitting, _) if serves => even(BURST, LONGEST),
-            (Self::Fitting, _) => Bursts {
+            (Self::Automatic, Some(native_s)) if native_s <= FULL_TRACE_MAX_S && !is_server => BurstPlan::default(),
+            (Self::Automatic, _) if is_server => uniform_bursts(BURST, MAX_PERIOD),
+            (Self::Automatic, _) => BurstPlan {
                 burst: BURST,
-                longest_burst: LONGEST_BURST,
-                warm_up: BURST / WARM_UP,
+                longest_burst: MAX_BURST,
+                warm_up: BURST / WARM_UP_DIVISOR,
                 period: PERIOD,
-                longest: LONGEST,
-                haste: HASTE,
+                longest: MAX_PERIOD,
+                haste: MAX_RATE_RATIO,
             },
         }
     }
 }
 
-/// A traced run, and what its accesses are run through.
+/// The options of a traced run and its models.
 #[derive(Clone, Debug)]
-pub struct Tracing {
-    /// What traces.
-    pub tracer: Tracer,
-    /// How much of the run is recorded.
-    pub recording: Recording,
-    /// The processor that is modelled.
+pub struct TraceOptions {
+    /// The tracer.
+    pub tracer: QemuTracer,
+    /// Which accesses are recorded.
+    pub recording: TraceCoverage,
+    /// The modelled processor.
     pub machine: Machine,
-    /// Whether it is another one than that of this machine.
+    /// Whether it differs from the processor of this machine.
     pub foreign: bool,
-    /// What it is modelled with, 4 KiB pages first.
+    /// Modelled configurations, 4 KiB pages first.
     pub configurations: Vec<Configuration>,
-    /// Whether allocations are recorded, to tell whose memory the walks are for.
+    /// Whether to record allocations, which attributes walks to allocation sites.
     pub sites: bool,
-    /// The traced run may take so long.
+    /// Time limit of the traced run.
     pub timeout: Duration,
 }
 
@@ -129,19 +134,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_short_run_is_recorded_in_full_and_a_longer_one_in_enough_bursts() {
-        let fitted = |native_s, serves| Recording::Fitting.fitted(native_s, serves);
-        assert_eq!(fitted(Some(1.9), false), Bursts::default());
-        let some = fitted(Some(4.0), false);
-        assert_eq!((some.burst, some.warm_up, some.period, some.longest), (BURST, BURST / 4, PERIOD, LONGEST));
-        assert_eq!(fitted(None, false), some);
-        assert_eq!(fitted(Some(0.1), true).period, LONGEST, "a server's clients do not wait for ever");
+    fn a_short_run_is_recorded_in_full_and_a_longer_one_in_bursts() {
+        let automatic = |native_s, is_server| TraceCoverage::Automatic.bursts_for(native_s, is_server);
+        assert_eq!(automatic(Some(1.9), false), BurstPlan::default());
+        let long = automatic(Some(4.0), false);
+        assert_eq!((long.burst, long.warm_up, long.period, long.longest), (BURST, BURST / 4, PERIOD, MAX_PERIOD));
+        assert_eq!(automatic(None, false), long);
+        assert_eq!(automatic(Some(0.1), true).period, MAX_PERIOD, "the clients of a server have time limits");
     }
 
     #[test]
-    fn what_is_asked_for_is_done() {
-        assert_eq!(Recording::Full.fitted(Some(600.0), true), Bursts::default());
-        let asked = Recording::bursts(4000, 9000).fitted(Some(0.1), false);
-        assert_eq!((asked.burst, asked.warm_up, asked.period), (4000, 1000, 9000));
+    fn an_explicit_coverage_overrides_the_automatic_one() {
+        assert_eq!(TraceCoverage::Full.bursts_for(Some(600.0), true), BurstPlan::default());
+        let bursts = TraceCoverage::bursts(4000, 9000).bursts_for(Some(0.1), false);
+        assert_eq!((bursts.burst, bursts.warm_up, bursts.period), (4000, 1000, 9000));
     }
 }

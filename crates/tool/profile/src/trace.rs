@@ -1,27 +1,26 @@
-//! A program traced, and its accesses run through models of hardware while it runs.
+//! Trace a program under QEMU and simulate its accesses while it runs.
 //!
 //! ```text
-//! tracer    QEMU and the plugin: what is started
-//! target    which file QEMU runs for a script
-//! record    the shared record; batches in the order in which they were handed over
-//! process   a process's memory: what of it is in the primary region
-//! allocations  whose memory an address is
-//! bursts    how well they stand for the run
-//! sample    pieces that are kept, to be replayed
-//! follow    each thread's accesses placed in its process's memory, and simulated
+//! program under QEMU ─ plugin ─→ shared record ─→ TraceReader ─→ TraceSimulator ─→ TraceResults
+//!                                 (record)                        │ ├ process_memory  region and allocations
+//! tracer          starts QEMU                                     │ ├ allocations     owner of an address
+//! executable      the file that QEMU runs for a script            │ ├ cores           TLBs of a thread
+//! sites           the record of allocation sites                  │ ├ bursts          sampling error
+//! simulation      TraceSimulator                                  │ └ sample          addresses to replay
 //! ```
 //!
-//! The program runs on one processor, the models on another: a thread waits only when it is a few batches ahead.
+//! The program and the models run on different processors. A thread of the program waits only if
+//! all its batches are full.
 
 mod allocations;
 mod bursts;
 mod cores;
-mod follow;
-mod process;
+mod executable;
+mod process_memory;
 mod record;
 mod sample;
+mod simulation;
 mod sites;
-mod target;
 #[cfg(test)]
 mod tests;
 mod tracer;
@@ -32,74 +31,76 @@ use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
 
 use fieldstone_translation::Configuration;
-use fieldstone_wire::trace::Plan;
+use fieldstone_wire::trace::SamplingPlan;
 
-pub use allocations::Whose;
-pub use follow::{Followed, Follower};
-pub use record::{Heard, Listener, Origin, Reader, SharedTrace};
-pub use sample::{Sample, Walks};
+pub use allocations::MemoryOwner;
+pub use record::{BatchConsumer, DecodedBatch, SharedTrace, ThreadOrigin, TraceReader};
+pub use sample::{AddressSample, WalkCounts};
+pub use simulation::{TraceResults, TraceSimulator};
 pub use sites::SharedSites;
-pub use tracer::Tracer;
+pub use tracer::QemuTracer;
 
 use crate::error::{Error, Result};
 
-const PATIENCE: Duration = Duration::from_millis(100);
+/// How long the reader waits for a batch before it checks for the end of the program.
+const READ_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// What a traced program shares with us.
+/// The records that the traced program shares with this process.
 #[derive(Debug)]
-pub struct Records {
-    /// What it does.
+pub struct SharedRecords {
+    /// Its accesses.
     pub trace: SharedTrace,
-    /// Who allocates in it, if that is asked.
+    /// Its allocation sites, if recorded.
     pub sites: Option<SharedSites>,
 }
 
-/// A trace that is being read, on a thread of its own.
+/// A trace and the thread that reads it.
 #[derive(Debug)]
-pub struct Tracing {
-    records: Arc<Records>,
-    over: Arc<AtomicBool>,
-    thread: JoinHandle<Followed>,
+pub struct TraceSession {
+    records: Arc<SharedRecords>,
+    has_ended: Arc<AtomicBool>,
+    thread: JoinHandle<TraceResults>,
 }
 
-impl Tracing {
-    /// Makes a record and begins to read it.
+impl TraceSession {
+    /// Creates the records and starts the reader.
     ///
     /// # Errors
-    /// No memory; a configuration that is none.
-    pub fn start(plan: Plan, configurations: &[Configuration], sites: bool) -> Result<Self> {
+    /// Out of memory or of descriptors; an invalid configuration.
+    pub fn start(plan: SamplingPlan, configurations: &[Configuration], sites: bool) -> Result<Self> {
         let sites = if sites { Some(SharedSites::create()?) } else { None };
-        let records = Arc::new(Records { trace: SharedTrace::create(plan)?, sites });
-        let over = Arc::new(AtomicBool::new(false));
-        let mut follower = Follower::new(configurations, plan)?;
+        let records = Arc::new(SharedRecords { trace: SharedTrace::create(plan)?, sites });
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let mut simulator = TraceSimulator::new(configurations, plan)?;
         let thread = spawn({
-            let (records, over) = (Arc::clone(&records), Arc::clone(&over));
+            let (records, has_ended) = (Arc::clone(&records), Arc::clone(&has_ended));
             move || {
-                let mut reader = Reader::new(&records.trace);
-                while !over.load(SeqCst) {
-                    reader.read(&mut follower, PATIENCE);
+                let mut reader = TraceReader::new(&records.trace);
+                while !has_ended.load(SeqCst) {
+                    reader.read(&mut simulator, READ_TIMEOUT);
                 }
-                reader.read_rest(&mut follower);
-                follower.finish(records.trace.record())
+                reader.read_remaining(&mut simulator);
+                simulator.finish(records.trace.record())
             }
         });
-        Ok(Self { records, over, thread })
+        Ok(Self { records, has_ended, thread })
     }
 
-    /// What the program writes.
+    /// The records for the program to fill.
     #[must_use]
-    pub fn records(&self) -> Arc<Records> {
+    pub fn records(&self) -> Arc<SharedRecords> {
         Arc::clone(&self.records)
     }
 
-    /// The program has ended: reads the rest, and tells what all came to.
+    /// Reads the remaining batches and returns the results. Call it after the program has ended.
     ///
     /// # Errors
-    /// [`Error::Tracer`] where the reader failed.
-    pub fn finish(self) -> Result<Followed> {
-        self.over.store(true, SeqCst);
-        self.records.trace.ring();
-        // It ends: the thread waits `PATIENCE` at most, and then reads what there is.
+    /// [`Error::Tracer`] if the reader thread panicked.
+    pub fn finish(self) -> Result<TraceResults> {
+        self.has_ended.store(true, SeqCst);
+        self.records.trace.wake_reader();
+        // Terminates: the reader waits at most `READ_TIMEOUT`, and then reads the remaining
+        // batches.
         self.thread.join().map_err(|_| Error::Tracer { why: "the models stopped".to_owned() })
     }
 }

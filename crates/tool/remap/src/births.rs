@@ -81,7 +81,7 @@ impl Process {
         self.memory.read_exact(slot, &mut message).map_err(errno)?;
         let pid = self.pid();
         let mut low = None;
-        let message = Message::read_by_another(&message, |number| {
+        let message = Message::from_tracee_bytes(&message, |number| {
             low = Some(number);
             take(pid, number)
         })?;
@@ -129,7 +129,7 @@ pub(crate) fn left_births(pid: u32, memory: &Memory, home: u64) -> Vec<(OwnedFd,
         let mut bytes = [0; Message::BYTES];
         memory.read_exact(slot, &mut bytes).ok()?;
         let mut number = None;
-        let message = Message::read_by_another(&bytes, |there| {
+        let message = Message::from_tracee_bytes(&bytes, |there| {
             number = Some(there);
             take(pid, there)
         });

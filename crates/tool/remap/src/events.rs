@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
-use fieldstone_sys::userfault::{Event, Message};
+use fieldstone_sys::userfault::{FaultEvent, Message};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
 
@@ -207,7 +207,7 @@ impl Process {
         if self.threads.is_over() { Ok(Vec::new()) } else { done }
     }
 
-    fn fault(&mut self, event: Event) -> Result<Option<Done>> {
+    fn fault(&mut self, event: FaultEvent) -> Result<Option<Done>> {
         let page = page_with(event.address as u64);
         if !self.ours.moved.contains_key(&page) {
             // It was put back meanwhile: try again.

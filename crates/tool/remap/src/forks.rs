@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use fieldstone_sys::process::has_ended;
 use fieldstone_sys::ptrace::Tracee;
-use fieldstone_sys::turns;
+use fieldstone_sys::scheduling;
 use fieldstone_sys::userfault::Userfaultfd;
 
 use crate::births::Birth;
@@ -56,7 +56,7 @@ impl Process {
                 self.threads.still_waits(thread)?;
             }
             self.threads.stop_all()?;
-            turns::nap();
+            scheduling::sleep_briefly();
         }
         let done = self.restore_children()?;
         self.late.extend(done);
@@ -83,7 +83,7 @@ impl Process {
             for thread in waiting {
                 self.threads.still_waits(thread)?;
             }
-            turns::nap();
+            scheduling::sleep_briefly();
         }
     }
 

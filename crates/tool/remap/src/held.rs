@@ -185,7 +185,7 @@ impl Held {
     /// Lets go of it, with its signals.
     pub(crate) fn let_go(mut self) {
         let signal = if self.stands() { self.next_signal().unwrap_or(0) } else { 0 };
-        self.tracee.let_go(signal);
+        self.tracee.detach_with_signal(signal);
     }
 
     /// Makes a system call in its name, while it stands still; see [`Tracee::call`].

@@ -10,7 +10,7 @@
 
 use std::time::Instant;
 
-use fieldstone_sys::turns;
+use fieldstone_sys::scheduling;
 use fieldstone_sys::userfault::Message;
 
 use crate::error::Result;
@@ -42,7 +42,7 @@ impl Process {
             for (thread, _) in inside {
                 self.threads.still_waits(thread)?;
             }
-            turns::nap();
+            scheduling::sleep_briefly();
         }
         // The bytes of a page that the repairer has emptied are elsewhere: the program has not dropped them.
         let is_ours =

@@ -11,8 +11,8 @@ use std::os::fd::AsFd;
 use std::time::Instant;
 
 use fieldstone_sys::process::{children, has_ended};
+use fieldstone_sys::scheduling;
 use fieldstone_sys::smaps;
-use fieldstone_sys::turns;
 use fieldstone_sys::userfault::{Modes, Userfaultfd};
 
 use crate::error::{Error, Result};
@@ -62,7 +62,7 @@ impl Process {
             for thread in waiting {
                 self.threads.still_waits(thread)?;
             }
-            turns::nap();
+            scheduling::sleep_briefly();
         }
     }
 

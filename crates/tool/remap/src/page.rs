@@ -19,7 +19,7 @@ use std::{io, iter};
 use fieldstone_rewrite::page::LINE_BYTES;
 use fieldstone_rewrite::{Page, Piece, Rule};
 use fieldstone_sys::process::has_ended;
-use fieldstone_sys::turns;
+use fieldstone_sys::scheduling;
 use fieldstone_sys::userfault::{Message, Userfaultfd};
 use serde::{Deserialize, Serialize};
 
@@ -232,7 +232,7 @@ impl Process {
                 while !over.load(Ordering::Acquire) {
                     match listener.message() {
                         Ok(message) => heard.push(message),
-                        Err(_) => turns::pause(looks),
+                        Err(_) => scheduling::spin_or_sleep(looks),
                     }
                     looks += 1;
                 }

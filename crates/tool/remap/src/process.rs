@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use fieldstone_sys::process::has_ended;
-use fieldstone_sys::userfault::{Message, Modes, Reach, Userfaultfd};
+use fieldstone_sys::userfault::{FaultOrigin, Message, Modes, Userfaultfd};
 use linux_raw_sys::general as uapi;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
@@ -433,7 +433,7 @@ fn open_userfault(pid: u32, threads: &mut Threads, memory: &Memory, way: Way) ->
     };
     let number = i32::try_from(theirs).unwrap_or(-1);
     let failed = |source| Error::Process { pid, operation: "watch the memory of", source };
-    let adopt = |ours| Userfaultfd::adopt(ours, FEATURES, Reach::UserAndKernel).map_err(failed);
+    let adopt = |ours| Userfaultfd::adopt(ours, FEATURES, FaultOrigin::UserAndKernel).map_err(failed);
     let adopted = share(pid, number).and_then(adopt);
     if adopted.is_err() {
         let _ = call(("close", libc::SYS_close), [theirs, 0, 0, 0, 0, 0]);
@@ -444,14 +444,14 @@ fn open_userfault(pid: u32, threads: &mut Threads, memory: &Memory, way: Way) ->
 /// The userfaultfd of a killed repairer: it watches the pages that were left behind.
 fn left_userfault(pid: u32, theirs: i32, shared: Option<OwnedFd>) -> Result<Userfaultfd> {
     if let Some(fd) = shared {
-        return Ok(Userfaultfd::inherited(fd, Reach::UserAndKernel));
+        return Ok(Userfaultfd::inherited(fd, FaultOrigin::UserAndKernel));
     }
     if is_userfault(pid, theirs) != Some(true) {
         let why = "pages of it were moved by somebody who was killed, and it has closed the descriptor that watched them: nobody can \
                    put them back";
         return Err(Error::Refused { pid, why: why.to_owned() });
     }
-    Ok(Userfaultfd::inherited(share(pid, theirs)?, Reach::UserAndKernel))
+    Ok(Userfaultfd::inherited(share(pid, theirs)?, FaultOrigin::UserAndKernel))
 }
 
 /// Whether a descriptor of a thread's is a userfaultfd; none where that cannot be seen.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use fieldstone_sys::process::has_ended;
 use fieldstone_sys::ptrace::{Stop, Tracee, share_memory};
-use fieldstone_sys::turns;
+use fieldstone_sys::scheduling;
 
 use crate::error::{Error, Result};
 use crate::held::{Held, State, is_of_64_bits};
@@ -136,7 +136,7 @@ impl Threads {
         let is_fit = |held: &&mut Held| {
             let can = |registers| is_of_64_bits(&registers) && !unfit(registers.rip);
             !is_filtered(held.tracee.thread())
-                && !held.tracee.dispatches_calls()
+                && !held.tracee.has_syscall_dispatch()
                 && held.tracee.registers().is_ok_and(can)
         };
         able.into_iter().find(is_fit)
@@ -232,7 +232,7 @@ impl Threads {
                     held.state = State::Waits;
                 }
             }
-            turns::pause(looked);
+            scheduling::spin_or_sleep(looked);
         }
         Ok(())
     }
@@ -243,7 +243,7 @@ impl Threads {
         (held.state, held.in_call) = (State::Stands, false);
         held.delivers = matches!(stop, Stop::Signal(_));
         match stop {
-            Stop::Asked | Stop::Call => held.begin_again()?,
+            Stop::Interrupted | Stop::Call => held.begin_again()?,
             Stop::Signal(_) => held.keep_signal()?,
             Stop::Group => held.state = State::Stopped,
             Stop::Cloned(new) | Stop::Forked(new) => {
@@ -268,7 +268,7 @@ impl Threads {
 
     /// A new thread, or a child that runs in our memory, or one with a copy of it: it begins stopped.
     fn adopt(&mut self, new: u32, in_our_memory: bool) -> Result<()> {
-        let mut tracee = Tracee::held(new);
+        let mut tracee = Tracee::attached(new);
         let state = match tracee.wait()? {
             Stop::Gone => return Ok(()),
             Stop::Ending => State::Ends,
@@ -402,11 +402,11 @@ impl Threads {
     fn reap_unknown(&self) {
         let unknown = |thread: &u32| !self.held.contains_key(thread);
         for thread in tasks(self.pid).into_iter().filter(unknown) {
-            let mut tracee = Tracee::held(thread);
+            let mut tracee = Tracee::attached(thread);
             if has_ended(thread) {
                 let _ = tracee.try_wait();
             } else if tracee.is_ending() {
-                tracee.let_go(0);
+                tracee.detach_with_signal(0);
             } else {
                 // One that is told of next.
                 std::mem::forget(tracee);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fieldstone_sys::turns;
+use fieldstone_sys::scheduling;
 
 use crate::error::{Error, Result};
 use crate::events::{Done, Why};
@@ -196,7 +196,7 @@ impl Process {
             let mut looks = 0;
             let in_call = self.threads.get_mut(thread).is_some_and(|held| held.in_call);
             while !in_call && may_be_in(goes_on_at(thread)) && self.threads.still_waits(thread)? {
-                turns::pause(looks);
+                scheduling::spin_or_sleep(looks);
                 looks += 1;
             }
             let Some(held) = self.threads.get_mut(thread).filter(|held| held.stands()) else { continue };

@@ -15,7 +15,7 @@ use fieldstone_remap::{Memory, Process, Wanted, page_with};
 use fieldstone_rewrite::page::LINE_BYTES;
 use fieldstone_sharing::requests::{self, Action, At, Request};
 use fieldstone_sharing::rules::{MOST_VIEWS, PAGE_BYTES};
-use fieldstone_wire::isolated;
+use fieldstone_wire::isolation;
 
 use super::around::with_memory;
 use crate::error::Result;
@@ -91,8 +91,8 @@ impl Asked {
         let mut changed = false;
         let mut objects = None;
         let mut address_of = |module: Option<&str>, name: &str| {
-            let objects = objects.get_or_insert_with(|| Objects::of(self.pid).ok()).as_ref()?;
-            objects.variable(module, name)
+            let objects = objects.get_or_insert_with(|| Objects::open(self.pid).ok()).as_ref()?;
+            objects.variable_range(module, name)
         };
         for (request, place) in self.requests.iter().zip(&mut self.places).filter(|(_, place)| place.is_none()) {
             *place = match &request.at {
@@ -104,7 +104,7 @@ impl Asked {
             changed |= place.is_some();
         }
         if self.table.is_none() {
-            self.table = address_of(None, isolated::SYMBOL).map(|range| range.start);
+            self.table = address_of(None, isolation::SYMBOL).map(|range| range.start);
         }
         changed
     }
@@ -116,18 +116,18 @@ impl Asked {
             let bytes = into.len();
             with_memory(process, &self.memory, |memory| memory.read(at, into)) == bytes
         };
-        if !read(table + isolated::CHANGES_AT, &mut changes) {
+        if !read(table + isolation::CHANGES_OFFSET, &mut changes) {
             return false;
         }
         let changes = u64::from_le_bytes(changes);
         if self.changes == Some(changes) {
             return false;
         }
-        let mut bytes = vec![0; isolated::BYTES];
+        let mut bytes = vec![0; isolation::BYTES];
         if !read(table, &mut bytes) {
             return false;
         }
-        let Some((_, entries)) = isolated::read(&bytes) else { return false };
+        let Some((_, entries)) = isolation::read(&bytes) else { return false };
         self.own = entries.map(|(start, bytes)| start..start.saturating_add(bytes.min(requests::MOST_BYTES))).collect();
         // That of before the entries were read: what came since is read again.
         self.changes = Some(changes);

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
 
-use fieldstone_sys::process::{has_ended, is_at_work, set_parent_death_signal, threads};
+use fieldstone_sys::process::{has_ended, is_child_running, set_parent_death_signal, threads};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
@@ -34,7 +34,7 @@ use crate::error::{Error, Result};
 use fieldstone_launch::launch::Treatment;
 use fieldstone_launch::outcome;
 use fieldstone_launch::program::Program;
-use fieldstone_launch::signals::Forward;
+use fieldstone_launch::signals::SignalForwarder;
 
 /// What `run --repair --stats FILE` writes: the schema `fieldstone-repair/1`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -76,12 +76,12 @@ pub fn run(
     complain: fn(&Error),
 ) -> Result<(ExitStatus, RepairStats)> {
     let available = check_run_repair().inspect_err(complain);
-    let mut forward = Forward::prepare_with_heir(watchdog::become_rescuer)?;
+    let mut forward = SignalForwarder::prepare_with_death_handler(watchdog::become_rescuer)?;
     let running = forward.launch(program, &Treatment::Traceable)?;
     let pid = running.child.id();
     let start = |()| Beside::start(repairer, words, pid, complain).inspect_err(complain);
     let beside = available.and_then(start);
-    let status = forward.until_end(pid)?;
+    let status = forward.wait_for_exit(pid)?;
     let Looked { seen, events, outcome: repairer } = match beside {
         Ok(beside) => beside.finish(),
         Err(error) => Looked { outcome: format!("not started: {error}"), ..Looked::default() },
@@ -89,9 +89,9 @@ pub fn run(
     let stats = RepairStats {
         schema: RepairStats::SCHEMA.to_owned(),
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
-        command: program.words(),
+        command: program.command_line(),
         pid,
-        outcome: outcome::words(status),
+        outcome: outcome::describe(status),
         repairer,
         seen,
         events,
@@ -172,7 +172,7 @@ impl Watched {
 fn watch(mut repairer: Child, program: &Watched, complain: fn(&Error)) -> String {
     until_end(&mut repairer, program);
     let Ok(status) = repairer.wait() else { return String::new() };
-    let outcome = outcome::words(status);
+    let outcome = outcome::describe(status);
     let is_dead = status.signal().is_some() || status.code() == Some(PANICKED);
     if is_dead && !program.is_over() {
         watchdog::rescue(program.pid, &program.ended);
@@ -189,7 +189,7 @@ fn until_end(repairer: &mut Child, program: &Watched) {
         // Without a pidfd (no descriptor is left) the end is seen by the next check.
         let mut ends: Vec<PollFd<'_>> = ended.iter().map(|ended| PollFd::new(ended, PollFlags::IN)).collect();
         let _ = poll(&mut ends, Some(&BETWEEN_CHECKS));
-        let is_needed = is_at_work(repairer.id()) && !program.is_over();
+        let is_needed = is_child_running(repairer.id()) && !program.is_over();
         checks = if is_needed { 0 } else { checks + 1 };
         if checks >= MOST_CHECKS {
             let _ = repairer.kill();

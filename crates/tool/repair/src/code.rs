@@ -8,7 +8,7 @@ use fieldstone_sharing::Line;
 
 use super::owners::Owners;
 use super::watcher::Watcher;
-use fieldstone_symbols::Symbols;
+use fieldstone_symbols::Symbolizer;
 
 /// Instructions that are told of a line: the heaviest.
 const MOST: usize = 8;
@@ -16,7 +16,7 @@ const MOST: usize = 8;
 /// Names of instructions; each is looked up once.
 #[derive(Debug, Default)]
 pub(super) struct Codes {
-    symbols: Symbols,
+    symbols: Symbolizer,
     known: HashMap<u64, Code>,
 }
 

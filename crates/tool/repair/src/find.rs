@@ -14,7 +14,7 @@ use fieldstone_report::sharing::{Found, Kind, Place, Sampling, Thread};
 use fieldstone_rewrite::Registers;
 use fieldstone_sharing::{Judged, Settings, Verdict, rules};
 use fieldstone_sys::process::{comm, has_ended};
-use fieldstone_sys::turns;
+use fieldstone_sys::scheduling;
 
 use super::code::Codes;
 use super::follow::Stop;
@@ -23,7 +23,7 @@ use super::watcher::{Seen, Watcher};
 use crate::error::Result;
 use fieldstone_launch::launch::Treatment;
 use fieldstone_launch::program::Program;
-use fieldstone_launch::signals::Forward;
+use fieldstone_launch::signals::SignalForwarder;
 
 /// What looking at samples may take of a processor.
 const SHARE: f64 = 0.1;
@@ -94,7 +94,7 @@ pub fn look_on(pid: u32, look: &Look, stop: &Stop) -> Result<Looked> {
 /// The program cannot be started, or not be looked at: then it is ended.
 pub fn look_on_program(program: &Program, look: &Look) -> Result<(ExitStatus, Looked)> {
     let stop = Stop::default();
-    let mut forward = Forward::prepare()?.noting(&stop);
+    let mut forward = SignalForwarder::prepare()?.with_ending_flag(&stop);
     let mut running = forward.launch(program, &Treatment::Traceable)?;
     let pid = running.child.id();
     let look = *look;
@@ -103,7 +103,7 @@ pub fn look_on_program(program: &Program, look: &Look) -> Result<(ExitStatus, Lo
         // It was over before it could be looked at: nothing was seen of it.
         Err(_) if ends_at_once(pid) => {
             let looked = Looked { unseen: unseen(&Seen::default()), ..Looked::default() };
-            return Ok((forward.until_end(pid)?, looked));
+            return Ok((forward.wait_for_exit(pid)?, looked));
         }
         Err(error) => {
             let _ = running.child.kill();
@@ -111,7 +111,7 @@ pub fn look_on_program(program: &Program, look: &Look) -> Result<(ExitStatus, Lo
             return Err(error);
         }
     };
-    let status = forward.until_end(pid)?;
+    let status = forward.wait_for_exit(pid)?;
     match looking.join() {
         Ok(looked) => Ok((status, looked?)),
         Err(panic) => std::panic::resume_unwind(panic),
@@ -122,7 +122,7 @@ pub fn look_on_program(program: &Program, look: &Look) -> Result<(ExitStatus, Lo
 fn ends_at_once(pid: u32) -> bool {
     let began = Instant::now();
     while !has_ended(pid) && began.elapsed() < LONGEST_END {
-        turns::nap();
+        scheduling::sleep_briefly();
     }
     has_ended(pid)
 }

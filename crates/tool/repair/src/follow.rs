@@ -175,7 +175,7 @@ pub struct Manner {
 }
 
 /// Follows process `pid` until it ends or `stop` is set; then it is as it was. `tell` is called for what happens. The program's threads wait for
-/// the calling one: it had better [come first](fieldstone_sys::turns::come_first).
+/// the calling one: it had better [come first](fieldstone_sys::scheduling::raise_priority).
 ///
 /// # Errors
 /// Where this user may not look on or may not hold it, with the way out; the process runs on, as it was.

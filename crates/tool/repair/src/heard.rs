@@ -1,4 +1,4 @@
-//! What the processors told of a program's accesses ([`Told`]), where they tell: kept until a walk wants it.
+//! What the processors told of a program's accesses ([`HardwareSample`]), where they tell: kept until a walk wants it.
 //!
 //! An instruction of a thread is known by the address that it touched last, while it stays on one line and for a few windows of time: then it does so
 //! all the while. What goes along memory is not known by where it once was. A line is known by how often a sampled load of it found it modified in
@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use fieldstone_sys::sampling::{Told, Touched};
+use fieldstone_sys::sampling::{HardwareSample, MemoryAccess};
 
 /// An address that was told longer ago says nothing of now.
 const LATELY_NS: u64 = 20_000_000;
@@ -33,8 +33,8 @@ struct Last {
 
 impl Heard {
     /// `line_of` says which line an address is on.
-    pub(super) fn hear(&mut self, told: &Told, line_of: impl FnOnce(u64) -> u64) {
-        let Some(Touched { address, is_contended }) = told.touched else { return };
+    pub(super) fn hear(&mut self, told: &HardwareSample, line_of: impl FnOnce(u64) -> u64) {
+        let Some(MemoryAccess { address, is_contended }) = told.access else { return };
         let (line, at_ns) = (line_of(address), told.time_ns);
         if self.touched.len() >= MOST {
             self.touched.clear();
@@ -63,8 +63,8 @@ impl Heard {
 mod tests {
     use super::*;
 
-    fn told(tid: u32, ip: u64, address: u64, is_contended: bool) -> Told {
-        Told { tid, time_ns: 1_000, ip, touched: Some(Touched { address, is_contended }), jumps: vec![] }
+    fn told(tid: u32, ip: u64, address: u64, is_contended: bool) -> HardwareSample {
+        HardwareSample { tid, time_ns: 1_000, ip, access: Some(MemoryAccess { address, is_contended }), jumps: vec![] }
     }
 
     fn line_of(address: u64) -> u64 {
@@ -102,6 +102,6 @@ mod tests {
             heard.hear(&told(1, 7, address, is_contended), line_of);
         }
         assert_eq!([4, 5, 6].map(|line| heard.contended(line)), [2, 1, 0]);
-        heard.hear(&Told { touched: None, ..told(1, 7, 0, true) }, |_| panic!("it touched nothing"));
+        heard.hear(&HardwareSample { access: None, ..told(1, 7, 0, true) }, |_| panic!("it touched nothing"));
     }
 }

@@ -7,8 +7,8 @@ use fieldstone_report::sharing::{Kind as Told, Place as ToldPlace};
 use fieldstone_rewrite::Registers;
 use fieldstone_sharing::{Judged, Object};
 
-use fieldstone_symbols::Frame;
-use fieldstone_symbols::objects::{Kind, Objects, Place};
+use fieldstone_symbols::CodeLocation;
+use fieldstone_symbols::objects::{MemoryKind, Objects, AddressInfo};
 
 /// Mappings and blocks that were looked at this long ago may have changed.
 const FRESH: Duration = Duration::from_millis(200);
@@ -25,7 +25,7 @@ pub(super) struct Owners {
 
 impl Owners {
     pub(super) fn of(pid: u32) -> Self {
-        Self { pid, objects: Objects::of(pid).ok(), looked: None }
+        Self { pid, objects: Objects::open(pid).ok(), looked: None }
     }
 
     /// The process.
@@ -39,15 +39,15 @@ impl Owners {
             return;
         }
         self.looked = Some(Instant::now());
-        if self.objects.as_mut().is_some_and(|objects| objects.look_again().is_err()) {
+        if self.objects.as_mut().is_some_and(|objects| objects.refresh().is_err()) {
             self.objects = None;
         }
     }
 
     /// The file that the instruction at `ip` is of, and where in it.
-    pub(super) fn frame(&self, ip: u64) -> Frame {
-        let known = self.objects.as_ref().and_then(|objects| objects.code(ip));
-        known.unwrap_or(Frame { module: None, offset: ip })
+    pub(super) fn frame(&self, ip: u64) -> CodeLocation {
+        let known = self.objects.as_ref().and_then(|objects| objects.code_location(ip));
+        known.unwrap_or(CodeLocation { module: None, offset: ip })
     }
 
     /// The objects on a line that its threads meet on: what else lies there is none of theirs.
@@ -57,9 +57,9 @@ impl Owners {
         for bytes in met_on(judged) {
             let mut at = bytes.start;
             while at < bytes.end {
-                let mut place = objects.at(at, judged.line.bytes.into());
+                let mut place = objects.describe(at, judged.line.bytes.into());
                 // Where malloc does not tell whose it is, nothing is known of what is around.
-                if place.untold.is_some() {
+                if place.unknown_reason.is_some() {
                     place.range = at..bytes.end;
                 }
                 at = place.range.end.max(at + STEP) / STEP * STEP;
@@ -74,13 +74,13 @@ impl Owners {
 
     /// The structure that the memory at `address` has, by the variables that were in view when these samples were taken.
     pub(super) fn typed(&mut self, address: u64, samples: &[Registers]) -> Option<Object> {
-        self.objects.as_mut()?.typed(address, samples)
+        self.objects.as_mut()?.infer_type(address, samples)
     }
 
     /// A thread was seen with these registers.
     pub(super) fn saw(&mut self, thread: u32, registers: &Registers) {
         if let Some(objects) = &mut self.objects {
-            objects.saw(thread, registers);
+            objects.record_registers(thread, registers);
         }
     }
 }
@@ -97,13 +97,13 @@ pub(super) fn met_on(judged: &Judged) -> Vec<Range<u64>> {
     bytes
 }
 
-fn told(place: Place) -> ToldPlace {
+fn told(place: AddressInfo) -> ToldPlace {
     let kind = match place.kind {
-        Kind::Global => Told::Global,
-        Kind::Heap => Told::Heap,
-        Kind::Mapping => Told::Mapping,
-        Kind::Stack | Kind::ThreadLocal => Told::Stack,
-        Kind::Nothing => Told::Unknown,
+        MemoryKind::Global => Told::Global,
+        MemoryKind::Heap => Told::Heap,
+        MemoryKind::Mapping => Told::Mapping,
+        MemoryKind::Stack | MemoryKind::ThreadLocal => Told::Stack,
+        MemoryKind::Nothing => Told::Unknown,
     };
     // What a block is called by its size is told by the size.
     let name = if kind == Told::Heap { String::new() } else { place.name };

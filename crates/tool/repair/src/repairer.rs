@@ -27,7 +27,7 @@ use super::cooldown::{AGAIN_NS, Cooldown};
 use super::trials::{DOUBTED_NS, Doubted, Finding, Repair, TRY_NS, lost_ns};
 use super::watchdog::Watchdogs;
 use crate::error::{Error, Result};
-use fieldstone_launch::clock::{now_ns, processor_ns};
+use fieldstone_launch::clock::{now_ns, thread_cpu_ns};
 
 /// Lines that take less of the threads' time than this are left alone.
 const LEAST_SHARE: f64 = 0.02;
@@ -182,9 +182,9 @@ impl Repairer {
     /// Where it refuses what has to be done.
     pub fn serve(&mut self, wait: Duration, did: &mut Vec<Did>) -> Result<bool> {
         let Some(process) = &mut self.process else { return Ok(false) };
-        let began = processor_ns();
+        let began = thread_cpu_ns();
         let done = process.serve(wait);
-        let spent_ns = processor_ns() - began;
+        let spent_ns = thread_cpu_ns() - began;
         self.keep_watchdogs()?;
         let done = done?;
         let redirected = |done: &&Done| matches!(done, Done::Redirected { .. } | Done::Touched(_));

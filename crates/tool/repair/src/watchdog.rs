@@ -20,7 +20,7 @@
 
 mod keep;
 
-use fieldstone_sys::process::{has_ended, is_at_work};
+use fieldstone_sys::process::{has_ended, is_child_running};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::MemfdFlags;
 use rustix::net::{
@@ -112,7 +112,7 @@ impl Watchdogs {
     }
 
     fn replace_lost(&mut self) -> Result<()> {
-        let is_lost = |watchdog: &mut Watchdog| !is_at_work(watchdog.process.id());
+        let is_lost = |watchdog: &mut Watchdog| !is_child_running(watchdog.process.id());
         self.each.extract_if(.., is_lost).for_each(|mut watchdog| end(&mut watchdog.process));
         while self.each.len() < COUNT {
             let watchdog = Watchdog::start(self.program, &self.heartbeat)?;
@@ -128,7 +128,7 @@ impl Watchdogs {
     pub(super) fn dismiss(&mut self) {
         self.each.iter().for_each(|watchdog| drop(watchdog.send(DISMISSED, None)));
         for watchdog in &mut self.each {
-            if is_at_work(watchdog.process.id()) {
+            if is_child_running(watchdog.process.id()) {
                 let _ = poll(&mut [PollFd::new(&watchdog.ended, PollFlags::IN)], Some(&LONGEST_END));
             }
             end(&mut watchdog.process);
@@ -202,7 +202,7 @@ pub(super) fn rescue(program: u32, program_ended: &OwnedFd) {
 
 /// Waits until a rescuer has ended or is stopped, or the program has ended.
 fn until_done(rescuer: &Child, program_ended: &OwnedFd) {
-    while is_at_work(rescuer.id()) && !has_ended_by(program_ended) {
+    while is_child_running(rescuer.id()) && !has_ended_by(program_ended) {
         // Without a pidfd (no descriptor is left) the end is seen by the next check.
         let rescuer_ended = pidfd(rescuer.id()).ok();
         let ends = rescuer_ended.iter().chain([program_ended]);

@@ -19,7 +19,7 @@ use super::budget::Budget;
 use super::company::Company;
 use super::heard::Heard;
 use crate::error::Result;
-use fieldstone_launch::clock::{now_ns, processor_ns};
+use fieldstone_launch::clock::{now_ns, thread_cpu_ns};
 
 /// Samples that tell what a line costs.
 const ENOUGH: u64 = 20;
@@ -174,10 +174,10 @@ impl Watcher {
         {
             self.begin_anew(anchor)?;
             samples.clear();
-            self.sampler.drain_told(&mut Vec::new());
+            self.sampler.drain_hardware_samples(&mut Vec::new());
         }
         self.hear(process);
-        let began = processor_ns();
+        let began = thread_cpu_ns();
         for sample in &samples {
             self.progress.iter_mut().for_each(|progress| progress.pass(sample.tid));
             let is_alone = self.company.as_mut().is_some_and(|company| !company.has(sample.tid, sample.time_ns));
@@ -192,7 +192,7 @@ impl Watcher {
             }
         }
         let now = now_ns();
-        self.budget.settle(processor_ns() - began, now - self.looked_ns);
+        self.budget.settle(thread_cpu_ns() - began, now - self.looked_ns);
         self.looked_ns = now;
         self.samples = samples;
         self.ended = drained.exited;
@@ -202,7 +202,7 @@ impl Watcher {
     /// Takes in what the processors tell.
     fn hear(&mut self, process: Option<&Process>) {
         let mut told = Vec::new();
-        self.sampler.drain_told(&mut told);
+        self.sampler.drain_hardware_samples(&mut told);
         self.seen.told += told.len() as u64;
         for told in told {
             let home = |address| process.map_or(address, |process| process.seen_at(address));
@@ -457,9 +457,9 @@ impl Watcher {
     /// How it samples: the clock's means, and what the processors tell by.
     #[must_use]
     pub fn means(&self) -> String {
-        let told_by = self.sampler.told_by();
+        let told_by = self.sampler.hardware_sources();
         let words: Vec<String> = told_by.iter().map(|by| format!(", {by}")).collect();
-        format!("{}{}", self.sampler.means(), words.concat())
+        format!("{}{}", self.sampler.method(), words.concat())
     }
 
     /// Loads of a line that found it modified in another processor's cache, as far as the processors told; none where they tell nothing.

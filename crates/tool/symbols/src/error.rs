@@ -1,15 +1,15 @@
-//! Why a process's memory cannot be named.
+//! Errors of reading a process's memory and mappings.
 
 use std::io;
 
-/// The result of everything in this crate that can fail.
+/// The result type of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a process's memory could not be named.
+/// Why a process's memory cannot be described.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The list of its mappings cannot be read.
+    /// `/proc/PID/maps` cannot be read.
     #[error("cannot read the mappings of process {pid}: {source}")]
     Mappings {
         /// The process.

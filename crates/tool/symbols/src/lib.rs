@@ -1,8 +1,9 @@
-//! Names for a program's code and memory: functions and source lines, variables, heap blocks and types.
+//! Names for a program's code and memory: functions and source lines, variables, heap blocks and
+//! types.
 //!
 //! ```text
-//! names      an address in the code → function, file, line; for allocation sites and samples
-//! objects    an address in the memory → variable, block, type, member; from a running process
+//! names      address in code → function, file, line        from ELF symbols and debug information
+//! objects    address in memory → variable, heap block, type, member     from a running process
 //! ```
 
 pub mod error;
@@ -10,4 +11,4 @@ pub mod names;
 pub mod objects;
 
 pub use error::{Error, Result};
-pub use names::{Frame, FrameName, Known, MAPPED, Symbols, frames_of, remedies};
+pub use names::{CodeLocation, FrameName, NameSource, Symbolizer, UNATTRIBUTED, remedies, site_frames};

@@ -1,18 +1,20 @@
-//! Names for allocation sites: function, file and line of each frame of a stack, and which frame is the site.
+//! Names the frames of an allocation's stack, and determines which frame is the allocation site.
 //!
 //! ```text
-//! record   frame = address behind a call, and its module     frames_of
-//! file     debug info (its own, or /usr/lib/debug by build id), else the symbol tables        module
-//! names    one for each frame and for each function inlined there, innermost first
-//! site     the first that is no wrapper of an allocator      wrapper
-//! words    what would make a report of them say more         remedies
+//! recorded stack     return addresses and their modules                               site_frames
+//!    ↓ per frame     debug info (in the file, or in /usr/lib/debug by build id),
+//!                    else the symbol tables                                           symbol_file
+//! names              one per frame and per inlined function, innermost first
+//!    ↓
+//! allocation site    the first name that is not a wrapper of an allocator             wrapper
+//! advice             how to get more precise names                                    remedies
 //! ```
 //!
-//! A function that ends with `return malloc(…)` is, optimised, left by a jump, and has no frame: the return address is its
-//! caller's. But the call before that address names the function, so it is put in front of the stack, with the line of its first
-//! instruction.
+//! An optimised function that ends with `return malloc(…)` jumps to malloc (tail call) and has no
+//! frame. The call instruction before the first return address names that function. It is inserted
+//! before the first frame, with the line of its first instruction.
 //!
-//! Each name says how it is known ([`Known`]): a stripped file has a symbol in the neighbourhood at best.
+//! Each name has a source ([`NameSource`]). In a stripped file it is the nearest symbol at best.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -22,98 +24,101 @@ use std::path::{Path, PathBuf};
 use fieldstone_wire::sites::{Site, Sites};
 
 mod mangled;
-mod module;
 mod remedies;
+mod symbol_file;
 #[cfg(test)]
 mod tests;
 mod wrapper;
 
 pub(crate) use mangled::demangled;
-use module::Module;
-pub(crate) use module::{debug_file, supplement};
-pub use remedies::{MAPPED, remedies};
+pub use remedies::{UNATTRIBUTED, remedies};
+use symbol_file::SymbolFile;
+pub(crate) use symbol_file::{debug_file, supplement};
 
-/// An address in a program's code.
+/// An address in code.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Frame {
-    /// The file that it lies in; `None` for code that the program wrote itself.
+pub struct CodeLocation {
+    /// The file; `None` for generated code.
     pub module: Option<PathBuf>,
-    /// The last byte of the call, as an address in the file; in memory where there is no file.
+    /// The address in the file, or in memory without a file. In a stack: of a call's last byte.
     pub offset: u64,
 }
 
-/// How a name is known.
+/// The source of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Known {
-    /// From debug info.
+pub enum NameSource {
+    /// Debug info.
     DebugInfo,
-    /// The address lies in a symbol of this name.
+    /// A symbol that contains the address.
     Symbol,
-    /// The name is that of the nearest symbol below, and how far, in bytes: another function without a name may be between.
-    Nearby,
-    /// The name is the address alone.
+    /// The nearest symbol below the address. The address may belong to another function without a
+    /// symbol.
+    NearestSymbol,
+    /// None: the name is the address.
     Address,
 }
 
-/// What a frame is called.
+/// The name of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameName {
-    /// The function, demangled; `name+0x1f` for [`Known::Nearby`], `file+0x1f` for [`Known::Address`].
+    /// The function, demangled; `name+0x1f` for [`NameSource::NearestSymbol`], `file+0x1f` for
+    /// [`NameSource::Address`].
     pub function: String,
-    /// Its source file.
+    /// The source file; `None` without debug info.
     pub file: Option<PathBuf>,
-    /// The line of the call.
+    /// The line of the call; `None` without debug info.
     pub line: Option<u32>,
-    /// The name of the file that its code lies in; empty where there is none.
+    /// The base name of the file that contains the code; empty for generated code.
     pub module: String,
-    /// How the function is known.
-    pub known: Known,
+    /// The source of `function`.
+    pub source: NameSource,
 }
 
-/// What a site is called: the frame that is one, and the whole stack.
+/// The name of an allocation site, and its whole stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SiteName {
     /// The function that allocates.
     pub function: String,
-    /// Its source file.
+    /// The source file; `None` without debug info.
     pub file: Option<PathBuf>,
-    /// The line that allocates.
+    /// The line that allocates; `None` without debug info.
     pub line: Option<u32>,
-    /// The name of the file that its code lies in.
+    /// The base name of the file that contains the code.
     pub module: String,
-    /// All frames, innermost first, inlined ones and allocators' wrappers among them.
+    /// All frames, innermost first, including inlined functions and wrappers of allocators.
     pub stack: Vec<FrameName>,
 }
 
-/// The frames of a site of the record.
+/// The code locations of a recorded stack, innermost first.
 #[must_use]
-pub fn frames_of(sites: &Sites, site: &Site) -> Vec<Frame> {
+pub fn site_frames(sites: &Sites, site: &Site) -> Vec<CodeLocation> {
     let frames = site.frames().map(|(address, number)| {
         let call = address.wrapping_sub(1);
         match sites.module(number) {
             Some(module) => {
                 let path: Vec<u8> = module.path().collect();
                 let base = module.base.load(std::sync::atomic::Ordering::Relaxed);
-                Frame { module: Some(PathBuf::from(OsStr::from_bytes(&path))), offset: call.wrapping_sub(base) }
+                CodeLocation { module: Some(PathBuf::from(OsStr::from_bytes(&path))), offset: call.wrapping_sub(base) }
             }
-            None => Frame { module: None, offset: call },
+            None => CodeLocation { module: None, offset: call },
         }
     });
     frames.collect()
 }
 
-/// Names frames; keeps each file's tables once they were read.
+/// Names code locations. It caches the tables of each file.
 #[derive(Debug, Default)]
-pub struct Symbols {
-    modules: HashMap<PathBuf, Option<Module>>,
+pub struct Symbolizer {
+    modules: HashMap<PathBuf, Option<SymbolFile>>,
 }
 
-impl Symbols {
-    /// Names for a stack, innermost frame first. A file that cannot be read leaves addresses.
-    pub fn name(&mut self, frames: &[Frame]) -> SiteName {
-        let jumped = frames.first().and_then(|frame| self.jumped(frame));
+impl Symbolizer {
+    /// Names a stack, innermost frame first. Frames in an unreadable file are named by their
+    /// address.
+    pub fn name(&mut self, frames: &[CodeLocation]) -> SiteName {
+        let tail_call = frames.first().and_then(|frame| self.tail_call(frame));
         let stack: Vec<FrameName> =
-            jumped.into_iter().chain(frames.iter().flat_map(|frame| self.frame(frame))).collect();
+            tail_call.into_iter().chain(frames.iter().flat_map(|frame| self.frame(frame))).collect();
         let site = wrapper::site(&stack);
         SiteName {
             function: site.map(|site| site.function.clone()).unwrap_or_default(),
@@ -124,17 +129,17 @@ impl Symbols {
         }
     }
 
-    /// The function that `frame` called, if it ended in a jump to the allocator: see the module's words.
-    fn jumped(&mut self, frame: &Frame) -> Option<FrameName> {
+    /// The function that `frame` called, if that function made a tail call to the allocator.
+    fn tail_call(&mut self, frame: &CodeLocation) -> Option<FrameName> {
         let path = frame.module.as_ref()?;
-        self.module(path)?.called_before(frame.offset + 1, &path.file_name()?.to_string_lossy())
+        self.module(path)?.callee_before(frame.offset + 1, &path.file_name()?.to_string_lossy())
     }
 
-    fn module(&mut self, path: &Path) -> Option<&Module> {
-        self.modules.entry(path.to_owned()).or_insert_with(|| Module::open(path)).as_ref()
+    fn module(&mut self, path: &Path) -> Option<&SymbolFile> {
+        self.modules.entry(path.to_owned()).or_insert_with(|| SymbolFile::open(path)).as_ref()
     }
 
-    fn frame(&mut self, frame: &Frame) -> Vec<FrameName> {
+    fn frame(&mut self, frame: &CodeLocation) -> Vec<FrameName> {
         let Some(path) = &frame.module else { return vec![address("", frame.offset)] };
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let names = self.module(path).map(|module| module.names(frame.offset, &name)).unwrap_or_default();
@@ -144,5 +149,5 @@ impl Symbols {
 
 fn address(module: &str, offset: u64) -> FrameName {
     let function = if module.is_empty() { format!("{offset:#x}") } else { format!("{module}+{offset:#x}") };
-    FrameName { function, file: None, line: None, module: module.to_owned(), known: Known::Address }
+    FrameName { function, file: None, line: None, module: module.to_owned(), source: NameSource::Address }
 }

@@ -11,7 +11,7 @@ fn a_crash_is_reported_with_the_last_output() {
     let Some(fixture) = Fixture::new() else { return };
     let line = format!("echo the last word >&2; exec {} crash 1", workload("odd").display());
     let message = fixture.refused("--runs 1", &["sh", "-c", &line]);
-    assert!(message.contains("signal 11 (SIGSEGV)") && message.contains("its last words:\nthe last word"), "{message}");
+    assert!(message.contains("signal 11 (SIGSEGV)") && message.contains("the end of its stderr:\nthe last word"), "{message}");
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn errors_for_unrunnable_programs_are_distinct() {
     let mut command = std::process::Command::new(binaries::command());
     let message = command.args(["profile", "--trase", "true"]).output().unwrap().stderr;
     assert!(
-        String::from_utf8_lossy(&message).contains("nor is it an option of ours"),
+        String::from_utf8_lossy(&message).contains("nor is it an option of fieldstone"),
         "{}",
         String::from_utf8_lossy(&message)
     );

@@ -138,7 +138,7 @@ fn each_thread_has_its_own_tlb() {
     assert!(first.walks > THREADS_MISS / 20 * 19 && first.walks <= walks, "{first:?}");
     // With fragmented memory there are no huge pages to derive the cost of a walk from.
     let unseen: Vec<&String> =
-        translation.unseen.iter().filter(|words| !words.contains("memory is too scattered")).collect();
+        translation.unseen.iter().filter(|words| !words.contains("memory is too fragmented")).collect();
     assert!(unseen.is_empty(), "{unseen:?}");
 }
 

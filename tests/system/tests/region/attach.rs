@@ -152,7 +152,7 @@ fn statistics_are_written_without_a_reader_and_kept_on_failure() {
     assert!(unread.status.success() && unread.stderr.is_empty(), "{}", stderr(&unread));
     let written = fs::read_to_string(&file).unwrap();
     assert!(written.contains("moved_bytes"), "{written}");
-    refused(collapse_command(0x7fff_fff0, &options), &["is gone"]);
+    refused(collapse_command(0x7fff_fff0, &options), &["does not exist"]);
     assert_eq!(fs::read_to_string(&file).unwrap(), written);
     assert!(churning.end().success());
 }
@@ -166,14 +166,14 @@ fn refused(mut command: Command, words: &[&str]) {
 
 #[test]
 fn impossible_requests_are_refused_with_the_reason() {
-    refused(collapse_command(0x7fff_fff0, ""), &["is gone"]);
+    refused(collapse_command(0x7fff_fff0, ""), &["does not exist"]);
     refused(collapse_command(std::process::id(), "--region"), &["unexpected argument", "--huge <PID> [--children]"]);
     refused(collapse_command(std::process::id(), "--stats /no/such/directory/x"), &["/no/such/directory/x"]);
     let mut itself = Command::new("sh");
     itself.args(["-c", &format!("exec {} attach --huge $$", binaries::command())]);
-    refused(itself, &["this very command"]);
+    refused(itself, &["this command itself"]);
     if fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n") {
-        refused(collapse_command(2, ""), &["thread of the kernel"]);
+        refused(collapse_command(2, ""), &["kernel thread"]);
     }
     let mut neither = Command::new(binaries::command());
     neither.args(["run", "true"]);
@@ -228,7 +228,7 @@ fn a_process_of_another_user_and_a_missing_capability_are_refused() {
         return;
     };
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("may not be looked into"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("cannot read process"), "{}", stderr(&output));
     let mut other = Command::new(odd);
     other.args(["churn", "4M"]).uid(NOBODY).gid(NOBODY);
     let other = Waiting::start(other);

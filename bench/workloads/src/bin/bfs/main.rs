@@ -1,9 +1,11 @@
-//! Breadth-first search over a Kronecker graph, as Graph500 has it: few hubs, many leaves, neighbours all over memory.
+//! Breadth-first search over a Kronecker graph, after Graph500: few hubs, many leaves, neighbours
+//! spread over all memory.
 //!
-//! The graph is made with Graph500's parameters and kept as compressed sparse rows. From each of eight roots (Graph500 has 64:
-//! `--roots 64`) a search makes a tree of parents, and the tree is checked by Graph500's rules before the next search. The rate is
-//! Graph500's too: edges of the tree's component over the time of its search, and of all searches the harmonic mean. Loops are
-//! not in the graph and not counted.
+//! The graph has Graph500's parameters and is stored as compressed sparse rows. A search from each
+//! of eight roots (64 in Graph500: `--roots 64`) makes a tree of parents. Graph500's rules check
+//! each tree before the next search. The rate is Graph500's too: the edges of the component divided
+//! by the search time, as harmonic mean over all searches. The graph contains no loops, and none
+//! are counted.
 
 mod graph;
 mod search;
@@ -15,20 +17,20 @@ use fieldstone_workloads::{
     random::{SplitMix64, mix},
     verdict::conclude,
 };
-use graph::Graph;
+use graph::CsrGraph;
 use std::{process::ExitCode, time::Instant};
 
-/// Searches a random graph breadth first.
+/// Search a random graph breadth first.
 #[derive(Parser)]
 #[command(name = "bfs", version)]
 struct Arguments {
-    /// Logarithm of the number of vertices: 20 is a million, 400 MB at the peak.
+    /// Logarithm of the number of vertices; 20 means a million vertices and a peak of 400 MB.
     #[arg(value_parser = clap::value_parser!(u32).range(1..=28))]
     scale: u32,
-    /// Edges a vertex, each in both directions.
+    /// Edges per vertex, each in both directions.
     #[arg(default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
     edge_factor: u16,
-    /// Searches, each from another root.
+    /// Number of searches, each from another root.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
     roots: u32,
 }
@@ -37,7 +39,7 @@ const SEED: u64 = 0x0062_6673;
 
 fn run(arguments: &Arguments) -> Result<u64, Error> {
     let mut random = SplitMix64::new(SEED);
-    let graph = timed("init", || Graph::kronecker(arguments.scale, arguments.edge_factor, &mut random))?;
+    let graph = timed("init", || CsrGraph::kronecker(arguments.scale, arguments.edge_factor, &mut random))?;
     let (mut kernel, mut verify) = (0.0, 0.0);
     let mut seconds_per_edge = 0.0;
     let mut checksum = 0;
@@ -54,15 +56,15 @@ fn run(arguments: &Arguments) -> Result<u64, Error> {
         verify += start.elapsed().as_secs_f64();
     }
     eprintln!("kernel: {kernel:.6}\nverify: {verify:.6}");
-    // Not a phase, and not to be taken for one.
-    eprintln!("{:.4e} traversed edges a second (harmonic mean)", f64::from(arguments.roots) / seconds_per_edge);
+    // This line is a rate, not a phase.
+    eprintln!("{:.4e} traversed edges per second (harmonic mean)", f64::from(arguments.roots) / seconds_per_edge);
     Ok(checksum)
 }
 
-/// A random vertex that has a neighbour.
-fn connected_vertex(graph: &Graph, random: &mut SplitMix64) -> Result<u32, Error> {
+/// Returns a random vertex with at least one neighbour.
+fn connected_vertex(graph: &CsrGraph, random: &mut SplitMix64) -> Result<u32, Error> {
     if graph.has_no_edge() {
-        return Err(Error::Argument { what: "all edges of so small a graph are loops: give a larger SCALE".into() });
+        return Err(Error::Argument { what: "all edges of this small graph are loops: use a larger SCALE".into() });
     }
     loop {
         let vertex = graph.vertex(random.below(graph.vertices()));

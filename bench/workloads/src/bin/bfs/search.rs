@@ -1,13 +1,14 @@
-//! The search, and Graph500's rules for its result.
+//! The breadth-first search, and Graph500's rules for its result.
 
-use crate::graph::Graph;
+use crate::graph::CsrGraph;
 use fieldstone_workloads::{Error, fill::fill};
 
-/// Stands for "not reached" among parents and for "not yet known" among levels.
+/// "Not reached" as a parent, "unknown" as a level.
 const NONE: u32 = u32::MAX;
 
-/// The parent of each vertex in a breadth-first tree from `root`, whose own parent it is; `u32::MAX` where it does not reach.
-pub(crate) fn breadth_first(graph: &Graph, root: u32) -> Result<Vec<u32>, Error> {
+/// Returns the parent of each vertex in a breadth-first tree from `root`. The root is its own
+/// parent; an unreached vertex has `u32::MAX`.
+pub(crate) fn breadth_first(graph: &CsrGraph, root: u32) -> Result<Vec<u32>, Error> {
     let mut parents = fill(graph.vertices(), |_| NONE)?;
     let mut queue = fill(graph.vertices(), |_| 0_u32)?;
     parents[root as usize] = root;
@@ -28,22 +29,23 @@ pub(crate) fn breadth_first(graph: &Graph, root: u32) -> Result<Vec<u32>, Error>
     Ok(parents)
 }
 
-/// What every right tree of a root has in common.
+/// The properties that every correct tree of one root shares.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tree {
+pub(crate) struct SearchTree {
     /// The sum of all levels.
     pub(crate) level_sum: u64,
-    /// Edges between the vertices that it reaches.
+    /// Edges between the vertices of the tree.
     pub(crate) edges: u64,
 }
 
 /// Checks a tree of parents.
 ///
-/// The rules: parents lead to the root (no cycle), each to a neighbour, one level up; an edge of the graph never leaves the
-/// tree and never spans more than one level.
-pub(crate) fn validate(graph: &Graph, root: u32, parents: &[u32]) -> Result<Tree, Error> {
+/// The rules: every chain of parents ends at the root (no cycle). A parent is a neighbour, one
+/// level up. No edge of the graph connects the tree with a vertex outside it, or spans more than
+/// one level.
+pub(crate) fn validate(graph: &CsrGraph, root: u32, parents: &[u32]) -> Result<SearchTree, Error> {
     let levels = levels(graph, root, parents)?;
-    let mut tree = Tree::default();
+    let mut tree = SearchTree::default();
     for index in 0..graph.vertices() {
         let vertex = graph.vertex(index);
         let level = levels[index];
@@ -51,7 +53,9 @@ pub(crate) fn validate(graph: &Graph, root: u32, parents: &[u32]) -> Result<Tree
         for &neighbour in graph.neighbours(vertex) {
             let other = levels[neighbour as usize];
             if (level == NONE) != (other == NONE) {
-                return Err(Error::wrong(format!("the edge {vertex} to {neighbour} leaves the tree")));
+                return Err(Error::wrong(format!(
+                    "the edge {vertex} to {neighbour} connects the tree with a vertex outside it"
+                )));
             }
             if level.abs_diff(other) > 1 {
                 return Err(Error::wrong(format!("the edge {vertex} to {neighbour} spans levels {level} to {other}")));
@@ -59,20 +63,20 @@ pub(crate) fn validate(graph: &Graph, root: u32, parents: &[u32]) -> Result<Tree
             parent_is_neighbour |= parents[index] == neighbour;
         }
         if !parent_is_neighbour {
-            return Err(Error::wrong(format!("the parent of {vertex} is no neighbour of it")));
+            return Err(Error::wrong(format!("the parent of {vertex} is not a neighbour of it")));
         }
         if level != NONE {
             tree.level_sum += u64::from(level);
             tree.edges += graph.neighbours(vertex).len() as u64;
         }
     }
-    // Each was met from both its ends.
+    // Each edge was counted at both of its ends.
     tree.edges /= 2;
     Ok(tree)
 }
 
 /// The distance of each vertex from `root` along `parents`.
-fn levels(graph: &Graph, root: u32, parents: &[u32]) -> Result<Vec<u32>, Error> {
+fn levels(graph: &CsrGraph, root: u32, parents: &[u32]) -> Result<Vec<u32>, Error> {
     let mut levels = fill(parents.len(), |_| NONE)?;
     levels[root as usize] = 0;
     let mut path = Vec::new();
@@ -82,7 +86,7 @@ fn levels(graph: &Graph, root: u32, parents: &[u32]) -> Result<Vec<u32>, Error> 
             path.push(vertex);
             vertex = parents[vertex as usize];
             if vertex == NONE || path.len() > parents.len() {
-                return Err(Error::wrong(format!("the parents of vertex {index} do not lead to the root")));
+                return Err(Error::wrong(format!("the parents of vertex {index} do not end at the root")));
             }
         }
         let mut level = levels[vertex as usize];
@@ -99,23 +103,23 @@ mod tests {
     use super::*;
 
     /// 0 - 1 - 2 - 3, 0 - 4 - 3, and 5 alone.
-    fn ring() -> Graph {
-        Graph::from_edges(6, &[(0, 1), (1, 2), (2, 3), (3, 4), (4, 0)]).unwrap()
+    fn ring() -> CsrGraph {
+        CsrGraph::from_edges(6, &[(0, 1), (1, 2), (2, 3), (3, 4), (4, 0)]).unwrap()
     }
 
     #[test]
-    fn the_search_passes_its_own_check() {
+    fn a_correct_search_passes_validation() {
         let parents = breadth_first(&ring(), 0).unwrap();
         assert_eq!(parents[5], NONE);
-        assert_eq!(validate(&ring(), 0, &parents).unwrap(), Tree { level_sum: 1 + 2 + 2 + 1, edges: 5 });
+        assert_eq!(validate(&ring(), 0, &parents).unwrap(), SearchTree { level_sum: 1 + 2 + 2 + 1, edges: 5 });
     }
 
     #[test]
     fn each_rule_is_enforced() {
         let wrong = |parents: [u32; 6]| validate(&ring(), 0, &parents).unwrap_err().to_string();
-        assert!(wrong([0, 2, 1, 4, 0, NONE]).contains("do not lead"), "cycle");
-        assert!(wrong([0, 0, 1, 1, 0, NONE]).contains("no neighbour"), "parent without an edge");
+        assert!(wrong([0, 2, 1, 4, 0, NONE]).contains("do not end"), "cycle");
+        assert!(wrong([0, 0, 1, 1, 0, NONE]).contains("not a neighbour"), "parent without an edge");
         assert!(wrong([0, 0, 1, 2, 3, NONE]).contains("spans"), "level skipped");
-        assert!(wrong([0, 0, 1, NONE, 0, NONE]).contains("leaves"), "vertex forgotten");
+        assert!(wrong([0, 0, 1, NONE, 0, NONE]).contains("outside"), "vertex missing");
     }
 }

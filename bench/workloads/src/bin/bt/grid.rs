@@ -1,28 +1,28 @@
-//! The cube: state and right side, each an array of cells.
+//! The cube: the state and the right-hand side, each an array of cells.
 //!
 //! ```text
-//! cell (x, y, z) is at (z * side + y) * side + x
+//! cell (x, y, z) has index (z * side + y) * side + x
 //! ```
 
-use crate::block::Cell;
+use crate::matrix5::Vector5;
 use fieldstone_workloads::{Error, fill::fill, random::SplitMix64};
 
-/// What a cell takes.
-pub(crate) const CELL_BYTES: usize = 2 * size_of::<Cell>();
+/// Bytes of a cell.
+pub(crate) const CELL_BYTES: usize = 2 * size_of::<Vector5>();
 
-/// How far a step goes: stable for any, since the scheme is implicit; the blocks stay dominant below 1.
+/// The time step. The implicit scheme is stable for any value; the matrices stay dominant below 1.
 pub(crate) const TAU: f64 = 0.5;
 
 const SEED: u64 = 0x6274;
 
-/// The cube.
+/// The cube of cells.
 pub(crate) struct Grid {
     side: usize,
-    state: Vec<Cell>,
-    right: Vec<Cell>,
+    state: Vec<Vector5>,
+    rhs: Vec<Vector5>,
 }
 
-/// Along which edge a line runs.
+/// The axis of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     X,
@@ -34,40 +34,40 @@ impl Direction {
     pub(crate) const ALL: [Self; 3] = [Self::X, Self::Y, Self::Z];
 }
 
-/// The cells of a line: `start`, `start + stride`, ... as many as the cube's side.
+/// The cells of a line: `start`, `start + stride`, ...; their number is the side of the cube.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Line {
+pub(crate) struct GridLine {
     pub(crate) start: usize,
     pub(crate) stride: usize,
 }
 
 impl Grid {
-    /// A cube of `side` cells each way with a random state.
+    /// Makes a cube of `side` cells per axis with a random state.
     pub(crate) fn new(side: usize) -> Result<Self, Error> {
         let mut random = SplitMix64::new(SEED);
         let cells = side * side * side;
         let state = fill(cells, |_| std::array::from_fn(|_| 2.0 * f64::from(random.unit()) - 1.0))?;
-        Ok(Self { side, state, right: fill(cells, |_| [0.0; 5])? })
+        Ok(Self { side, state, rhs: fill(cells, |_| [0.0; 5])? })
     }
 
     pub(crate) const fn side(&self) -> usize {
         self.side
     }
 
-    pub(crate) fn state(&self) -> &[Cell] {
+    pub(crate) fn state(&self) -> &[Vector5] {
         &self.state
     }
 
-    pub(crate) fn right(&self) -> &[Cell] {
-        &self.right
+    pub(crate) fn rhs(&self) -> &[Vector5] {
+        &self.rhs
     }
 
-    pub(crate) fn right_mut(&mut self) -> &mut [Cell] {
-        &mut self.right
+    pub(crate) fn rhs_mut(&mut self) -> &mut [Vector5] {
+        &mut self.rhs
     }
 
-    /// All lines of a direction, those of neighbouring cells one after the other.
-    pub(crate) fn lines(&self, direction: Direction) -> impl Iterator<Item = Line> + use<> {
+    /// All lines of a direction, in the order of their first cells.
+    pub(crate) fn lines(&self, direction: Direction) -> impl Iterator<Item = GridLine> + use<> {
         let side = self.side;
         // The strides of the line, of the next line, and of the line after a row of lines.
         let (stride, next, row) = match direction {
@@ -75,32 +75,34 @@ impl Grid {
             Direction::Y => (side, 1, side * side),
             Direction::Z => (side * side, 1, side),
         };
-        (0..side).flat_map(move |outer| (0..side).map(move |inner| Line { start: outer * row + inner * next, stride }))
+        (0..side)
+            .flat_map(move |outer| (0..side).map(move |inner| GridLine { start: outer * row + inner * next, stride }))
     }
 
-    /// The right side: what flows into each cell from its neighbours in one step. Nothing flows through the outside.
+    /// Computes the right-hand side: the flow into each cell from its neighbours in one step.
+    /// Nothing flows through the surface.
     #[inline(never)]
-    pub(crate) fn make_right_side(&mut self) {
+    pub(crate) fn compute_rhs(&mut self) {
         let side = self.side;
         for at in 0..self.state.len() {
             let here = self.state[at];
             let mut flow = [0.0; 5];
             for stride in [1, side, side * side] {
-                let place = at / stride % side;
-                let before = if place > 0 { self.state[at - stride] } else { here };
-                let behind = if place + 1 < side { self.state[at + stride] } else { here };
+                let coordinate = at / stride % side;
+                let before = if coordinate > 0 { self.state[at - stride] } else { here };
+                let behind = if coordinate + 1 < side { self.state[at + stride] } else { here };
                 for unknown in 0..5 {
                     flow[unknown] += before[unknown] + behind[unknown] - 2.0 * here[unknown];
                 }
             }
-            self.right[at] = flow.map(|value| TAU * value);
+            self.rhs[at] = flow.map(|value| TAU * value);
         }
     }
 
-    /// The state after the step: the right side, which is solved by now, is added.
+    /// Adds the solved right-hand side to the state.
     #[inline(never)]
     pub(crate) fn add(&mut self) {
-        for (state, change) in self.state.iter_mut().zip(&self.right) {
+        for (state, change) in self.state.iter_mut().zip(&self.rhs) {
             state.iter_mut().zip(change).for_each(|(value, change)| *value += change);
         }
     }
@@ -124,16 +126,16 @@ mod tests {
     }
 
     #[test]
-    fn what_flows_out_of_one_cell_flows_into_others() {
+    fn the_flows_of_all_cells_add_up_to_zero() {
         let mut grid = Grid::new(5).unwrap();
-        grid.make_right_side();
+        grid.compute_rhs();
         for unknown in 0..5 {
-            let sum: f64 = grid.right().iter().map(|cell| cell[unknown]).sum();
+            let sum: f64 = grid.rhs().iter().map(|cell| cell[unknown]).sum();
             assert!(sum.abs() < 1e-10, "{sum}");
         }
-        assert!(grid.right().iter().flatten().any(|value| value.abs() > 0.1));
+        assert!(grid.rhs().iter().flatten().any(|value| value.abs() > 0.1));
         grid.state.fill([3.0; 5]);
-        grid.make_right_side();
-        assert!(grid.right().iter().flatten().all(|value| *value == 0.0), "an even state does not change");
+        grid.compute_rhs();
+        assert!(grid.rhs().iter().flatten().all(|value| *value == 0.0), "an even state does not change");
     }
 }

@@ -1,22 +1,26 @@
-//! A block-tridiagonal solver in the shape of NAS BT: a cube of cells with five unknowns each, and lines through it in x, y and z that
-//! are solved one after the other.
+//! A block-tridiagonal solver like NAS BT: a cube of cells with five unknowns each. Lines through
+//! it in x, y and z are solved one after another.
 //!
 //! ```text
-//!   x   neighbours 40 bytes apart            a line is in a page or two
-//!   y   a row apart: 40 bytes times SIDE     a line touches a page every few cells
-//!   z   a layer apart: times SIDE again      a line touches a page for each cell, and so does the next
+//!   x   neighbours are 40 bytes apart      a line spans one or two pages
+//!   y   40 bytes times SIDE apart          a line touches a page every few cells
+//!   z   40 bytes times SIDE squared        a line touches one page per cell, and so does the next
 //! ```
-//! A step is one of an implicit time scheme (approximate factorisation, as in BT): the right side from each cell's six
-//! neighbours, then each line's system of 5x5 blocks, in the three directions in turn, in place, and the result added. Where we differ: the
-//! equation is a diffusion whose coefficients depend on the state, not the one of a flow; the blocks are as full and are made anew
-//! for each line, and the memory that a cell has is the state and the right side only.
+//! A step belongs to an implicit time scheme (approximate factorisation, as in BT):
+//! 1. Compute the right-hand side from the six neighbours of each cell.
+//! 2. Solve the 5x5 block system of each line in place, in the three directions in turn.
+//! 3. Add the result to the state.
 //!
-//! Check: of every 16th line, another one in each step, the residual is computed from the blocks and the right side as they
-//! were. It costs about a hundredth of the time.
+//! The differences to BT: the equation is a diffusion with state-dependent coefficients, not a
+//! flow. The matrices are as full but recomputed per line. A cell stores only its state and
+//! right-hand side.
+//!
+//! Check: every 16th line, another one in each step, is multiplied back and compared with its
+//! original right-hand side. The check takes about 1 % of the time.
 
-mod block;
 mod grid;
 mod line;
+mod matrix5;
 
 use clap::Parser;
 use fieldstone_workloads::{Error, phase::timed, random::mix, size, verdict::conclude};
@@ -24,26 +28,26 @@ use grid::{CELL_BYTES, Direction, Grid};
 use line::Solver;
 use std::process::ExitCode;
 
-/// Solves lines of 5x5 blocks through a cube, in three directions.
+/// Solve lines of 5x5 blocks through a cube, in three directions.
 #[derive(Parser)]
 #[command(name = "bt", version)]
 struct Arguments {
-    /// Bytes of the cube, for example 1G.
+    /// Size of the cube in bytes, for example 1G.
     #[arg(value_parser = size::parse)]
     size: usize,
-    /// Time steps.
+    /// Number of time steps.
     #[arg(default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     steps: u32,
 }
 
-/// Every so many lines one is checked.
+/// One line in this many is checked.
 const CHECKED: usize = 16;
 
 fn run(arguments: &Arguments) -> Result<u64, Error> {
     let side = side(arguments.size);
     if side < 3 {
         return Err(Error::Argument {
-            what: format!("SIZE is less than a cube of 3 cells: give {} or more", 27 * CELL_BYTES),
+            what: format!("SIZE is less than a cube of 3 cells: use {} or more", 27 * CELL_BYTES),
         });
     }
     let mut grid = timed("init", || Grid::new(side))?;
@@ -51,20 +55,20 @@ fn run(arguments: &Arguments) -> Result<u64, Error> {
     timed("verify", || checksum(&grid))
 }
 
-/// Cells along an edge of the largest cube that `bytes` hold.
+/// Cells per edge of the largest cube that fits into `bytes`.
 fn side(bytes: usize) -> usize {
     let cells = bytes / CELL_BYTES;
-    // 2^21 cubed is 2^63: nothing larger has an address.
+    // 2^21 cubed is 2^63 bytes, more than any address space.
     (1..1 << 21).take_while(|side| side * side * side <= cells).last().unwrap_or(0)
 }
 
 fn step(grid: &mut Grid, number: usize) -> Result<(), Error> {
-    grid.make_right_side();
+    grid.compute_rhs();
     let mut solver = Solver::new(grid.side())?;
     for direction in Direction::ALL {
         for (index, line) in grid.lines(direction).enumerate() {
             if (index + number).is_multiple_of(CHECKED) {
-                solver.keep(grid, line);
+                solver.save_rhs(grid, line);
                 solver.solve(grid, line);
                 let residual = solver.residual(grid, line);
                 if residual.is_nan() || residual > 1e-12 {
@@ -81,13 +85,13 @@ fn step(grid: &mut Grid, number: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Every bit of the state, which has to be finite.
+/// A checksum over every bit of the state; all values must be finite.
 fn checksum(grid: &Grid) -> Result<u64, Error> {
     grid.state().iter().flatten().try_fold(0, |sum, value| {
         if value.is_finite() {
             Ok(mix(sum ^ value.to_bits()))
         } else {
-            Err(Error::wrong(format!("the state holds {value}")))
+            Err(Error::wrong(format!("the state contains {value}")))
         }
     })
 }

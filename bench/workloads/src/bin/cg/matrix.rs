@@ -1,12 +1,14 @@
-//! The matrix, as compressed sparse rows: the identity plus the Laplacian of a random graph with weights.
+//! The matrix in compressed sparse rows: the identity plus the Laplacian of a random weighted
+//! graph.
 //!
 //! ```text
 //! starts    0       4     7 …
 //!           |       |     |
 //! columns   0 7 3 9 1 7 2 2 …     the diagonal first, then the others in no order
-//! values    d - - - d - - d …     an edge is minus its weight, in both its rows; the diagonal is 1 plus the weights of the row
+//! values    d - - - d - - d …     edge: minus its weight, in both rows; diagonal: 1 + the row's weights
 //! ```
-//! Each row and each column adds up to 1, so that 1 is an eigenvalue with the vector of ones; all others are larger.
+//! Each row and each column adds up to 1, so 1 is an eigenvalue with the vector of ones. All other
+//! eigenvalues are larger.
 
 use fieldstone_workloads::{Error, fill::fill, random::SplitMix64};
 
@@ -18,10 +20,11 @@ pub(crate) struct Matrix {
 }
 
 impl Matrix {
-    /// A matrix of `rows` with `nonzeros` entries a row on average. No memory but its own is used: the edges are drawn twice.
+    /// Makes a matrix of `rows` with `nonzeros` entries per row on average. Drawing the edges twice
+    /// avoids any temporary memory.
     pub(crate) fn random(rows: usize, nonzeros: u16, seed: u64) -> Result<Self, Error> {
         let edges = |row: usize| edges(rows, nonzeros, seed, row);
-        // The diagonal is one entry.
+        // The diagonal is one entry per row.
         let mut starts = fill(rows + 1, |row| usize::from(row < rows))?;
         for row in 0..rows {
             for (column, _) in edges(row) {
@@ -29,7 +32,8 @@ impl Matrix {
                 starts[column as usize] += 1;
             }
         }
-        // Each entry becomes the end of its row; placing from the end moves it down to the start.
+        // Each entry becomes the end of its row. Filling a row backwards moves its entry down to
+        // the start.
         let mut end = 0;
         for start in &mut starts {
             end += *start;
@@ -37,18 +41,18 @@ impl Matrix {
         }
         let mut columns = fill(end, |_| 0_u32)?;
         let mut values = fill(end, |_| 0.0_f64)?;
-        let mut place = |row: usize, column: u32, value| {
+        let mut insert = |row: usize, column: u32, value| {
             starts[row] -= 1;
             (columns[starts[row]], values[starts[row]]) = (column, value);
         };
         for row in 0..rows {
             for (column, weight) in edges(row) {
-                place(row, column, -weight);
-                place(column as usize, narrow(row), -weight);
+                insert(row, column, -weight);
+                insert(column as usize, narrow(row), -weight);
             }
         }
         for row in 0..rows {
-            place(row, narrow(row), 0.0);
+            insert(row, narrow(row), 0.0);
         }
         for row in 0..rows {
             values[starts[row]] = 1.0 - values[starts[row]..starts[row + 1]].iter().sum::<f64>();
@@ -56,7 +60,7 @@ impl Matrix {
         Ok(Self { starts, columns, values })
     }
 
-    /// Bytes of a row, on average.
+    /// Average bytes of a row.
     pub(crate) fn row_bytes(nonzeros: u16) -> usize {
         size_of::<usize>() + usize::from(nonzeros) * (size_of::<u32>() + size_of::<f64>())
     }
@@ -70,7 +74,7 @@ impl Matrix {
     }
 }
 
-/// The edges drawn for a row, half of those it will have: where to, and the weight. Loops are left out.
+/// The edges drawn for a row, half of its final number: target and weight. Loops are left out.
 fn edges(rows: usize, nonzeros: u16, seed: u64, row: usize) -> impl Iterator<Item = (u32, f64)> {
     let mut random = SplitMix64::new(seed ^ (row as u64) << 20);
     let drawn = (0..nonzeros / 2).map(move |_| (narrow(random.below(rows)), 0.5 + f64::from(random.unit())));
@@ -87,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_symmetric_and_rows_add_up_to_1() {
+    fn the_matrix_is_symmetric_and_rows_add_up_to_1() {
         let (rows, nonzeros) = (50, 32);
         let matrix = Matrix::random(rows, nonzeros, 1).unwrap();
         let dense: Vec<Vec<f64>> = (0..rows)

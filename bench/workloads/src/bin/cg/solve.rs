@@ -1,12 +1,12 @@
-//! Conjugate gradient (Hestenes and Stiefel), a fixed number of steps from zero, as NAS CG does it.
+//! Conjugate gradient (Hestenes and Stiefel): a fixed number of steps from zero, as in NAS CG.
 
 use crate::matrix::Matrix;
 use fieldstone_workloads::{Error, fill::fill};
 
 const STEPS: usize = 25;
 
-/// The vectors: x is the right side, z the solution, r the residual, p the direction, q its product with the matrix.
-pub(crate) struct Vectors {
+/// The vectors: x is the right-hand side, z the solution, r the residual, p the direction, q = A p.
+pub(crate) struct CgVectors {
     x: Vec<f64>,
     z: Vec<f64>,
     r: Vec<f64>,
@@ -14,8 +14,8 @@ pub(crate) struct Vectors {
     q: Vec<f64>,
 }
 
-impl Vectors {
-    /// Bytes of a row.
+impl CgVectors {
+    /// Bytes per row.
     pub(crate) const ROW_BYTES: usize = 5 * size_of::<f64>();
 
     pub(crate) fn new(x: Vec<f64>) -> Result<Self, Error> {
@@ -28,13 +28,13 @@ impl Vectors {
         &self.x
     }
 
-    /// Makes x one long.
+    /// Normalises x to length 1.
     pub(crate) fn normalise(&mut self) {
         let length = dot(&self.x, &self.x).sqrt();
         self.x.iter_mut().for_each(|value| *value /= length);
     }
 
-    /// Solves A z = x; the length of x - A z, computed from the matrix once more.
+    /// Solves A z = x. Returns the length of x - A z, recomputed from the matrix.
     #[inline(never)]
     pub(crate) fn solve(&mut self, matrix: &Matrix) -> f64 {
         self.z.fill(0.0);
@@ -47,7 +47,7 @@ impl Vectors {
             add(&mut self.z, alpha, &self.p);
             add(&mut self.r, -alpha, &self.q);
             let next = dot(&self.r, &self.r);
-            // What is solved to the last bit cannot be improved: the next step would divide zero by zero.
+            // The solution is exact: the next step would divide zero by zero.
             if next == 0.0 {
                 break;
             }
@@ -60,12 +60,12 @@ impl Vectors {
         squares.sum::<f64>().sqrt()
     }
 
-    /// The eigenvalue by x, which is one long, and its solution.
+    /// The estimate of the eigenvalue from x, which has length 1, and its solution.
     pub(crate) fn estimate(&self) -> f64 {
         1.0 / dot(&self.x, &self.z)
     }
 
-    /// z becomes the next x.
+    /// Makes z the next x.
     pub(crate) fn take_solution(&mut self) {
         std::mem::swap(&mut self.x, &mut self.z);
     }
@@ -75,7 +75,7 @@ fn multiply(matrix: &Matrix, vector: &[f64], product: &mut [f64]) {
     product.iter_mut().enumerate().for_each(|(row, value)| *value = matrix.row_times(row, vector));
 }
 
-/// `to` plus `factor` times `vector`.
+/// Adds `factor` times `vector` to `to`.
 fn add(to: &mut [f64], factor: f64, vector: &[f64]) {
     to.iter_mut().zip(vector).for_each(|(to, value)| *to += factor * value);
 }
@@ -90,22 +90,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_solves_and_a_wrong_matrix_leaves_a_residual() {
+    fn only_the_right_matrix_leaves_no_residual() {
         let matrix = Matrix::random(300, 64, 5).unwrap();
-        let mut vectors = Vectors::new((0..300).map(|i| f64::from(i % 7) - 3.0).collect()).unwrap();
+        let mut vectors = CgVectors::new((0..300).map(|i| f64::from(i % 7) - 3.0).collect()).unwrap();
         vectors.normalise();
         assert!((dot(vectors.x(), vectors.x()) - 1.0).abs() < 1e-12);
         assert!(vectors.solve(&matrix) < 1e-9);
         let other = Matrix::random(300, 64, 6).unwrap();
         multiply(&other, &vectors.z, &mut vectors.q);
-        let apart: f64 = vectors.x.iter().zip(&vectors.q).map(|(x, product)| (x - product).abs()).sum();
-        assert!(apart > 1e-3, "the solution is that of one matrix only: {apart}");
+        let difference: f64 = vectors.x.iter().zip(&vectors.q).map(|(x, product)| (x - product).abs()).sum();
+        assert!(difference > 1e-3, "another matrix has another solution: {difference}");
     }
 
     #[test]
-    fn the_estimate_falls_to_the_smallest_eigenvalue() {
+    fn the_estimate_converges_to_the_smallest_eigenvalue() {
         let matrix = Matrix::random(200, 64, 5).unwrap();
-        let mut vectors = Vectors::new((0..200).map(|i| 1.0 + f64::from(i % 5)).collect()).unwrap();
+        let mut vectors = CgVectors::new((0..200).map(|i| 1.0 + f64::from(i % 5)).collect()).unwrap();
         let mut estimates = Vec::new();
         for _ in 0..6 {
             vectors.normalise();

@@ -1,45 +1,47 @@
-//! madvise: what drops contents, what only advises, what fork makes of it.
+//! madvise: advice that drops contents, advice without effect, advice for fork.
 
 use crate::{
     contents::random_bytes,
-    model::{Access, Origin, PAGE},
-    world::{Verdict, World, answers},
+    model::{Origin, PAGE, PageAccess},
+    test_thread::{CheckResult, TestThread, expect_result},
 };
 
-/// MADV_DONTNEED: private memory goes back to zeros or to its file, shared memory stays.
-pub(crate) fn discard(world: &mut World) -> Verdict {
-    let Some((span, range)) = world.model.pick_range(&mut world.random) else { return Ok(()) };
-    let address = world.model.spans[span].address(range.start);
-    let answer = world.memory.advise(address, range.len() * PAGE, libc::MADV_DONTNEED);
-    answers("MADV_DONTNEED", answer, Ok(()))?;
-    let pages = &mut world.model.spans[span].pages[range.clone()];
+/// MADV_DONTNEED: private memory reverts to zeros or to its file; shared memory keeps its contents.
+pub(crate) fn discard(test: &mut TestThread) -> CheckResult {
+    let Some((span, range)) = test.model.pick_range(&mut test.random) else { return Ok(()) };
+    let address = test.model.spans[span].address(range.start);
+    let answer = test.memory.advise(address, range.len() * PAGE, libc::MADV_DONTNEED);
+    expect_result("MADV_DONTNEED", answer, Ok(()))?;
+    let pages = &mut test.model.spans[span].pages[range.clone()];
     pages.iter_mut().filter(|page| page.origin != Origin::Shared).for_each(|page| page.bytes = None);
-    world.check_pages(span, range)
+    test.check_pages(span, range)
 }
 
-/// MADV_FREE: the kernel may drop contents whenever it likes, until they are written again, as they are at once.
-pub(crate) fn free(world: &mut World) -> Verdict {
-    let Some((span, page)) = world.model.pick(&mut world.random) else { return Ok(()) };
-    let address = world.model.spans[span].address(page);
-    let first = &world.model.spans[span].pages[page];
+/// MADV_FREE: the kernel may drop contents at any time until they are written again. This step
+/// writes them at once.
+pub(crate) fn free(test: &mut TestThread) -> CheckResult {
+    let Some((span, page)) = test.model.pick(&mut test.random) else { return Ok(()) };
+    let address = test.model.spans[span].address(page);
+    let first = &test.model.spans[span].pages[page];
     if first.origin != Origin::Anonymous {
         let refused = if matches!(first.origin, Origin::Shared | Origin::File(_)) { Err(libc::EINVAL) } else { Ok(()) };
-        return answers("MADV_FREE", world.memory.advise(address, PAGE, libc::MADV_FREE), refused);
+        return expect_result("MADV_FREE", test.memory.advise(address, PAGE, libc::MADV_FREE), refused);
     }
-    if first.access != Access::Write {
+    if first.access != PageAccess::Write {
         return Ok(());
     }
-    let bytes_of = |page: &crate::model::Page| page.origin == Origin::Anonymous && page.access == Access::Write;
-    let range = world.model.spans[span].run(page, bytes_of);
+    let bytes_of =
+        |page: &crate::model::ModelPage| page.origin == Origin::Anonymous && page.access == PageAccess::Write;
+    let range = test.model.spans[span].run(page, bytes_of);
     let count = range.len().min(64);
-    let address = world.model.spans[span].address(range.start);
-    answers("MADV_FREE", world.memory.advise(address, count * PAGE, libc::MADV_FREE), Ok(()))?;
-    let bytes = random_bytes(world, count * PAGE);
-    world.write(span, range.start, 0, &bytes);
-    world.check_pages(span, range)
+    let address = test.model.spans[span].address(range.start);
+    expect_result("MADV_FREE", test.memory.advise(address, count * PAGE, libc::MADV_FREE), Ok(()))?;
+    let bytes = random_bytes(test, count * PAGE);
+    test.write(span, range.start, 0, &bytes);
+    test.check_pages(span, range)
 }
 
-/// Advice that must be taken, and changes nothing that can be seen.
+/// Advice that must succeed and has no visible effect.
 const HARMLESS: [i32; 6] = [
     libc::MADV_NORMAL,
     libc::MADV_RANDOM,
@@ -49,7 +51,7 @@ const HARMLESS: [i32; 6] = [
     libc::MADV_DODUMP,
 ];
 
-/// Advice that a kernel may not know or a range may not bear (EINVAL, ENOMEM, EAGAIN, EFAULT, EBADF).
+/// Advice that may fail for some kernels or ranges (EINVAL, ENOMEM, EAGAIN, EFAULT, EBADF).
 const IF_POSSIBLE: [i32; 7] = [
     libc::MADV_WILLNEED,
     libc::MADV_HUGEPAGE,
@@ -60,45 +62,47 @@ const IF_POSSIBLE: [i32; 7] = [
     libc::MADV_COLLAPSE,
 ];
 
-/// Advises; contents and protection stay.
-pub(crate) fn advise(world: &mut World) -> Verdict {
-    let Some((span, range)) = world.model.pick_range(&mut world.random) else { return Ok(()) };
-    let (address, bytes) = (world.model.spans[span].address(range.start), range.len() * PAGE);
-    let which = world.random.below(HARMLESS.len() + IF_POSSIBLE.len());
+/// Gives advice that keeps contents and protection.
+pub(crate) fn advise(test: &mut TestThread) -> CheckResult {
+    let Some((span, range)) = test.model.pick_range(&mut test.random) else { return Ok(()) };
+    let (address, bytes) = (test.model.spans[span].address(range.start), range.len() * PAGE);
+    let which = test.random.below(HARMLESS.len() + IF_POSSIBLE.len());
     match HARMLESS.get(which) {
-        Some(&advice) => answers(&format!("madvise({advice})"), world.memory.advise(address, bytes, advice), Ok(()))?,
+        Some(&advice) => {
+            expect_result(&format!("madvise({advice})"), test.memory.advise(address, bytes, advice), Ok(()))?
+        }
         None => {
             let advice = IF_POSSIBLE[which - HARMLESS.len()];
             let allowed = [libc::EINVAL, libc::ENOMEM, libc::EAGAIN, libc::EFAULT, libc::EBADF, libc::EBUSY];
-            if let Err(errno) = world.memory.advise(address, bytes, advice)
+            if let Err(errno) = test.memory.advise(address, bytes, advice)
                 && !allowed.contains(&errno.0)
             {
                 return Err(format!("madvise({advice}) answered {errno:?}"));
             }
         }
     }
-    world.model.split_areas(span, range.clone());
-    world.check_pages(span, range)
+    test.model.split_areas(span, range.clone());
+    test.check_pages(span, range)
 }
 
-/// Says what fork shall make of a range: zeros (private anonymous memory only), nothing, or a copy.
-pub(crate) fn advise_fork(world: &mut World) -> Verdict {
-    let Some((span, range)) = world.model.pick_in_area(&mut world.random) else { return Ok(()) };
-    let (address, bytes) = (world.model.spans[span].address(range.start), range.len() * PAGE);
+/// Advises what fork does with a range: zeros (private anonymous memory only), nothing, or a copy.
+pub(crate) fn advise_fork(test: &mut TestThread) -> CheckResult {
+    let Some((span, range)) = test.model.pick_in_area(&mut test.random) else { return Ok(()) };
+    let (address, bytes) = (test.model.spans[span].address(range.start), range.len() * PAGE);
     let advice =
-        [libc::MADV_DONTFORK, libc::MADV_DOFORK, libc::MADV_WIPEONFORK, libc::MADV_KEEPONFORK][world.random.below(4)];
-    let anonymous = world.model.spans[span].pages[range.start].origin == Origin::Anonymous;
+        [libc::MADV_DONTFORK, libc::MADV_DOFORK, libc::MADV_WIPEONFORK, libc::MADV_KEEPONFORK][test.random.below(4)];
+    let anonymous = test.model.spans[span].pages[range.start].origin == Origin::Anonymous;
     let possible = advice != libc::MADV_WIPEONFORK || anonymous;
     let expected = if possible { Ok(()) } else { Err(libc::EINVAL) };
-    answers(&format!("madvise({advice})"), world.memory.advise(address, bytes, advice), expected)?;
+    expect_result(&format!("madvise({advice})"), test.memory.advise(address, bytes, advice), expected)?;
     if possible {
-        for page in &mut world.model.spans[span].pages[range.clone()] {
+        for page in &mut test.model.spans[span].pages[range.clone()] {
             match advice {
-                libc::MADV_DONTFORK | libc::MADV_DOFORK => page.dropped = advice == libc::MADV_DONTFORK,
-                _ => page.wiped = advice == libc::MADV_WIPEONFORK,
+                libc::MADV_DONTFORK | libc::MADV_DOFORK => page.is_dropped_on_fork = advice == libc::MADV_DONTFORK,
+                _ => page.is_wiped_on_fork = advice == libc::MADV_WIPEONFORK,
             }
         }
     }
-    world.model.split_areas(span, range);
+    test.model.split_areas(span, range);
     Ok(())
 }

@@ -1,69 +1,78 @@
-//! Memory calls at random, every byte checked against a naive model: the oracle for whatever stands between a program and the
-//! kernel. It passes on the bare kernel; where it does not, the difference is named with its step.
+//! Random memory calls whose every byte is checked against a naive model: a test of any layer
+//! between a program and the kernel. It passes on the bare kernel; a difference is reported with
+//! its step.
 //!
-//! `mmap-stress SEED STEPS` takes STEPS random steps of mmap, munmap (parts, holes), mprotect, madvise, mremap, sbrk, fork,
-//! setrlimit, malloc's family, threads and calls that must fail, through the C library. With `--threads N` each of N threads
-//! does so with a model of its own, forking while the others write; what would disturb the others (sbrk, setrlimit, probes of
-//! what was just unmapped) is then left out. The same seed draws the same steps. It needs Linux 5.7 (MREMAP_DONTUNMAP).
+//! `mmap-stress SEED STEPS` takes STEPS random steps of mmap, munmap (parts, holes), mprotect,
+//! madvise, mremap, sbrk, fork, setrlimit, malloc, threads and calls that must fail, all through
+//! the C library. With `--threads N`, each of N threads does so with its own model and forks while
+//! the others write. Steps that disturb other threads (sbrk, setrlimit, probes of unmapped memory)
+//! are then left out. The same seed draws the same steps. It needs Linux 5.7 (MREMAP_DONTUNMAP).
 //!
-//! Files: `model` says what memory holds, `memory` makes the calls, `probe` touches what may fault, `world` checks one against
-//! the other, `steps` lists the steps, and each of the others makes one family of them.
+//! Files: `model` is the expected memory, `memory` makes the calls, `probe` accesses addresses that
+//! may fault, `test_thread` compares, `steps` lists the steps. Each other file contains one family
+//! of steps.
 
 mod advice;
-mod breaks;
 mod contents;
 mod execute;
 mod forking;
-mod giant;
 mod heap;
 mod limits;
 mod mapping;
 mod memory;
 mod model;
 mod probe;
+mod program_break;
 mod protection;
 mod refusals;
 mod remapping;
+mod reservation;
 mod steps;
-mod world;
+mod test_thread;
 
 use clap::Parser;
 use fieldstone_workloads::{Error, fill::fill, random::mix, verdict::exit};
-use memory::Memory;
+use memory::MemoryCalls;
 use std::{fs::File, io::Write, os::fd::AsRawFd, process::ExitCode};
-use world::{FILE_PAGES, World};
+use test_thread::{FILE_PAGES, TestThread};
 
-/// Checks memory calls against a model.
+/// Check memory calls against a model.
 #[derive(Parser)]
 #[command(name = "mmap-stress", version)]
 struct Arguments {
-    /// What the steps are drawn from.
+    /// Seed of the random steps.
     seed: u64,
-    /// How many steps each thread takes.
+    /// Number of steps per thread.
     steps: usize,
     /// Number of threads.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     threads: u16,
-    /// Leaves out steps of these kinds, to narrow down a deviation.
+    /// Leave out steps of these kinds, to isolate a failure.
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
-    skip: Vec<steps::Kind>,
+    skip: Vec<steps::StepKind>,
 }
 
 fn run(arguments: &Arguments) -> Result<(), Error> {
     refuse_other_page_sizes()?;
     let file = pattern_file()?;
     probe::install();
-    let alone = arguments.threads == 1;
+    let is_only_thread = arguments.threads == 1;
     let one = |thread: u64| {
-        #[allow(unsafe_code, reason = "the promise that makes the calls safe to make")]
-        // SAFETY: a world passes only addresses that its model holds, which come from mmap, mremap and sbrk, or that it has
-        // just unmapped as the only thread.
-        let memory = unsafe { Memory::claim() };
-        let mut world = World::new(memory, file.as_raw_fd(), mix(arguments.seed) ^ mix(thread), alone, &arguments.skip);
-        steps::run(&mut world, arguments.steps)
+        #[allow(unsafe_code, reason = "the caller guarantees the addresses of all calls")]
+        // SAFETY: a test passes only addresses of its model, which come from mmap, mremap and sbrk,
+        // or addresses that it has just unmapped as the only thread.
+        let memory = unsafe { MemoryCalls::claim() };
+        let mut test = TestThread::new(
+            memory,
+            file.as_raw_fd(),
+            mix(arguments.seed) ^ mix(thread),
+            is_only_thread,
+            &arguments.skip,
+        );
+        steps::run(&mut test, arguments.steps)
             .map_err(|what| Error::wrong(format!("seed {}, thread {thread}, {what}", arguments.seed)))
     };
-    if alone {
+    if is_only_thread {
         one(0)?;
     } else {
         std::thread::scope(|scope| {
@@ -72,29 +81,29 @@ fn run(arguments: &Arguments) -> Result<(), Error> {
         })?;
     }
     println!(
-        "as the model has it: {} steps of {} threads, seed {}",
+        "all steps match the model: {} steps of {} threads, seed {}",
         arguments.steps, arguments.threads, arguments.seed
     );
     Ok(())
 }
 
-/// The model counts in pages of 4096 bytes.
+/// Fails unless pages have 4096 bytes, as in the model.
 fn refuse_other_page_sizes() -> Result<(), Error> {
     #[allow(unsafe_code, reason = "sysconf")]
-    // SAFETY: sysconf reads a constant of the system.
+    // SAFETY: sysconf only reads a constant of the system.
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     if usize::try_from(bytes) == Ok(model::PAGE) {
         return Ok(());
     }
     Err(Error::Argument {
-        what: format!("this kernel's pages are {bytes} bytes, the model knows only {}", model::PAGE),
+        what: format!("this kernel has pages of {bytes} bytes, but the model supports only {}", model::PAGE),
     })
 }
 
 /// An unnamed file of [`FILE_PAGES`] known pages.
 fn pattern_file() -> Result<File, Error> {
     #[allow(unsafe_code, reason = "memfd_create")]
-    // SAFETY: the name is a C string; the descriptor is new and has no other owner.
+    // SAFETY: the name is a C string; the new descriptor has no other owner.
     let mut file = unsafe {
         let fd = libc::memfd_create(c"mmap-stress".as_ptr(), libc::MFD_CLOEXEC);
         if fd < 0 {

@@ -1,11 +1,12 @@
-//! The C library's memory calls by number and address, errno as a value. Nothing here knows what the answer should be.
+//! The C library's memory calls with plain addresses and errno as a value. Nothing here knows the
+//! expected results.
 
-#![allow(unsafe_code, reason = "the calls under test make, move and unmake memory")]
+#![allow(unsafe_code, reason = "the calls under test map, move and unmap memory")]
 
 use crate::model::PAGE;
 use std::{fmt, os::fd::RawFd};
 
-/// An errno.
+/// An error number of the C library.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) i32);
 
@@ -15,11 +16,12 @@ impl fmt::Debug for Errno {
     }
 }
 
-/// The right to make the calls. Its methods are safe to call because of what its maker promised.
+/// The permission to make the calls. Its methods are safe because of the guarantee given to
+/// [`Self::claim`].
 #[derive(Clone, Copy)]
-pub(crate) struct Memory(());
+pub(crate) struct MemoryCalls(());
 
-/// What one mmap asks for.
+/// The arguments of one mmap.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) address: usize,
@@ -30,19 +32,19 @@ pub(crate) struct Request {
     pub(crate) file: Option<(RawFd, i64)>,
 }
 
-fn last() -> Errno {
+fn last_error() -> Errno {
     Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
 }
 
-fn done(result: i32) -> Result<(), Errno> {
-    if result == 0 { Ok(()) } else { Err(last()) }
+fn check_status(result: i32) -> Result<(), Errno> {
+    if result == 0 { Ok(()) } else { Err(last_error()) }
 }
 
-impl Memory {
+impl MemoryCalls {
     /// # Safety
-    /// Every address later given to a method that writes, unmaps, moves or protects must have come from a [`Self::map`],
-    /// [`Self::remap`] or [`Self::sbrk`] of this process, and not be given back since (or be known to be unmapped); so no
-    /// Rust object lies there.
+    /// Every address passed to a method that writes, unmaps, moves or protects must come from
+    /// [`Self::map`], [`Self::remap`] or [`Self::sbrk`] of this process. It must not have been
+    /// released since, unless it is known to be unmapped. So no Rust object is at such an address.
     pub(crate) const unsafe fn claim() -> Self {
         Self(())
     }
@@ -51,73 +53,82 @@ impl Memory {
     pub(crate) fn map(self, request: Request) -> Result<usize, Errno> {
         let Request { address, bytes, protection, flags, file } = request;
         let (fd, offset) = file.unwrap_or((-1, 0));
-        // SAFETY: by `claim`: a fixed address is the model's own memory; without MAP_FIXED nothing existing is touched.
+        // SAFETY: by the guarantee of `claim`, a fixed address is memory of the model; without
+        // MAP_FIXED no existing memory changes.
         let result = unsafe { libc::mmap(address as *mut libc::c_void, bytes, protection, flags, fd, offset) };
-        if result == libc::MAP_FAILED { Err(last()) } else { Ok(result as usize) }
+        if result == libc::MAP_FAILED { Err(last_error()) } else { Ok(result as usize) }
     }
 
     /// munmap.
     pub(crate) fn unmap(self, address: usize, bytes: usize) -> Result<(), Errno> {
-        // SAFETY: by `claim`: the range is the model's own or unmapped.
-        done(unsafe { libc::munmap(address as *mut libc::c_void, bytes) })
+        // SAFETY: by the guarantee of `claim`, the range is memory of the model or unmapped.
+        check_status(unsafe { libc::munmap(address as *mut libc::c_void, bytes) })
     }
 
     /// mprotect.
     pub(crate) fn protect(self, address: usize, bytes: usize, protection: i32) -> Result<(), Errno> {
-        // SAFETY: by `claim`: the range is the model's own or unmapped.
-        done(unsafe { libc::mprotect(address as *mut libc::c_void, bytes, protection) })
+        // SAFETY: by the guarantee of `claim`, the range is memory of the model or unmapped.
+        check_status(unsafe { libc::mprotect(address as *mut libc::c_void, bytes, protection) })
     }
 
     /// madvise.
     pub(crate) fn advise(self, address: usize, bytes: usize, advice: i32) -> Result<(), Errno> {
-        // SAFETY: by `claim`: the range is the model's own or unmapped, so advice that drops contents drops only the model's.
-        done(unsafe { libc::madvise(address as *mut libc::c_void, bytes, advice) })
+        // SAFETY: by the guarantee of `claim`, the range is memory of the model or unmapped, so
+        // advice drops only its contents.
+        check_status(unsafe { libc::madvise(address as *mut libc::c_void, bytes, advice) })
     }
 
-    /// mremap; `to` is used with MREMAP_FIXED.
+    /// mremap; `to` is used only with MREMAP_FIXED.
     pub(crate) fn remap(self, old: usize, bytes: usize, new: usize, flags: i32, to: usize) -> Result<usize, Errno> {
-        // SAFETY: by `claim`: the old range, and the target with MREMAP_FIXED, are the model's own.
+        // SAFETY: by the guarantee of `claim`, the old range, and the target with MREMAP_FIXED, are
+        // memory of the model.
         let result = unsafe { libc::mremap(old as *mut libc::c_void, bytes, new, flags, to as *mut libc::c_void) };
-        if result == libc::MAP_FAILED { Err(last()) } else { Ok(result as usize) }
+        if result == libc::MAP_FAILED { Err(last_error()) } else { Ok(result as usize) }
     }
 
-    /// mincore of one page; the answer itself is dropped.
+    /// mincore of one page, without its result.
     pub(crate) fn resident(self, address: usize) -> Result<(), Errno> {
-        let mut answer = 0_u8;
-        // SAFETY: one page is asked for and one byte written; the range itself is only looked up.
-        done(unsafe { libc::mincore(address as *mut libc::c_void, PAGE, &raw mut answer) })
+        let mut is_resident = 0_u8;
+        // SAFETY: the kernel writes one byte to `is_resident`, for one page; it does not change the
+        // range.
+        check_status(unsafe { libc::mincore(address as *mut libc::c_void, PAGE, &raw mut is_resident) })
     }
 
     /// msync of one page, asynchronous.
     pub(crate) fn sync(self, address: usize) -> Result<(), Errno> {
-        // SAFETY: msync changes no contents.
-        done(unsafe { libc::msync(address as *mut libc::c_void, PAGE, libc::MS_ASYNC) })
+        // SAFETY: msync with MS_ASYNC changes no contents.
+        check_status(unsafe { libc::msync(address as *mut libc::c_void, PAGE, libc::MS_ASYNC) })
     }
 
-    /// sbrk; the break before.
+    /// sbrk; returns the previous break.
     pub(crate) fn sbrk(self, delta: isize) -> Result<usize, Errno> {
-        // SAFETY: the caller gives back only what it took in the same step, before malloc could take memory above it.
+        // SAFETY: the caller lowers the break only over memory of the same step, before malloc can
+        // take memory above it.
         let result = unsafe { libc::sbrk(delta) };
-        if result as isize == -1 { Err(last()) } else { Ok(result as usize) }
+        if result as isize == -1 { Err(last_error()) } else { Ok(result as usize) }
     }
 
-    /// pread from `file` into memory: the kernel writes it.
+    /// pread from `file` into memory, so the kernel writes the memory.
     pub(crate) fn read_file(self, file: RawFd, address: usize, bytes: usize, at: i64) -> Result<usize, Errno> {
-        // SAFETY: by `claim`: the range is the model's own; where it is not writable the kernel answers EFAULT.
-        usize::try_from(unsafe { libc::pread(file, address as *mut libc::c_void, bytes, at) }).map_err(|_| last())
+        // SAFETY: by the guarantee of `claim`, the range is memory of the model; the kernel returns
+        // EFAULT where it is not writable.
+        usize::try_from(unsafe { libc::pread(file, address as *mut libc::c_void, bytes, at) }).map_err(|_| last_error())
     }
 
-    /// A copy of the page at `address`, which the model says is readable; where it is not, the fault handler ends the process.
+    /// Copies the page at `address`, which is readable in the model. If it is not, the fault
+    /// handler ends the process.
     pub(crate) fn read(self, address: usize) -> [u8; PAGE] {
         let mut page = [0; PAGE];
-        // SAFETY: by `claim` the page is the model's own; `page` is as long.
+        // SAFETY: by the guarantee of `claim`, the source is a page of the model; `page` has the
+        // same length.
         unsafe { std::ptr::copy_nonoverlapping(address as *const u8, page.as_mut_ptr(), PAGE) };
         page
     }
 
-    /// Writes `bytes` at `address`, which the model says is writable.
+    /// Writes `bytes` at `address`, which is writable in the model.
     pub(crate) fn write(self, address: usize, bytes: &[u8]) {
-        // SAFETY: by `claim` the range is the model's own, so no Rust object lies there.
+        // SAFETY: by the guarantee of `claim`, the range is memory of the model, so no Rust object
+        // is there.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) };
     }
 }

@@ -1,70 +1,72 @@
-//! What memory must hold: the naive oracle.
+//! The expected contents and protection of memory.
 //!
-//! A *span* is a contiguous range of mapped pages; a page knows what may be done to it, where it comes from, what fork makes
-//! of it, and each of its bytes. Pages of one *area* lie in one mapping of the kernel for certain (mremap must not cross two);
-//! each call that may split a mapping gives the pieces new area numbers.
+//! A *span* is a contiguous range of mapped pages. Each page records its access, its origin, the
+//! effect of fork and each byte. Pages of one *area* certainly belong to one mapping of the kernel
+//! (mremap must not cross two). Each call that may split a mapping gives the pieces new area
+//! numbers.
 //!
-//! Spans are chosen by their place in the list, never by address: the same seed takes the same steps wherever mmap puts things.
+//! Spans are chosen by their index in the list, never by address. So the same seed takes the same
+//! steps, whatever addresses mmap returns.
 
 use fieldstone_workloads::random::{SplitMix64, mix};
 use std::ops::Range;
 
-/// Bytes of a page; the program refuses to run on any other size.
+/// Bytes of a page; the program fails on any other size.
 pub(crate) const PAGE: usize = 4096;
 
-/// What a page allows.
+/// The permitted access to a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Access {
+pub(crate) enum PageAccess {
     None,
     Read,
     Write,
 }
 
-/// What a page shows before anything is written to it.
+/// The contents of a page before the first write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Origin {
     /// Zeros, private.
     Anonymous,
     /// Zeros, shared with forked children.
     Shared,
-    /// This page of the file, private.
+    /// The page of the file with this index, private.
     File(usize),
 }
 
-/// One page.
+/// One page of the model.
 #[derive(Clone, Debug)]
-pub(crate) struct Page {
-    pub(crate) access: Access,
+pub(crate) struct ModelPage {
+    pub(crate) access: PageAccess,
     pub(crate) origin: Origin,
-    /// MADV_WIPEONFORK: zeros in a child.
-    pub(crate) wiped: bool,
-    /// MADV_DONTFORK: not there in a child.
-    pub(crate) dropped: bool,
+    /// Whether a child sees zeros (MADV_WIPEONFORK).
+    pub(crate) is_wiped_on_fork: bool,
+    /// Whether the page is unmapped in a child (MADV_DONTFORK).
+    pub(crate) is_dropped_on_fork: bool,
     pub(crate) area: u64,
-    /// The contents, where they differ from the origin's.
+    /// The contents, if written; `None` means those of the origin.
     pub(crate) bytes: Option<Box<[u8; PAGE]>>,
 }
 
-/// Contiguous mapped pages.
+/// A range of contiguous mapped pages.
 #[derive(Debug)]
 pub(crate) struct Span {
     pub(crate) start: usize,
-    pub(crate) pages: Vec<Page>,
+    pub(crate) pages: Vec<ModelPage>,
 }
 
 /// All spans of a thread.
 #[derive(Debug, Default)]
-pub(crate) struct Model {
+pub(crate) struct MemoryModel {
     pub(crate) spans: Vec<Span>,
     areas: u64,
 }
 
-/// Page `index` of the file that file mappings show.
+/// Page `index` of the mapped file.
 pub(crate) fn file_page(index: usize) -> [u8; PAGE] {
     std::array::from_fn(|at| mix((index * PAGE + at / 8) as u64).to_le_bytes()[at % 8])
 }
 
-impl Access {
+impl PageAccess {
     /// The PROT_ bits.
     pub(crate) const fn protection(self) -> i32 {
         match self {
@@ -75,18 +77,18 @@ impl Access {
     }
 }
 
-impl Page {
-    /// A page as mmap makes it.
-    pub(crate) const fn fresh(access: Access, origin: Origin, area: u64) -> Self {
-        Self { access, origin, wiped: false, dropped: false, area, bytes: None }
+impl ModelPage {
+    /// A page as mmap returns it.
+    pub(crate) const fn fresh(access: PageAccess, origin: Origin, area: u64) -> Self {
+        Self { access, origin, is_wiped_on_fork: false, is_dropped_on_fork: false, area, bytes: None }
     }
 
     /// A page that mremap adds behind this one.
-    pub(crate) const fn grown(&self) -> Self {
+    pub(crate) const fn extension(&self) -> Self {
         Self { bytes: None, ..*self }
     }
 
-    /// What the page must hold.
+    /// The expected contents.
     pub(crate) fn expected(&self) -> [u8; PAGE] {
         match (&self.bytes, self.origin) {
             (Some(bytes), _) => **bytes,
@@ -95,7 +97,7 @@ impl Page {
         }
     }
 
-    /// Notes a write of `bytes` from byte `at` on.
+    /// Records a write of `bytes` from byte `at` on.
     pub(crate) fn write(&mut self, at: usize, bytes: &[u8]) {
         let mut page = self.bytes.take().unwrap_or_else(|| Box::new(self.expected()));
         page[at..at + bytes.len()].copy_from_slice(bytes);
@@ -104,32 +106,32 @@ impl Page {
 }
 
 impl Span {
-    /// The address of page `index`, also of the one behind the last.
+    /// The address of page `index`, which may be the number of pages (the end).
     pub(crate) const fn address(&self, index: usize) -> usize {
         self.start + index * PAGE
     }
 
-    /// The pages around `index` of the same area.
+    /// The pages of the same area around `index`.
     pub(crate) fn area_around(&self, index: usize) -> Range<usize> {
         self.run(index, |page| page.area == self.pages[index].area)
     }
 
-    /// The pages around `index` for which `holds`, as it must for `index` itself.
-    pub(crate) fn run(&self, index: usize, holds: impl Fn(&Page) -> bool) -> Range<usize> {
+    /// The pages around `index` that fulfil `holds`; `index` itself must fulfil it.
+    pub(crate) fn run(&self, index: usize, holds: impl Fn(&ModelPage) -> bool) -> Range<usize> {
         let below = self.pages[..index].iter().rev().take_while(|page| holds(page)).count();
         let above = self.pages[index..].iter().take_while(|page| holds(page)).count();
         index - below..index + above
     }
 }
 
-impl Model {
-    /// A new area number.
+impl MemoryModel {
+    /// Returns a new area number.
     pub(crate) const fn area(&mut self) -> u64 {
         self.areas += 1;
         self.areas
     }
 
-    /// Pages mapped.
+    /// The number of mapped pages.
     pub(crate) fn page_count(&self) -> usize {
         self.spans.iter().map(|span| span.pages.len()).sum()
     }
@@ -140,7 +142,7 @@ impl Model {
         Some((span, random.below(self.spans.get(span)?.pages.len())))
     }
 
-    /// A random span and a range of it, all of it every fourth time.
+    /// A random span and a range of it; every fourth time the whole span.
     pub(crate) fn pick_range(&self, random: &mut SplitMix64) -> Option<(usize, Range<usize>)> {
         let (span, page) = self.pick(random)?;
         Some((span, part(0..self.spans[span].pages.len(), page, random)))
@@ -152,19 +154,20 @@ impl Model {
         Some((span, part(self.spans[span].area_around(page), page, random)))
     }
 
-    /// The span that the `bytes` from `address` on would overlap.
+    /// The span that overlaps the `bytes` from `address` on.
     pub(crate) fn overlap(&self, address: usize, bytes: usize) -> Option<&Span> {
         self.spans.iter().find(|span| span.start < address + bytes && address < span.address(span.pages.len()))
     }
 
-    /// Adds a span; its index.
-    pub(crate) fn add(&mut self, start: usize, pages: Vec<Page>) -> usize {
+    /// Adds a span and returns its index.
+    pub(crate) fn add(&mut self, start: usize, pages: Vec<ModelPage>) -> usize {
         self.spans.push(Span { start, pages });
         self.spans.len() - 1
     }
 
-    /// Takes `range` out of a span, whose rest becomes one span, two, or none.
-    pub(crate) fn cut(&mut self, span: usize, range: Range<usize>) -> Vec<Page> {
+    /// Removes `range` from a span, which becomes one span, two, or none. Returns the removed
+    /// pages.
+    pub(crate) fn remove_range(&mut self, span: usize, range: Range<usize>) -> Vec<ModelPage> {
         let rest_start = self.spans[span].address(range.end);
         let pages = &mut self.spans[span].pages;
         let rest = pages.split_off(range.end);
@@ -179,7 +182,8 @@ impl Model {
         taken
     }
 
-    /// Gives the pages of `range` new areas, one for each that it touches: the kernel may have split there.
+    /// Assigns new areas to the pages of `range`, one per old area: the kernel may have split the
+    /// mappings there.
     pub(crate) fn split_areas(&mut self, span: usize, range: Range<usize>) {
         let mut last = None;
         for index in range {
@@ -194,7 +198,7 @@ impl Model {
     }
 }
 
-/// A random part of `whole` that holds `page`; all of it every fourth time.
+/// A random part of `whole` that contains `page`; every fourth time all of it.
 fn part(whole: Range<usize>, page: usize, random: &mut SplitMix64) -> Range<usize> {
     let start = whole.start + random.below(page - whole.start + 1);
     let end = page + 1 + random.below(whole.end - page);
@@ -205,27 +209,27 @@ fn part(whole: Range<usize>, page: usize, random: &mut SplitMix64) -> Range<usiz
 mod tests {
     use super::*;
 
-    fn model() -> Model {
-        let mut model = Model::default();
+    fn model() -> MemoryModel {
+        let mut model = MemoryModel::default();
         let area = model.area();
-        model.add(PAGE, vec![Page::fresh(Access::Write, Origin::Anonymous, area); 10]);
+        model.add(PAGE, vec![ModelPage::fresh(PageAccess::Write, Origin::Anonymous, area); 10]);
         model
     }
 
     #[test]
-    fn a_cut_leaves_the_rest_where_it_was() {
+    fn removing_a_range_does_not_move_the_rest() {
         let mut model = model();
-        assert_eq!(model.cut(0, 3..5).len(), 2);
+        assert_eq!(model.remove_range(0, 3..5).len(), 2);
         let places: Vec<_> = model.spans.iter().map(|span| (span.start / PAGE, span.pages.len())).collect();
         assert_eq!(places, [(1, 3), (6, 5)]);
         assert!(model.overlap(4 * PAGE, 2 * PAGE).is_none());
         assert!(model.overlap(3 * PAGE, 2 * PAGE).is_some());
-        model.cut(0, 0..3);
+        model.remove_range(0, 0..3);
         assert_eq!(model.page_count(), 5);
     }
 
     #[test]
-    fn areas_split_where_a_call_began_and_ended() {
+    fn areas_split_at_the_ends_of_a_call() {
         let mut model = model();
         model.split_areas(0, 2..4);
         model.split_areas(0, 3..6);
@@ -234,8 +238,8 @@ mod tests {
     }
 
     #[test]
-    fn contents_are_the_origins_until_written() {
-        let mut page = Page::fresh(Access::Write, Origin::File(3), 0);
+    fn a_page_has_the_contents_of_its_origin_until_written() {
+        let mut page = ModelPage::fresh(PageAccess::Write, Origin::File(3), 0);
         assert_eq!(page.expected(), file_page(3));
         page.write(4000, &[1, 2]);
         assert_eq!((page.expected()[3999], page.expected()[4001]), (file_page(3)[3999], 2));

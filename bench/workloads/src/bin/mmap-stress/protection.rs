@@ -1,18 +1,18 @@
-//! mprotect, over any part of a span, areas or not.
+//! mprotect of any part of a span, across areas.
 
 use crate::{
-    model::{Access, PAGE},
-    world::{Verdict, World, answers},
+    model::{PAGE, PageAccess},
+    test_thread::{CheckResult, TestThread, expect_result},
 };
 
-/// Changes what a range allows; its contents stay.
-pub(crate) fn protect(world: &mut World) -> Verdict {
-    let Some((span, range)) = world.model.pick_range(&mut world.random) else { return Ok(()) };
-    let access = [Access::None, Access::Read, Access::Write, Access::Write][world.random.below(4)];
-    let address = world.model.spans[span].address(range.start);
-    let bytes = range.len() * PAGE - world.random.below(PAGE);
-    answers("mprotect", world.memory.protect(address, bytes, access.protection()), Ok(()))?;
-    world.model.spans[span].pages[range.clone()].iter_mut().for_each(|page| page.access = access);
-    world.model.split_areas(span, range.clone());
-    world.check_pages(span, range)
+/// Changes the access of a range; its contents stay.
+pub(crate) fn protect(test: &mut TestThread) -> CheckResult {
+    let Some((span, range)) = test.model.pick_range(&mut test.random) else { return Ok(()) };
+    let access = [PageAccess::None, PageAccess::Read, PageAccess::Write, PageAccess::Write][test.random.below(4)];
+    let address = test.model.spans[span].address(range.start);
+    let bytes = range.len() * PAGE - test.random.below(PAGE);
+    expect_result("mprotect", test.memory.protect(address, bytes, access.protection()), Ok(()))?;
+    test.model.spans[span].pages[range.clone()].iter_mut().for_each(|page| page.access = access);
+    test.model.split_areas(span, range.clone());
+    test.check_pages(span, range)
 }

@@ -1,4 +1,4 @@
-//! Memory that is never at rest: what moves it under the program's feet must lose no write.
+//! Memory that is written all the time: page migration under the program must lose no write.
 
 use fieldstone_workloads::{Error, fill::fill, random::mix};
 use std::{
@@ -8,7 +8,8 @@ use std::{
 
 const THREADS: usize = 4;
 
-/// Fills `size` bytes, prints `ready`, and churns until stdin ends; the rounds that all threads made together.
+/// Fills `size` bytes, prints `ready`, and writes until stdin ends. Returns the rounds of all
+/// threads together.
 pub(crate) fn churn(size: usize) -> Result<u64, Error> {
     let mut words = fill(size / 8, |i| mix(i as u64))?;
     let part = words.len().div_ceil(THREADS).max(1);
@@ -28,7 +29,8 @@ pub(crate) fn churn(size: usize) -> Result<u64, Error> {
     })
 }
 
-/// Each round finds every word as the last one left it. Two more rounds after the end is told.
+/// Each round checks every word against the previous round and changes it. Two more rounds follow
+/// the end of stdin.
 fn rounds(words: &mut [u64], first: usize, stop: &AtomicBool) -> Result<u64, Error> {
     let mut round = 0;
     let mut left = 2;

@@ -1,6 +1,6 @@
-//! Programs that behave badly, or oddly, each on purpose: what `profile` and `run` must tell plainly and survive.
+//! Programs that misbehave on purpose: `profile` and `run` must report each clearly and survive it.
 //!
-//! `odd MODE`; the modes are listed by `odd --help`. None is measured.
+//! `odd MODE`; `odd --help` lists the modes. None is measured.
 
 mod churn;
 mod ending;
@@ -19,7 +19,7 @@ use fieldstone_workloads::{
 };
 use std::{process::ExitCode, time::Duration};
 
-/// Behaves badly.
+/// Misbehave in one way.
 #[derive(Parser)]
 #[command(name = "odd", version)]
 struct Arguments {
@@ -29,58 +29,60 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Mode {
-    /// Prints a line, waits a moment, and dies by SIGSEGV, for real.
+    /// Print a line, wait, and die by a real SIGSEGV.
     Crash {
         /// Milliseconds to wait.
         #[arg(default_value_t = 100)]
         after_ms: u64,
     },
-    /// Dies by SIGABRT.
+    /// Die by SIGABRT.
     Abort,
-    /// Dies by SIGKILL, its own.
+    /// Die by the process's own SIGKILL.
     KillSelf,
-    /// Exits with a code.
+    /// Exit with a code.
     Exit {
-        /// The code.
+        /// The exit code.
         code: u8,
     },
-    /// Prints `ready` and sleeps for ever.
+    /// Print `ready` and sleep without end.
     Hang,
-    /// The same, deaf to SIGTERM.
+    /// Print `ready` and sleep without end, ignoring SIGTERM.
     IgnoreSigterm,
-    /// Prints something else each time.
+    /// Print different output each time.
     RandomOutput,
-    /// Copies stdin to stdout.
+    /// Copy stdin to stdout.
     Echo,
-    /// Prints its arguments, environment and open descriptors.
+    /// Print the arguments, environment and open descriptors.
     Surroundings {
-        /// Any.
+        /// Any arguments.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         rest: Vec<String>,
     },
-    /// Fills memory and keeps it for some time.
+    /// Fill memory and keep it for some time.
     Hold {
         /// Bytes to keep, for example 64M.
         #[arg(value_parser = size::parse)]
         size: usize,
-        /// Milliseconds to keep them for.
+        /// Milliseconds to keep them.
         ms: u64,
     },
-    /// Fills memory and prints `ready`; four threads check and change every word of it, over and over, until stdin ends.
+    /// Fill memory and print `ready`; four threads check and change every word in a loop until
+    /// stdin ends.
     Churn {
         /// Bytes to keep, for example 64M.
         #[arg(value_parser = size::parse)]
         size: usize,
     },
-    /// A small parent that forks three children, named odd-first, odd-second, odd-third; the second has the memory.
+    /// A small parent forks three children, named odd-first, odd-second, odd-third; the second has
+    /// the most memory.
     ForkTree {
-        /// Bytes of the second child; the others have a sixteenth.
+        /// Bytes of the second child; each other child has a sixteenth.
         #[arg(default_value = "128M", value_parser = size::parse)]
         size: usize,
     },
     /// Eight threads (and their malloc arenas) allocate, resize and free; every byte is checked.
     Threads {
-        /// Steps of each thread.
+        /// Steps per thread.
         #[arg(default_value_t = 2000)]
         steps: usize,
     },
@@ -88,7 +90,7 @@ enum Mode {
 
 const SEED: u64 = 0x006f_6464;
 const THREADS: u64 = 8;
-/// Heap blocks of each thread.
+/// Maximum bytes of each thread's heap blocks.
 const HEAP_BYTES: usize = 16 << 20;
 
 fn threads(steps: usize) -> Result<u64, Error> {

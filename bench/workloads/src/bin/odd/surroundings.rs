@@ -1,4 +1,4 @@
-//! What a program can see of how it was started; it must look the same under `run`.
+//! The environment that a program sees at its start; it must look the same under `run`.
 
 use std::{
     collections::BTreeMap,
@@ -7,19 +7,20 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-/// Prints the arguments, the environment in order, and each open descriptor with what it leads to.
+/// Prints the arguments, the environment in order, and each open descriptor with its target.
 pub(crate) fn print(rest: &[String]) -> ExitCode {
     rest.iter().for_each(|argument| println!("argument {argument}"));
     for (name, value) in std::env::vars_os().collect::<BTreeMap<_, _>>() {
         println!("environment {}={}", name.display(), value.display());
     }
-    // The listing's own descriptor is closed when the links are read, and so does not show.
+    // The descriptor of the listing itself is closed before its link is read, so it does not
+    // appear.
     let listing = std::fs::read_dir("/proc/self/fd").map(|entries| entries.flatten().map(|e| e.path()).collect());
     let mut paths: Vec<_> = listing.unwrap_or_default();
     paths.sort();
     for path in paths {
         if let (Some(number), Ok(target)) = (path.file_name(), std::fs::read_link(&path)) {
-            // Pipes and sockets are named by a number that changes.
+            // The names of pipes and sockets contain a number that changes.
             let target = target.display().to_string();
             let kind = target.split(":[").next().unwrap_or_default();
             println!("descriptor {} {kind}", number.display());
@@ -28,7 +29,7 @@ pub(crate) fn print(rest: &[String]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Prints the time in nanoseconds and the process's number.
+/// Prints the time in nanoseconds and the process number.
 pub(crate) fn random_output() -> ExitCode {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     println!("{} {}", since.as_nanos(), std::process::id());

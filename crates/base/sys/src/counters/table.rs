@@ -1,22 +1,23 @@
-//! The events of page walks, by CPU: those of loads and of stores, to be added up.
+//! Events of page walks by CPU: those of loads and those of stores, to be added.
 //!
-//! Source: the makers' event lists as Linux keeps them (tools/perf/pmu-events): DTLB_LOAD_MISSES and DTLB_STORE_MISSES with
-//! WALK_COMPLETED and WALK_DURATION or WALK_ACTIVE (Intel), ls_l1_d_tlb_miss.all_l2_miss (AMD), DTLB_WALK (Arm's common event 0x34).
-//! None of them was tried: no machine with counters was at hand. Intel's hybrids are left out, for each of their two kinds of core
-//! counts with a unit of its own.
+//! Source: the vendors' event lists in Linux (tools/perf/pmu-events). Intel: DTLB_LOAD_MISSES and
+//! DTLB_STORE_MISSES with WALK_COMPLETED and WALK_DURATION or WALK_ACTIVE. AMD:
+//! ls_l1_d_tlb_miss.all_l2_miss. Arm: DTLB_WALK, the common event 0x34. Limits: none was tested on
+//! hardware. Intel's hybrid CPUs are missing, because their two kinds of core have separate
+//! counting units.
 
 use crate::cpuid::Cpu;
 
 /// Raw configurations for perf_event_open(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WalkEvents {
-    /// Walks.
+    /// Events that count walks.
     pub walks: &'static [u64],
-    /// Cycles with a walk under way; empty where there is no such event.
+    /// Events that count cycles with a walk in progress; empty if the CPU has none.
     pub walk_cycles: &'static [u64],
 }
 
-/// Event, unit mask and counter mask as Intel's and AMD's registers have them.
+/// Encodes event, unit mask and counter mask as in Intel's and AMD's registers.
 const fn raw(event: u64, unit_mask: u64, counter_mask: u64) -> u64 {
     event | unit_mask << 8 | counter_mask << 24
 }
@@ -26,17 +27,17 @@ const SANDY_BRIDGE: WalkEvents = WalkEvents {
     walks: &[raw(0x08, 0x02, 0), raw(0x49, 0x02, 0)],
     walk_cycles: &[raw(0x08, 0x04, 0), raw(0x49, 0x04, 0)],
 };
-/// The next one renamed its loads "demand loads".
+/// This generation renamed loads to "demand loads".
 const IVY_BRIDGE: WalkEvents = WalkEvents {
     walks: &[raw(0x08, 0x82, 0), raw(0x49, 0x02, 0)],
     walk_cycles: &[raw(0x08, 0x84, 0), raw(0x49, 0x04, 0)],
 };
-/// One walker: its busy cycles are the walks' durations.
+/// One walker: its busy cycles are the sum of the walks' durations.
 const HASWELL: WalkEvents = WalkEvents {
     walks: &[raw(0x08, 0x0e, 0), raw(0x49, 0x0e, 0)],
     walk_cycles: &[raw(0x08, 0x10, 0), raw(0x49, 0x10, 0)],
 };
-/// Several walkers: cycles with at least one at work.
+/// Several walkers: cycles with at least one active.
 const SKYLAKE: WalkEvents = WalkEvents {
     walks: &[raw(0x08, 0x0e, 0), raw(0x49, 0x0e, 0)],
     walk_cycles: &[raw(0x08, 0x10, 1), raw(0x49, 0x10, 1)],
@@ -48,7 +49,7 @@ const GOLDEN_COVE: WalkEvents = WalkEvents {
 const ZEN: WalkEvents = WalkEvents { walks: &[raw(0x45, 0xf0, 0)], walk_cycles: &[] };
 const ARM: WalkEvents = WalkEvents { walks: &[0x34], walk_cycles: &[] };
 
-/// What counts page walks on a CPU; `None` where nobody has written it down here.
+/// The events of page walks on a CPU; `None` if this table has none.
 #[must_use]
 pub fn walk_events(cpu: &Cpu) -> Option<WalkEvents> {
     match (cpu.vendor.as_str(), cpu.family) {
@@ -84,14 +85,14 @@ mod tests {
     }
 
     #[test]
-    fn configurations_are_laid_out_as_perf_has_them() {
+    fn configurations_have_the_layout_of_perf() {
         // From the top: counter mask, flags, unit mask, event.
         assert_eq!(raw(0x12, 0x10, 1), 0x0100_1012);
         assert_eq!(raw(0x45, 0xf0, 0), 0xf045);
     }
 
     #[test]
-    fn cpus_are_told_apart() {
+    fn each_cpu_has_its_events() {
         assert_eq!(events("GenuineIntel", 6, 0x55), Some(SKYLAKE));
         assert_eq!(events("GenuineIntel", 6, 0xcf), Some(GOLDEN_COVE));
         assert_eq!(events("GenuineIntel", 6, 0x9a), None, "a hybrid");

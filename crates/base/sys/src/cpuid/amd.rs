@@ -1,4 +1,5 @@
-//! AMD: two levels, each with arrays for instructions and data, told for every page size by its own half register.
+//! AMD: two levels, each with arrays for instructions and data; each page size has its own
+//! register.
 //!
 //! ```text
 //!   0x8000_0005   EAX 2M, EBX 4K      [data ways 8][data 8][instruction ways 8][instructions 8]
@@ -6,7 +7,7 @@
 //!   0x8000_0019   EAX level 1, EBX level 2, both 1G, as 0x8000_0006
 //! ```
 
-use super::{Leaf, PAGE_1G, PAGE_2M, PAGE_4K, Serves, Tlb, Ways};
+use super::{Leaf, PAGE_1G, PAGE_2M, PAGE_4K, Tlb, TlbUse, Ways};
 
 const LEVEL_1: u32 = 0x8000_0005;
 const LEVEL_2: u32 = 0x8000_0006;
@@ -14,8 +15,8 @@ const GIBIBYTE: u32 = 0x8000_0019;
 
 pub(super) fn tlbs(leaf: &impl Fn(u32, u32) -> Leaf) -> Vec<Tlb> {
     let last = leaf(0x8000_0000, 0).eax;
-    let told = |number| if number <= last { leaf(number, 0) } else { Leaf::default() };
-    let (first, second, large) = (told(LEVEL_1), told(LEVEL_2), told(GIBIBYTE));
+    let leaf_or_zeros = |number| if number <= last { leaf(number, 0) } else { Leaf::default() };
+    let (first, second, large) = (leaf_or_zeros(LEVEL_1), leaf_or_zeros(LEVEL_2), leaf_or_zeros(GIBIBYTE));
     let mut tlbs = Vec::new();
     for (page, register) in [(PAGE_4K, first.ebx), (PAGE_2M, first.eax)] {
         let half = |half: u32| (half & 0xff, ways_by_number(half >> 8 & 0xff));
@@ -33,9 +34,9 @@ fn push_coded(tlbs: &mut Vec<Tlb>, level: u8, page: u64, register: u32) {
     push(tlbs, level, page, half(register), half(register >> 16));
 }
 
-/// The instructions' and the data's array, where there are such: an absent one has no way or no entry.
+/// Adds the arrays for instructions and for data; an absent one has no ways or no entries.
 fn push(tlbs: &mut Vec<Tlb>, level: u8, page: u64, instructions: (u32, Option<Ways>), data: (u32, Option<Ways>)) {
-    for (serves, (entries, ways)) in [(Serves::Instructions, instructions), (Serves::Data, data)] {
+    for (serves, (entries, ways)) in [(TlbUse::Instructions, instructions), (TlbUse::Data, data)] {
         if let (1.., Some(ways)) = (entries, ways) {
             tlbs.push(Tlb { level, serves, pages: vec![page], entries, ways });
         }
@@ -50,7 +51,7 @@ const fn ways_by_number(number: u32) -> Option<Ways> {
     }
 }
 
-/// The four-bit code of the second level.
+/// The four-bit encoding of the second level.
 const fn ways_by_code(code: u32) -> Option<Ways> {
     Some(match code {
         0 => return None,
@@ -64,6 +65,6 @@ const fn ways_by_code(code: u32) -> Option<Ways> {
         0xd => Ways::Of(96),
         0xe => Ways::Of(128),
         0xf => Ways::Full,
-        _ => Ways::Untold,
+        _ => Ways::Unknown,
     })
 }

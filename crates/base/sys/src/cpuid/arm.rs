@@ -1,9 +1,9 @@
-//! Arm: the kernel shows the main ID register's fields, and the architecture has no register that tells of TLBs.
+//! Arm: the kernel shows the fields of the main ID register; no register describes the TLBs.
 
 use super::Cpu;
 use crate::kernel_file;
 
-/// The first core of `/proc/cpuinfo`.
+/// Parses the first core of `/proc/cpuinfo`.
 #[cfg_attr(target_arch = "x86_64", allow(dead_code, reason = "tested on every machine, used on Arm"))]
 pub(super) fn read(cpuinfo: &str) -> Cpu {
     let field = |name| kernel_file::field(cpuinfo, name).unwrap_or_default();

@@ -1,17 +1,18 @@
-//! Intel: leaf 2 is up to fifteen bytes, each a line of a table; the byte 0xfe stands for leaf 0x18, which says it in fields.
+//! Intel: leaf 2 holds up to fifteen descriptors, each a row of a table; descriptor 0xfe refers to
+//! leaf 0x18, which encodes the TLBs in fields.
 //!
 //! ```text
-//!   leaf 0x18, a sub-leaf each   EBX [ways 16 .. ][partitions][1G 4M 2M 4K]   ECX sets
-//!                                EDX [ .. full 8][level 7:5][kind 4:0]        EAX of sub-leaf 0: the last one
+//!   leaf 0x18, per sub-leaf   EBX [ways 16 .. ][partitions][1G 4M 2M 4K]   ECX sets
+//!                             EDX [ .. full 8][level 7:5][kind 4:0]        EAX of sub-leaf 0: last
 //! ```
 
-use super::Serves::{All, Data, Instructions};
-use super::Ways::{Full, Of, Untold};
-use super::{Leaf, PAGE_1G as G, PAGE_2M as M, PAGE_4K as K, Serves, Tlb, Ways};
+use super::TlbUse::{All, Data, Instructions};
+use super::Ways::{Full, Of, Unknown};
+use super::{Leaf, PAGE_1G as G, PAGE_2M as M, PAGE_4K as K, Tlb, TlbUse, Ways};
 
 const DESCRIPTORS: u32 = 2;
 const TRANSLATION: u32 = 0x18;
-/// The descriptor that stands for leaf 0x18.
+/// The descriptor that refers to leaf 0x18.
 const SEE_TRANSLATION: u8 = 0xfe;
 
 pub(super) fn tlbs(last_leaf: u32, leaf: &impl Fn(u32, u32) -> Leaf) -> Vec<Tlb> {
@@ -21,27 +22,27 @@ pub(super) fn tlbs(last_leaf: u32, leaf: &impl Fn(u32, u32) -> Leaf) -> Vec<Tlb>
     let descriptors = descriptors(leaf(DESCRIPTORS, 0));
     if descriptors.contains(&SEE_TRANSLATION) && last_leaf >= TRANSLATION {
         let last = leaf(TRANSLATION, 0).eax;
-        // A machine has about ten; a number beyond that is none.
+        // CPUs have about ten sub-leaves; a much larger number is invalid.
         return (0..=last.min(63)).filter_map(|sub_leaf| translation(leaf(TRANSLATION, sub_leaf))).collect();
     }
     descriptors.into_iter().flat_map(by_descriptor).collect()
 }
 
-/// The bytes of the registers that are valid; the lowest of EAX is no descriptor.
+/// The bytes of the valid registers; the lowest byte of EAX is no descriptor.
 fn descriptors(leaf: Leaf) -> Vec<u8> {
     let registers = [leaf.eax & !0xff, leaf.ebx, leaf.ecx, leaf.edx];
     let valid = registers.into_iter().filter(|register| register >> 31 == 0);
     valid.flat_map(u32::to_le_bytes).filter(|byte| *byte != 0).collect()
 }
 
-/// One sub-leaf of leaf 0x18.
+/// Parses a sub-leaf of leaf 0x18.
 fn translation(leaf: Leaf) -> Option<Tlb> {
     let serves = match leaf.edx & 0x1f {
         1 => Data,
         2 => Instructions,
         3 => All,
-        4 => Serves::Loads,
-        5 => Serves::Stores,
+        4 => TlbUse::Loads,
+        5 => TlbUse::Stores,
         _ => return None,
     };
     let sizes = [(1, K), (2, M), (8, G)];
@@ -49,32 +50,33 @@ fn translation(leaf: Leaf) -> Option<Tlb> {
     let ways = leaf.ebx >> 16;
     let full = leaf.edx >> 8 & 1 == 1;
     let level = u8::try_from(leaf.edx >> 5 & 7).unwrap_or(0);
-    let ways_told = if full { Full } else { Of(ways) };
-    Some(Tlb { level, serves, pages, entries: ways * leaf.ecx, ways: ways_told })
+    let reported_ways = if full { Full } else { Of(ways) };
+    Some(Tlb { level, serves, pages, entries: ways * leaf.ecx, ways: reported_ways })
 }
 
-/// A descriptor of leaf 2: its byte, level, what it serves, its pages, entries and ways.
-type Row = (u8, u8, Serves, &'static [u64], u32, Ways);
+/// A descriptor of leaf 2: byte, level, accesses, page sizes, entries and ways.
+type Row = (u8, u8, TlbUse, &'static [u64], u32, Ways);
 
-/// The descriptors of TLBs, but for those of 4 MiB pages, which 64-bit programs do not have. Two have two lines.
+/// The TLB descriptors, except those of 4 MiB pages, which 64-bit programs do not have. Two
+/// descriptors have two rows.
 ///
-/// The manual tells no level but of the shared ones, "second level"; of 0x64, 0x6b to 0x6d and 0xb4 the CPUs that had them show that they
-/// come after a smaller one.
+/// The manual gives the level of shared TLBs only ("second level"). For 0x64, 0x6b to 0x6d and
+/// 0xb4, the CPUs that had them show a smaller TLB in front.
 #[rustfmt::skip]
 const TABLE: [Row; 37] = [
     (0x01, 1, Instructions, &[K], 32, Of(4)),
     (0x03, 1, Data, &[K], 64, Of(4)),
-    (0x4f, 1, Instructions, &[K], 32, Untold),
-    (0x50, 1, Instructions, &[K, M], 64, Untold),
-    (0x51, 1, Instructions, &[K, M], 128, Untold),
-    (0x52, 1, Instructions, &[K, M], 256, Untold),
+    (0x4f, 1, Instructions, &[K], 32, Unknown),
+    (0x50, 1, Instructions, &[K, M], 64, Unknown),
+    (0x51, 1, Instructions, &[K, M], 128, Unknown),
+    (0x52, 1, Instructions, &[K, M], 256, Unknown),
     (0x55, 1, Instructions, &[M], 7, Full),
     (0x57, 1, Data, &[K], 16, Of(4)),
     (0x59, 1, Data, &[K], 16, Full),
     (0x5a, 1, Data, &[M], 32, Of(4)),
-    (0x5b, 1, Data, &[K, M], 64, Untold),
-    (0x5c, 1, Data, &[K, M], 128, Untold),
-    (0x5d, 1, Data, &[K, M], 256, Untold),
+    (0x5b, 1, Data, &[K, M], 64, Unknown),
+    (0x5c, 1, Data, &[K, M], 128, Unknown),
+    (0x5d, 1, Data, &[K, M], 256, Unknown),
     (0x61, 1, Instructions, &[K], 48, Full),
     (0x63, 1, Data, &[M], 32, Of(4)),
     (0x63, 1, Data, &[G], 4, Of(4)),

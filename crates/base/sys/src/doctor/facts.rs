@@ -1,4 +1,4 @@
-//! Everything that a verdict may lean on, in one value.
+//! All inputs of the verdicts in one value.
 
 use serde::Serialize;
 
@@ -6,36 +6,37 @@ use crate::huge_pages::{self, Pool, Transparent};
 use crate::limits::{self, Limits};
 use crate::machine::{self, Machine};
 use crate::perf::{self, Counter, Counters};
-use crate::sampling::Hardware;
-use crate::userfault::{self, Userfault};
+use crate::sampling::HardwareSource;
+use crate::userfault::{self, UserfaultSupport};
 use crate::{collapse, pagemap, process};
 
-/// What was found on this machine, for this user.
+/// Facts about this machine and user.
 #[derive(Clone, Debug, Serialize)]
 pub struct Facts {
-    /// The machine, its kernel and what stands between.
+    /// Machine, kernel, hypervisor and container.
     pub machine: Machine,
     /// Transparent huge pages.
     pub transparent: Transparent,
-    /// Hugetlb pools, smallest page first.
+    /// Hugetlb pools, smallest page size first.
     pub pools: Vec<Pool>,
-    /// userfaultfd.
-    pub userfault: Userfault,
-    /// Counters.
+    /// Support of userfaultfd.
+    pub userfault: UserfaultSupport,
+    /// Support of performance counters.
     pub counters: Counters,
-    /// What processors tell of accesses and jumps by, and whether this one does.
-    pub told_by: Vec<(Hardware, Counter)>,
-    /// Bounds.
+    /// Hardware that can sample accesses or branches, and whether this user can use it.
+    #[serde(rename = "told_by")]
+    pub hardware_sources: Vec<(HardwareSource, Counter)>,
+    /// Limits.
     pub limits: Limits,
-    /// Whether this user may turn the kernel's huge-page knobs.
+    /// Whether this user may set the kernel's huge-page settings.
     pub may_turn_knobs: bool,
-    /// Whether this user sees which frames memory lies on.
+    /// Whether this user can read frame numbers.
     pub frames_visible: bool,
-    /// Whether the kernel can take transparent huge pages from a program (`PR_SET_THP_DISABLE`).
+    /// Whether the kernel can disable transparent huge pages for a program (`PR_SET_THP_DISABLE`).
     pub thp_can_be_refused: bool,
     /// Whether `qemu-x86_64` is in the path.
     pub emulator: bool,
-    /// Whether this user may put a running process's memory on huge pages.
+    /// Whether this user may collapse memory of a running process.
     pub may_collapse: bool,
 }
 
@@ -45,7 +46,7 @@ fn in_path(name: &str) -> bool {
 }
 
 impl Facts {
-    /// Asks the system.
+    /// Queries the system.
     #[must_use]
     pub fn gather() -> Self {
         Self {
@@ -54,7 +55,7 @@ impl Facts {
             pools: huge_pages::pools(),
             userfault: userfault::userfault(),
             counters: perf::counters(),
-            told_by: Hardware::ALL.map(|kind| (kind, kind.tried())).into(),
+            hardware_sources: HardwareSource::ALL.map(|kind| (kind, kind.probe())).into(),
             limits: limits::limits(),
             may_turn_knobs: huge_pages::knobs_writable(),
             frames_visible: pagemap::frames_visible(),

@@ -1,7 +1,8 @@
-//! Whether each kind of page can be had, and the command that brings it.
+//! Availability of each page kind, and the command that makes it available.
 //!
-//! What Fieldstone turns for the time of a run, where it may: the sizes of folios for `folio-64k`, and the 2 MiB pool when a run
-//! reserves. The global mode of transparent pages and the 1 GiB pool are the machine's owner's.
+//! Fieldstone itself changes two settings for a run, if it may: the folio sizes for `folio-64k`,
+//! and the 2 MiB pool for a run with a reserve. The global mode of transparent pages and the 1 GiB
+//! pool are left to the administrator.
 
 use fieldstone_wire::PageKind;
 
@@ -9,7 +10,7 @@ use super::verdicts::size;
 use super::{Facts, Level, Verdict};
 use crate::huge_pages::{FolioMode, Mode, Pool, global_mode_path, mode_path, pool_pages_path};
 
-/// The verdict on one kind of page, for `command`.
+/// The verdict on one page kind, for `command`.
 pub(super) fn kind(facts: &Facts, page_kind: PageKind, command: &str) -> Verdict {
     match page_kind {
         PageKind::Small4k => base(facts, command),
@@ -21,7 +22,7 @@ pub(super) fn kind(facts: &Facts, page_kind: PageKind, command: &str) -> Verdict
 
 fn base(facts: &Facts, command: &str) -> Verdict {
     if facts.machine.page_bytes == PageKind::Small4k.page_bytes() {
-        return Verdict::new(command, Level::Works, "base pages are always there", None);
+        return Verdict::new(command, Level::Works, "base pages are always available", None);
     }
     let why = format!("the smallest page of this kernel is {}", size(facts.machine.page_bytes));
     Verdict::new(command, Level::Limited, why, None)
@@ -36,7 +37,7 @@ fn thp(facts: &Facts, command: &str) -> Verdict {
     let pages = format!("transparent pages of {}", size(folio.folio_bytes));
     let why = match folio.mode {
         Mode::Always => format!("{pages} are on for all memory"),
-        Mode::Madvise => format!("{pages} are on for memory that asks, as ours does"),
+        Mode::Madvise => format!("{pages} are on for memory that requests them, which Fieldstone does"),
         Mode::Never => {
             let path = if folio.inherited { global_mode_path() } else { mode_path(folio.folio_bytes) };
             let remedy = format!("echo madvise | sudo tee {}", path.display());
@@ -46,32 +47,33 @@ fn thp(facts: &Facts, command: &str) -> Verdict {
     let mut verdict = Verdict::new(command, Level::Works, why, None);
     if facts.transparent.defrag.as_deref() == Some("never") {
         let remedy = "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/defrag".to_owned();
-        verdict.lower(Level::Limited, "only where one lies ready (defrag is never)", Some(remedy));
+        verdict.lower(Level::Limited, "only while the kernel has free ones (defrag is never)", Some(remedy));
     }
     verdict
 }
 
-/// The kernel gives the largest folio that is on, so for 64 KiB the larger ones must be off.
+/// The kernel uses the largest enabled folio size, so sizes above 64 KiB must be disabled.
 fn folio_64k(facts: &Facts, command: &str) -> Verdict {
     let wanted = PageKind::Folio64k.page_bytes();
     let Some(folio) = offered(facts, wanted) else {
-        let why = "this kernel has no folios of several sizes (Linux 6.8 has)";
+        let why = "this kernel has no multi-size folios (Linux 6.8 has them)";
         return Verdict::new(command, Level::Unavailable, why, None);
     };
-    let turn_on = (folio.mode == Mode::Never).then_some((wanted, "madvise"));
+    let enable = (folio.mode == Mode::Never).then_some((wanted, "madvise"));
     let larger =
         facts.transparent.folios.iter().filter(|other| other.folio_bytes > wanted && other.mode != Mode::Never);
-    let turns: Vec<(u64, &str)> = turn_on.into_iter().chain(larger.map(|other| (other.folio_bytes, "never"))).collect();
-    if turns.is_empty() {
+    let changes: Vec<(u64, &str)> =
+        enable.into_iter().chain(larger.map(|other| (other.folio_bytes, "never"))).collect();
+    if changes.is_empty() {
         return Verdict::new(command, Level::Works, "folios of 64 KiB are on, and none larger", None);
     }
     if facts.may_turn_knobs {
-        let why = "folios of 64 KiB are turned on and larger ones off during the run, for every program";
+        let why = "the run turns folios of 64 KiB on and larger ones off, for every program";
         return Verdict::new(command, Level::Works, why, None);
     }
     let command_of = |(bytes, mode): &(u64, &str)| format!("echo {mode} | sudo tee {}", mode_path(*bytes).display());
-    let remedy = turns.iter().map(command_of).collect::<Vec<_>>().join(" && ");
-    let why = "folios of 64 KiB must be on and larger ones off, which root may do";
+    let remedy = changes.iter().map(command_of).collect::<Vec<_>>().join(" && ");
+    let why = "folios of 64 KiB must be on and larger ones off, which needs root";
     Verdict::new(command, Level::Unavailable, why, Some(remedy))
 }
 
@@ -87,10 +89,10 @@ fn hugetlb(facts: &Facts, page_bytes: u64, command: &str) -> Verdict {
     };
     if pool.available() > 0 {
         let free = size(pool.available().saturating_mul(page_bytes));
-        let why = format!("{} {pages} lie free in the pool ({free})", pool.available());
+        let why = format!("{} {pages} are free in the pool ({free})", pool.available());
         return Verdict::new(command, Level::Works, why, None);
     }
-    let state = format!("the pool of {pages} {}", if pool.total == 0 { "is empty" } else { "is all taken" });
+    let state = format!("the pool of {pages} {}", if pool.total == 0 { "is empty" } else { "has no free page" });
     let (level, why) = if facts.may_turn_knobs && page_bytes == PageKind::Hugetlb2m.page_bytes() {
         (Level::Limited, format!("{state}; --reserve SIZE fills it for the run"))
     } else if pool.overcommit > 0 {
@@ -101,7 +103,7 @@ fn hugetlb(facts: &Facts, page_bytes: u64, command: &str) -> Verdict {
     Verdict::new(command, level, why, Some(remedy(facts, pool)))
 }
 
-/// Fills the pool with 2 GiB more, or with half of what memory there is; one page at least.
+/// Adds 2 GiB to the pool, or half of the available memory; at least one page.
 fn remedy(facts: &Facts, pool: &Pool) -> String {
     let bytes = (2 << 30).min(facts.machine.memory_available_bytes / 2);
     let pages = pool.total + (bytes / pool.page_bytes).max(1);

@@ -1,31 +1,31 @@
-//! Whether cache lines that threads fight for can be seen, and parted while the program runs.
+//! Availability of detecting false sharing, and of repairing it in a running program.
 //!
-//! To be seen takes samples: perf events, or ptrace in their place. To be parted takes ptrace, and a userfaultfd that sees the kernel's
-//! accesses too.
+//! Detection needs samples: perf events, or ptrace instead. Repair needs ptrace, and a userfaultfd
+//! that receives the kernel's faults too.
 
 use super::{Facts, Level, Verdict};
 use crate::limits::{self, Limits};
 use crate::machine::{self, Machine};
 use crate::perf::{self, Counter, Counters};
-use crate::userfault::{self, Userfault};
+use crate::userfault::{self, UserfaultSupport};
 
-/// The words of the command that starts a program and repairs it.
+/// The command that starts a program and repairs it, without `fieldstone`.
 pub const RUN_REPAIR: &str = "run --repair";
-/// Those of the command that repairs a running process.
+/// The command that repairs a running process, without `fieldstone`.
 pub const REPAIR: &str = "attach --repair";
 
 /// The facts that these verdicts need.
 #[derive(Clone, Copy)]
 struct Rights<'a> {
     machine: &'a Machine,
-    userfault: &'a Userfault,
+    userfault: &'a UserfaultSupport,
     counters: &'a Counters,
     limits: &'a Limits,
 }
 
-/// Whose process is traced. Yama lets a program that we start allow it.
+/// The traced process. Yama lets a program that Fieldstone starts permit tracing.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Traced {
+enum TracedProcess {
     Started,
     Running,
 }
@@ -33,31 +33,31 @@ enum Traced {
 /// The verdicts on `sharing`, `run --repair` and `attach --repair`.
 pub(super) fn verdicts(facts: &Facts) -> [Verdict; 3] {
     let Facts { machine, userfault, counters, limits, .. } = facts;
-    judged(Rights { machine, userfault, counters, limits })
+    all(Rights { machine, userfault, counters, limits })
 }
 
-/// The verdict on [`RUN_REPAIR`] or [`REPAIR`]; `None` for another command. Gathers only the facts that it needs, since a program waits for
-/// it before it starts.
+/// The verdict on [`RUN_REPAIR`] or [`REPAIR`]; `None` for another command. Gathers only the facts
+/// that it needs, because a program's start waits for it.
 #[must_use]
 pub fn repair_verdict(command: &str) -> Option<Verdict> {
     let (machine, userfault) = (machine::machine(), userfault::userfault());
     let (counters, limits) = (perf::counters(), limits::limits());
     let rights = Rights { machine: &machine, userfault: &userfault, counters: &counters, limits: &limits };
-    judged(rights).into_iter().find(|verdict| verdict.command == command && [RUN_REPAIR, REPAIR].contains(&command))
+    all(rights).into_iter().find(|verdict| verdict.command == command && [RUN_REPAIR, REPAIR].contains(&command))
 }
 
-fn judged(facts: Rights<'_>) -> [Verdict; 3] {
-    let sharing = seen(facts, "sharing", "cache lines that threads fight for, from samples", Traced::Started);
-    [sharing, parted(facts, RUN_REPAIR, Traced::Started), parted(facts, REPAIR, Traced::Running)]
+fn all(facts: Rights<'_>) -> [Verdict; 3] {
+    let sharing = detection(facts, "sharing", "false sharing, detected from samples", TracedProcess::Started);
+    [sharing, repair(facts, RUN_REPAIR, TracedProcess::Started), repair(facts, REPAIR, TracedProcess::Running)]
 }
 
-fn seen(facts: Rights<'_>, command: &str, why: &str, traced: Traced) -> Verdict {
+fn detection(facts: Rights<'_>, command: &str, why: &str, traced: TracedProcess) -> Verdict {
     let mut verdict = Verdict::new(command, Level::Works, why, None);
     if facts.machine.architecture != "x86_64" {
         verdict.lower(Level::Unavailable, format!("not on {} yet", facts.machine.architecture), None);
     }
     if facts.machine.cpus < 2 {
-        verdict.lower(Level::Limited, "one CPU: threads take turns on it, and fight for nothing", None);
+        verdict.lower(Level::Limited, "one CPU: threads do not run in parallel, so no line is contended", None);
     }
     let (lacking, remedy) = match facts.counters.page_faults {
         Counter::Available => return verdict,
@@ -67,22 +67,22 @@ fn seen(facts: Rights<'_>, command: &str, why: &str, traced: Traced) -> Verdict 
         }
     };
     if may_trace(facts, traced) {
-        verdict.lower(Level::Limited, format!("{lacking}: each sample stops its thread for a moment"), remedy);
+        verdict.lower(Level::Limited, format!("{lacking}: each sample stops its thread briefly"), remedy);
     } else {
-        verdict.lower(Level::Unavailable, format!("{lacking}, nor ptrace"), remedy);
+        verdict.lower(Level::Unavailable, format!("{lacking}, and ptrace is denied"), remedy);
     }
     verdict
 }
 
-fn parted(facts: Rights<'_>, command: &str, traced: Traced) -> Verdict {
-    let mut verdict = seen(facts, command, "bytes that threads fight for are parted while the program runs", traced);
+fn repair(facts: Rights<'_>, command: &str, traced: TracedProcess) -> Verdict {
+    let mut verdict = detection(facts, command, "repairs false sharing while the program runs", traced);
     if !facts.userfault.kernel_faults {
         let remedy = "sudo sysctl vm.unprivileged_userfaultfd=1".to_owned();
-        verdict.lower(Level::Unavailable, "no userfaultfd that sees the kernel's accesses", Some(remedy));
+        verdict.lower(Level::Unavailable, "no userfaultfd that receives the kernel's faults", Some(remedy));
     }
     if !may_trace(facts, traced) {
         let scope = facts.limits.ptrace_scope.unwrap_or(0);
-        // What 3 forbids is forbidden until the machine starts anew.
+        // A reboot is the only way out of 3.
         let remedy = (scope < 3).then(|| "sudo sysctl kernel.yama.ptrace_scope=0".to_owned());
         verdict.lower(
             Level::Unavailable,
@@ -93,10 +93,10 @@ fn parted(facts: Rights<'_>, command: &str, traced: Traced) -> Verdict {
     verdict
 }
 
-fn may_trace(facts: Rights<'_>, traced: Traced) -> bool {
+fn may_trace(facts: Rights<'_>, traced: TracedProcess) -> bool {
     match facts.limits.ptrace_scope {
         None | Some(0) => true,
-        Some(1) => facts.machine.root || traced == Traced::Started,
+        Some(1) => facts.machine.root || traced == TracedProcess::Started,
         Some(2) => facts.machine.root,
         Some(_) => false,
     }

@@ -1,11 +1,11 @@
-//! Verdicts on machines that are made up.
+//! Verdicts on constructed machines.
 
 use super::*;
 use crate::huge_pages::{FolioMode, Mode, Pool, Transparent};
 use crate::limits::{CgroupMemory, Limits, Overcommit};
 use crate::machine::Machine;
 use crate::perf::{Counter, Counters};
-use crate::userfault::Userfault;
+use crate::userfault::UserfaultSupport;
 
 const MIB: u64 = 1 << 20;
 
@@ -13,8 +13,8 @@ fn pool(page_bytes: u64, total: u64, free: u64) -> Pool {
     Pool { page_bytes, total, free, reserved: 0, surplus: 0, overcommit: 0 }
 }
 
-/// A bare-metal machine, well set up, seen by root.
-fn well() -> Facts {
+/// A bare-metal machine in good order, examined by root.
+fn good_machine() -> Facts {
     let folio = |folio_bytes, mode| FolioMode { folio_bytes, mode, inherited: folio_bytes == 2 * MIB };
     Facts {
         machine: Machine {
@@ -34,7 +34,7 @@ fn well() -> Facts {
             ..Transparent::default()
         },
         pools: vec![pool(2 * MIB, 1024, 1024), pool(1 << 30, 4, 4)],
-        userfault: Userfault { user_faults: true, kernel_faults: true, ..Userfault::default() },
+        userfault: UserfaultSupport { user_faults: true, kernel_faults: true, ..UserfaultSupport::default() },
         counters: Counters {
             cycles: Counter::Available,
             instructions: Counter::Available,
@@ -42,7 +42,7 @@ fn well() -> Facts {
             page_faults: Counter::Available,
             paranoid: Some(1),
         },
-        told_by: Vec::new(),
+        hardware_sources: Vec::new(),
         limits: Limits { max_map_count: Some(65530), overcommit: Some(Overcommit::Heuristic), ..Limits::default() },
         may_turn_knobs: true,
         frames_visible: true,
@@ -52,9 +52,9 @@ fn well() -> Facts {
     }
 }
 
-/// The same as a user who is not root.
-fn user() -> Facts {
-    let mut facts = well();
+/// The same machine, examined by another user.
+fn unprivileged() -> Facts {
+    let mut facts = good_machine();
     (facts.may_turn_knobs, facts.frames_visible, facts.machine.root) = (false, false, false);
     facts
 }
@@ -64,8 +64,8 @@ fn verdict(facts: &Facts, command: &str) -> Verdict {
 }
 
 #[test]
-fn a_machine_well_set_up_does_all() {
-    let all = verdicts(&well());
+fn a_good_machine_runs_every_command() {
+    let all = verdicts(&good_machine());
     assert!(all.iter().all(|verdict| verdict.level == Level::Works && verdict.remedy.is_none()), "{all:?}");
     let commands: Vec<&str> = all.iter().map(|verdict| verdict.command.as_str()).collect();
     assert_eq!(
@@ -89,8 +89,8 @@ fn a_machine_well_set_up_does_all() {
 }
 
 #[test]
-fn a_user_is_told_what_root_would_do() {
-    let mut facts = user();
+fn an_unprivileged_user_gets_the_command_for_root() {
+    let mut facts = unprivileged();
     facts.pools[0] = pool(2 * MIB, 0, 0);
     let hugetlb = verdict(&facts, "run --region --pages hugetlb");
     assert_eq!(hugetlb.level, Level::Unavailable);
@@ -103,14 +103,14 @@ fn a_user_is_told_what_root_would_do() {
     assert_eq!(folio.level, Level::Unavailable);
     let knobs = "/sys/kernel/mm/transparent_hugepage";
     assert_eq!(folio.remedy.unwrap(), format!("echo never | sudo tee {knobs}/hugepages-2048kB/enabled"));
-    // The others are not touched by that.
+    // Other commands are unaffected.
     assert_eq!(verdict(&facts, "profile").level, Level::Works);
     assert_eq!(verdict(&facts, "run --region --pages thp").level, Level::Works);
 }
 
 #[test]
-fn what_is_missing_is_told_with_its_remedy() {
-    let facts = Facts { emulator: false, may_collapse: false, ..well() };
+fn a_missing_prerequisite_has_a_remedy() {
+    let facts = Facts { emulator: false, may_collapse: false, ..good_machine() };
     for (command, remedy) in
         [("profile --trace", "apt-get install qemu-user"), ("attach --huge", "sudo fieldstone attach --huge")]
     {
@@ -121,16 +121,16 @@ fn what_is_missing_is_told_with_its_remedy() {
 }
 
 #[test]
-fn an_empty_pool_is_filled_by_root_and_on_demand_by_the_kernel() {
-    let mut facts = well();
+fn an_empty_pool_is_filled_by_root_or_on_demand() {
+    let mut facts = good_machine();
     facts.pools = vec![pool(2 * MIB, 10, 0), pool(1 << 30, 0, 0)];
     facts.machine.memory_available_bytes = 1 << 30;
     let hugetlb = verdict(&facts, "run --region --pages hugetlb");
     assert_eq!(hugetlb.level, Level::Limited);
-    assert!(hugetlb.why.contains("all taken"), "{}", hugetlb.why);
-    // What is there already, and half of the gigabyte.
+    assert!(hugetlb.why.contains("has no free page"), "{}", hugetlb.why);
+    // The 10 existing pages, and half of the gigabyte.
     assert!(hugetlb.remedy.unwrap().starts_with("echo 266 | "));
-    // That pool is the owner's.
+    // The 1 GiB pool is left to the administrator.
     let gigantic = verdict(&facts, "run --region --pages hugetlb-1g");
     assert_eq!(gigantic.level, Level::Unavailable);
     assert!(gigantic.remedy.unwrap().starts_with("echo 1 | "));
@@ -142,15 +142,15 @@ fn an_empty_pool_is_filled_by_root_and_on_demand_by_the_kernel() {
 }
 
 #[test]
-fn pages_promised_to_others_are_not_free() {
-    let mut facts = user();
+fn reserved_pages_are_not_free() {
+    let mut facts = unprivileged();
     facts.pools[0].reserved = 1024;
     assert_eq!(verdict(&facts, "run --region --pages hugetlb").level, Level::Unavailable);
 }
 
 #[test]
-fn a_mode_that_is_off_names_its_own_knob() {
-    let mut facts = user();
+fn a_disabled_mode_names_its_own_setting() {
+    let mut facts = unprivileged();
     for folio in &mut facts.transparent.folios {
         folio.mode = Mode::Never;
     }
@@ -168,8 +168,8 @@ fn a_mode_that_is_off_names_its_own_knob() {
 }
 
 #[test]
-fn transparent_pages_that_must_lie_ready_are_few() {
-    let mut facts = well();
+fn transparent_pages_without_defrag_are_limited() {
+    let mut facts = good_machine();
     facts.transparent.defrag = Some("never".into());
     let thp = verdict(&facts, "run --region --pages thp");
     assert_eq!(thp.level, Level::Limited);
@@ -177,54 +177,54 @@ fn transparent_pages_that_must_lie_ready_are_few() {
 }
 
 #[test]
-fn nothing_to_compare_is_nothing_to_profile() {
-    let mut facts = user();
+fn a_profile_needs_a_second_page_kind() {
+    let mut facts = unprivileged();
     (facts.transparent, facts.pools) = (Transparent::default(), Vec::new());
     for command in ["profile", "profile --load", "run --region --pages thp", "run --region --pages hugetlb-1g"] {
         let verdict = verdict(&facts, command);
         assert_eq!((verdict.level, verdict.remedy), (Level::Unavailable, None), "{command}");
     }
     facts.pools = vec![pool(2 * MIB, 0, 0)];
-    assert!(verdict(&facts, "profile").remedy.unwrap().contains("nr_hugepages"), "the way out is shown");
+    assert!(verdict(&facts, "profile").remedy.unwrap().contains("nr_hugepages"), "the remedy is shown");
     facts.pools = vec![pool(2 * MIB, 1, 1)];
     assert_eq!(verdict(&facts, "profile").level, Level::Works, "a pool is enough");
 }
 
 #[test]
-fn counters_that_lack_are_told_from_counters_that_are_denied() {
-    let mut facts = well();
+fn absent_counters_differ_from_denied_ones() {
+    let mut facts = good_machine();
     facts.counters.cycles = Counter::Absent("No such file or directory".into());
     let absent = verdict(&facts, "profile");
     assert_eq!((absent.level, absent.remedy), (Level::Limited, None));
-    assert_eq!(absent.why, "times only: no hardware counters on this machine");
+    assert_eq!(absent.why, "run times only: no hardware counters on this machine");
     facts.counters.cycles = Counter::Denied("Permission denied".into());
     assert!(verdict(&facts, "profile").remedy.unwrap().ends_with("perf_event_paranoid"));
 }
 
 #[test]
-fn what_sharing_and_its_repair_take_is_told_with_its_remedy() {
+fn sharing_and_repair_list_their_obstacles_with_a_remedy() {
     let levels = |facts: &Facts| ["sharing", "run --repair", "attach --repair"].map(|command| verdict(facts, command).level);
-    let mut facts = user();
+    let mut facts = unprivileged();
     facts.limits.ptrace_scope = Some(1);
-    assert_eq!(levels(&facts), [Level::Works, Level::Works, Level::Unavailable], "only what we start allows it");
+    assert_eq!(levels(&facts), [Level::Works, Level::Works, Level::Unavailable], "only a started program permits it");
     assert!(verdict(&facts, "attach --repair").remedy.unwrap().ends_with("ptrace_scope=0"));
     facts.machine.root = true;
     assert_eq!(levels(&facts), [Level::Works; 3]);
     facts.counters.page_faults = Counter::Denied("Permission denied".into());
-    assert_eq!(levels(&facts), [Level::Limited; 3], "ptrace samples too");
+    assert_eq!(levels(&facts), [Level::Limited; 3], "ptrace samples instead");
     facts.limits.ptrace_scope = Some(3);
     assert_eq!(levels(&facts), [Level::Unavailable; 3]);
-    let obstacles = verdict(&Facts { userfault: Userfault::default(), ..facts.clone() }, "attach --repair").obstacles;
+    let obstacles = verdict(&Facts { userfault: UserfaultSupport::default(), ..facts.clone() }, "attach --repair").obstacles;
     let [samples, userfaultfd, ptrace] = &obstacles[..] else { panic!("{obstacles:?}") };
     assert!(samples.contains("perf") && userfaultfd.contains("userfaultfd") && ptrace.contains("ptrace_scope is 3"));
-    let facts = Facts { userfault: Userfault::default(), ..user() };
+    let facts = Facts { userfault: UserfaultSupport::default(), ..unprivileged() };
     assert_eq!(levels(&facts), [Level::Works, Level::Unavailable, Level::Unavailable]);
     assert!(verdict(&facts, "run --repair").remedy.unwrap().ends_with("unprivileged_userfaultfd=1"));
 }
 
 #[test]
-fn bounds_limit_the_region() {
-    let mut facts = well();
+fn resource_limits_limit_the_region() {
+    let mut facts = good_machine();
     facts.limits.address_space_bytes = Some(3 << 30);
     let limited = verdict(&facts, "run --region --pages 4k");
     assert_eq!((limited.level, limited.remedy.as_deref()), (Level::Limited, Some("ulimit -v unlimited")));
@@ -237,13 +237,13 @@ fn bounds_limit_the_region() {
 
     let group = CgroupMemory { version: 2, limit_bytes: Some(512 * MIB), usage_bytes: None };
     facts.limits = Limits { cgroup: Some(group), ..Limits::default() };
-    assert!(verdict(&facts, "run --region --pages thp").why.contains("ends at 512 MiB"));
-    assert!(!verdict(&facts, "run --region --pages hugetlb").why.contains("512 MiB"), "not counted there");
+    assert!(verdict(&facts, "run --region --pages thp").why.contains("limit of 512 MiB"));
+    assert!(!verdict(&facts, "run --region --pages hugetlb").why.contains("512 MiB"), "hugetlb is not charged");
 }
 
 #[test]
-fn other_machines() {
-    let mut facts = well();
+fn other_architectures_page_sizes_and_cpu_counts_are_judged() {
+    let mut facts = good_machine();
     facts.machine.architecture = "aarch64".into();
     facts.machine.page_bytes = 64 << 10;
     facts.machine.cpus = 1;
@@ -257,17 +257,17 @@ fn other_machines() {
 }
 
 #[test]
-fn this_machine_is_judged_and_serialises() {
+fn this_machine_has_a_reason_for_each_verdict() {
     let doctor = Doctor::examine();
     assert_eq!(doctor.verdicts, verdicts(&doctor.facts));
     assert!(doctor.verdicts.iter().all(|verdict| !verdict.why.is_empty()));
 }
 
 #[test]
-fn a_command_works_as_well_as_its_best_kind_of_pages() {
+fn a_command_has_the_level_of_its_best_page_kind() {
     let of = |levels: &[(&str, Level)]| {
         let verdicts = levels.iter().map(|&(command, level)| Verdict::new(command, level, "made up", None)).collect();
-        Doctor { facts: well(), verdicts }.worst()
+        Doctor { facts: good_machine(), verdicts }.worst()
     };
     let (thp, giant) = ("run --region --pages thp", "run --region --pages hugetlb-1g");
     assert_eq!(of(&[(thp, Level::Works), (giant, Level::Unavailable)]), Level::Works);
@@ -276,7 +276,7 @@ fn a_command_works_as_well_as_its_best_kind_of_pages() {
 }
 
 #[test]
-fn sizes_read_as_people_say_them() {
-    let said = [0, 1, 1023, 4096, 1536, 2 * MIB, 3 << 30, u64::MAX].map(verdicts::size);
-    assert_eq!(said, ["0 B", "1 B", "1023 B", "4 KiB", "1.5 KiB", "2 MiB", "3 GiB", "15.9 EiB"]);
+fn sizes_have_binary_units() {
+    let texts = [0, 1, 1023, 4096, 1536, 2 * MIB, 3 << 30, u64::MAX].map(verdicts::size);
+    assert_eq!(texts, ["0 B", "1 B", "1023 B", "4 KiB", "1.5 KiB", "2 MiB", "3 GiB", "15.9 EiB"]);
 }

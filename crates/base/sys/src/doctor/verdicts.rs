@@ -1,6 +1,7 @@
 //! The rules: from facts to a verdict for each command.
 //!
-//! A rule lowers a verdict and says why; the remedy is a command that can be pasted. Rules know nothing of how facts are found.
+//! A rule lowers a verdict and gives a reason. The remedy is a command that can be pasted into a
+//! shell. Rules do not query the system.
 
 use fieldstone_wire::PageKind;
 
@@ -10,10 +11,10 @@ use crate::huge_pages::Mode;
 use crate::limits::Overcommit;
 use crate::perf::Counter;
 
-/// Fewer mappings than the kernel's default leave a program with many arenas short.
+/// The kernel's default; with fewer mappings, programs with many arenas run out.
 const USUAL_MAP_COUNT: u64 = 65530;
 
-/// A verdict for each command, in the order in which a newcomer meets them.
+/// A verdict for each command, in the order in which a new user meets them.
 #[must_use]
 pub fn verdicts(facts: &Facts) -> Vec<Verdict> {
     let mut verdicts = vec![profile(facts, "profile"), profile_load(facts), trace(facts)];
@@ -24,7 +25,7 @@ pub fn verdicts(facts: &Facts) -> Vec<Verdict> {
     verdicts
 }
 
-/// Profiling compares the times of runs on different pages, so it needs two kinds of page.
+/// Profiling compares run times on different pages, so it needs two page kinds.
 fn profile(facts: &Facts, command: &str) -> Verdict {
     let huge_kinds = [PageKind::Thp, PageKind::Hugetlb2m, PageKind::Hugetlb1g];
     let (possible, lacking): (Vec<_>, Vec<_>) = huge_kinds
@@ -32,19 +33,19 @@ fn profile(facts: &Facts, command: &str) -> Verdict {
         .into_iter()
         .partition(|kind| kind.level < Level::Unavailable);
     let (level, why, remedy) = match &facts.counters.cycles {
-        Counter::Available => (Level::Works, "by times; `perf stat` can count page walks here beside it", None),
-        Counter::Absent(_) => (Level::Limited, "times only: no hardware counters on this machine", None),
+        Counter::Available => (Level::Works, "by run times; `perf stat` can also count page walks here", None),
+        Counter::Absent(_) => (Level::Limited, "run times only: no hardware counters on this machine", None),
         Counter::Denied(_) => {
             let remedy = "echo 1 | sudo tee /proc/sys/kernel/perf_event_paranoid".to_owned();
-            (Level::Limited, "times only: this user may not use the hardware counters", Some(remedy))
+            (Level::Limited, "run times only: this user may not use the hardware counters", Some(remedy))
         }
     };
     let mut verdict = Verdict::new(command, level, why, remedy);
     if facts.machine.virtual_machine {
-        verdict.lower(Level::Works, "in a virtual machine the host's page size shows in the times too", None);
+        verdict.lower(Level::Works, "in a virtual machine the host's page size affects the times too", None);
     }
     if facts.transparent.global == Some(Mode::Always) && !facts.thp_can_be_refused {
-        verdict.lower(Level::Limited, "the 4 KiB run cannot be kept off transparent huge pages", None);
+        verdict.lower(Level::Limited, "the 4 KiB run cannot avoid transparent huge pages", None);
     }
     if possible.is_empty() {
         let remedy = lacking.into_iter().find_map(|kind| kind.remedy);
@@ -56,7 +57,7 @@ fn profile(facts: &Facts, command: &str) -> Verdict {
 fn profile_load(facts: &Facts) -> Verdict {
     let mut verdict = profile(facts, "profile --load");
     if facts.machine.cpus < 2 {
-        verdict.lower(Level::Limited, "one CPU: the server and its load take turns on it", None);
+        verdict.lower(Level::Limited, "one CPU: the server and its load share it", None);
     }
     verdict
 }
@@ -65,20 +66,20 @@ fn trace(facts: &Facts) -> Verdict {
     let mut verdict = Verdict::new("profile --trace", Level::Works, "page walks by models, priced by replay", None);
     if !facts.emulator {
         let remedy = Some("sudo apt-get install qemu-user".to_owned());
-        verdict.lower(Level::Unavailable, "there is no qemu-x86_64, which traces", remedy);
+        verdict.lower(Level::Unavailable, "qemu-x86_64, which runs the trace, is missing", remedy);
     }
     if facts.machine.architecture != "x86_64" {
         verdict.lower(Level::Unavailable, format!("not on {} yet", facts.machine.architecture), None);
     }
     if facts.machine.cpus < 2 {
-        verdict.lower(Level::Limited, "one CPU: the program and the models take turns on it", None);
+        verdict.lower(Level::Limited, "one CPU: the program and the models share it", None);
     }
     verdict
 }
 
-/// Collapsing a running process's memory from outside.
+/// Collapsing memory of a running process.
 fn running(facts: &Facts) -> Verdict {
-    let mut verdict = Verdict::new("attach --huge", Level::Works, "huge pages for a program that already runs", None);
+    let mut verdict = Verdict::new("attach --huge", Level::Works, "huge pages for a running program", None);
     if !facts.may_collapse {
         let remedy = Some("sudo fieldstone attach --huge PID".to_owned());
         verdict.lower(Level::Unavailable, "this user lacks CAP_SYS_NICE", remedy);
@@ -105,16 +106,20 @@ fn region(facts: &Facts, page_kind: PageKind) -> Verdict {
     }
     if limits.overcommit == Some(Overcommit::Strict) {
         let remedy = "echo 0 | sudo tee /proc/sys/vm/overcommit_memory".to_owned();
-        verdict.lower(Level::Limited, "strict overcommit may refuse memory that is never touched", Some(remedy));
+        verdict.lower(
+            Level::Limited,
+            "strict overcommit may refuse memory that is reserved but never touched",
+            Some(remedy),
+        );
     }
     if let Some(count) = limits.max_map_count.filter(|count| *count < USUAL_MAP_COUNT) {
         let remedy = format!("echo {USUAL_MAP_COUNT} | sudo tee /proc/sys/vm/max_map_count");
-        verdict.lower(Level::Limited, format!("no more than {count} mappings a process"), Some(remedy));
+        verdict.lower(Level::Limited, format!("at most {count} mappings per process"), Some(remedy));
     }
-    // A control group does not count hugetlb pages, so the others only.
+    // A control group does not charge hugetlb pages.
     let group = limits.cgroup.as_ref().and_then(|group| group.limit_bytes);
     if let (Some(limit), false) = (group, matches!(page_kind, PageKind::Hugetlb2m | PageKind::Hugetlb1g)) {
-        verdict.lower(Level::Works, format!("the control group ends at {}", size(limit)), None);
+        verdict.lower(Level::Works, format!("the control group has a limit of {}", size(limit)), None);
     }
     verdict
 }
@@ -125,13 +130,13 @@ fn page_kind_report(facts: &Facts) -> Verdict {
         let why = "page kinds and physical contiguity exactly, from the kernel's page tables";
         return Verdict::new(command, Level::Works, why, None);
     }
-    let why = "page kinds from smaps: no folios below the huge page, no physical contiguity";
+    let why = "page kinds from smaps: without folios below the huge page, without physical contiguity";
     let remedy = "sudo fieldstone run --region --stats FILE -- PROGRAM".to_owned();
-    // Root without the right, in a container for instance, gains nothing by sudo.
+    // Root without the capability, for instance in a container, gains nothing by sudo.
     Verdict::new(command, Level::Limited, why, (!facts.machine.root).then_some(remedy))
 }
 
-/// Bytes in the largest unit that they fill, to one decimal where they do not fill it evenly.
+/// Bytes in the largest fitting unit, with one decimal unless they fill it evenly.
 pub(super) fn size(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let power = (bytes.max(1).ilog2() / 10) as usize;

@@ -1,10 +1,12 @@
 //! The hugetlb pools: `/sys/kernel/mm/hugepages/hugepages-*kB/`.
 //!
-//! `free` counts pages that nobody has touched, `reserved` those of them that a mapping was promised. So a new mapping can have
-//! `free - reserved`. Surplus pages exist beyond the pool's set size, borrowed under `overcommit`; they go when they are freed.
+//! `free` counts untouched pages; `reserved` counts those of them that are promised to a mapping.
+//! So a new mapping can use `free - reserved`. Surplus pages exceed the pool's configured size,
+//! within `overcommit`; the kernel frees them with their last user.
 //!
-//! Pages that were pinned (io_uring, direct I/O) come back some milliseconds after the end of their process. Until then the
-//! kernel's count of reserved pages may be below zero, which the file shows as a number near 2^64.
+//! Pages that were pinned (io_uring, direct I/O) return to the pool some milliseconds after the end
+//! of their process. Until then the kernel's count of reserved pages may be negative, which the
+//! file shows as a number near 2^64.
 
 use std::fs;
 use std::path::PathBuf;
@@ -16,41 +18,42 @@ use serde::Serialize;
 use crate::kernel_file;
 
 const POOLS: &str = "/sys/kernel/mm/hugepages";
-/// How long to wait for pages that the kernel is taking back from a process that has ended.
+/// How long to wait for pages of an ended process.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// One pool, in pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Pool {
-    /// The size of its pages.
+    /// Page size in bytes.
     pub page_bytes: u64,
-    /// Pages there are, surplus ones among them.
+    /// Pages in the pool, surplus pages included.
     pub total: u64,
-    /// Of them, not touched by anybody.
+    /// Of them, untouched.
     pub free: u64,
-    /// Of the free ones, promised to a mapping. Negative while pages of an ended process are still coming back.
+    /// Of the free ones, promised to a mapping. Negative while pages of an ended process are
+    /// returning.
     pub reserved: i64,
-    /// Of all, beyond the pool's set size.
+    /// Of all, beyond the pool's configured size.
     pub surplus: u64,
-    /// Surplus pages that the kernel may make on demand.
+    /// Surplus pages that the kernel may allocate on demand.
     pub overcommit: u64,
 }
 
 impl Pool {
-    /// Pages that a new mapping can have now, without overcommit.
+    /// Pages available to a new mapping, without overcommit.
     #[must_use]
     pub const fn available(&self) -> u64 {
         self.free.saturating_sub(if self.reserved > 0 { self.reserved.cast_unsigned() } else { 0 })
     }
 
-    /// Whether the kernel may still be taking back pages of processes that have ended.
+    /// Whether pages of ended processes may still be returning.
     const fn is_returning(&self) -> bool {
         self.reserved < 0 || self.surplus > 0
     }
 }
 
-/// The pools of this machine, smallest page first; empty where the kernel has no hugetlb.
+/// The pools of this machine, smallest page size first; empty without hugetlb in the kernel.
 #[must_use]
 pub fn pools() -> Vec<Pool> {
     let Ok(entries) = fs::read_dir(POOLS) else { return Vec::new() };
@@ -63,7 +66,7 @@ pub fn pools() -> Vec<Pool> {
     pools
 }
 
-/// The pool of one page size, or `None` where there is none.
+/// The pool of one page size, or `None` if there is none.
 #[must_use]
 pub fn pool(page_bytes: u64) -> Option<Pool> {
     let directory = pool_directory(page_bytes);
@@ -74,13 +77,13 @@ pub fn pool(page_bytes: u64) -> Option<Pool> {
         free: number("free_hugepages")?,
         reserved: number("resv_hugepages")?.cast_signed(),
         surplus: number("surplus_hugepages")?,
-        // A gigantic page cannot be made on demand on every machine; then there is no such file.
+        // Not every machine can allocate gigantic pages on demand; the file is then missing.
         overcommit: number("nr_overcommit_hugepages").unwrap_or(0),
     })
 }
 
-/// The pool of one page size once it has `wanted` pages for a new mapping. Waits half a second at most, and only while pages
-/// of an ended process may still come back.
+/// The pool of one page size once it has `wanted` pages for a new mapping. Waits at most 500 ms,
+/// and only while pages of an ended process may be returning.
 #[must_use]
 pub fn settled_pool(page_bytes: u64, wanted: u64) -> Option<Pool> {
     settled(wanted, || pool(page_bytes))
@@ -97,12 +100,12 @@ fn settled(wanted: u64, read: impl Fn() -> Option<Pool>) -> Option<Pool> {
     }
 }
 
-/// Where the pool of one page size is.
+/// The directory of the pool of one page size.
 pub(crate) fn pool_directory(page_bytes: u64) -> PathBuf {
     PathBuf::from(format!("{POOLS}/hugepages-{}kB", page_bytes >> 10))
 }
 
-/// The knob that says how many pages the pool of one page size has.
+/// The file that sets the number of pages of the pool.
 #[must_use]
 pub fn pool_pages_path(page_bytes: u64) -> PathBuf {
     pool_directory(page_bytes).join("nr_hugepages")
@@ -113,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pools_are_those_of_the_directory() {
+    fn each_pool_directory_is_a_pool() {
         let pools = pools();
         assert_eq!(pools.len(), fs::read_dir(POOLS).map_or(0, Iterator::count));
         assert!(pools.is_sorted_by_key(|pool| pool.page_bytes));
@@ -130,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_below_zero_promises_nothing() {
+    fn a_negative_count_reserves_nothing() {
         assert_eq!(with(4, u64::MAX - 3).available(), 4);
         assert_eq!(with(4, 0).available(), 4);
         assert_eq!(with(4, 1).available(), 3);
@@ -138,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_come_back_are_waited_for() {
+    fn returning_pages_are_awaited() {
         let reads = std::cell::Cell::new(0);
         let read = || {
             reads.set(reads.get() + 1);
@@ -146,7 +149,7 @@ mod tests {
         };
         assert_eq!((settled(8, read), reads.get()), (Some(with(8, 0)), 4));
         let since = Instant::now();
-        assert_eq!(settled(9, || Some(with(8, 0))), Some(with(8, 0)), "nothing is coming back");
+        assert_eq!(settled(9, || Some(with(8, 0))), Some(with(8, 0)), "no page is returning");
         assert!(since.elapsed() < PATIENCE);
         assert_eq!(settled(9, || Some(with(8, u64::MAX))), Some(with(8, u64::MAX)), "the wait is bounded");
     }

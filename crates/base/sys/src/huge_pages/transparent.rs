@@ -1,7 +1,8 @@
 //! Transparent huge pages: `/sys/kernel/mm/transparent_hugepage/`.
 //!
-//! The file `enabled` at the top is the global mode. Each folio size has its own `hugepages-*kB/enabled`, which may say `inherit`; a size
-//! is given when *its* mode allows it. Kernels before 6.8 have the global mode only, for the one huge size.
+//! The file `enabled` at the top is the global mode. Each folio size has its own
+//! `hugepages-*kB/enabled`, which may say `inherit`. A size is used when *its* mode allows it.
+//! Kernels before 6.8 have only the global mode, for the one huge size.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,15 +13,15 @@ use crate::kernel_file;
 
 const TRANSPARENT: &str = "/sys/kernel/mm/transparent_hugepage";
 
-/// To which memory a folio size is given.
+/// Which memory a folio size is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// To all.
+    /// All memory.
     Always,
-    /// To memory advised by `MADV_HUGEPAGE`.
+    /// Memory advised by `MADV_HUGEPAGE`.
     Madvise,
-    /// To none.
+    /// No memory.
     Never,
 }
 
@@ -44,67 +45,69 @@ impl Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct FolioMode {
-    /// The folio's size.
+    /// Folio size in bytes.
     pub folio_bytes: u64,
-    /// Its mode, `inherit` resolved.
+    /// Its mode, with `inherit` resolved.
     pub mode: Mode,
     /// Whether the mode is the global one, by `inherit`.
     pub inherited: bool,
 }
 
-/// The daemon that makes huge pages of small ones, later.
+/// Settings of khugepaged, the daemon that collapses small pages into huge ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Khugepaged {
-    /// Whether it compacts memory to get them.
+    /// Whether it compacts memory to allocate them.
     pub defrag: bool,
-    /// Pages that it looks at in one go.
+    /// Pages scanned per pass.
     pub pages_to_scan: u64,
-    /// How long it sleeps between, in milliseconds.
+    /// Sleep between passes in milliseconds.
     pub scan_sleep_ms: u64,
-    /// Pages of a huge page that may be missing, and will be made, when it collapses the rest.
+    /// Missing pages of a huge range that it may fill when it collapses the rest.
     pub max_missing_pages: u64,
 }
 
-/// What the kernel is set to give.
+/// The settings of transparent huge pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Transparent {
-    /// The size that one entry of the page table's second level maps (2 MiB on x86-64); `None` where the kernel has none.
+    /// Bytes that one entry of the page table's second level maps (2 MiB on x86-64); `None` without
+    /// such pages.
     pub huge_bytes: Option<u64>,
-    /// The global mode; `None` where the kernel has none.
+    /// The global mode; `None` without transparent huge pages.
     pub global: Option<Mode>,
-    /// What a page fault does to get one: `always`, `defer`, `defer+madvise`, `madvise`, `never`.
+    /// How a page fault obtains a huge page: `always`, `defer`, `defer+madvise`, `madvise`,
+    /// `never`.
     pub defrag: Option<String>,
     /// The mode of shared memory.
     pub shmem: Option<String>,
-    /// Every anonymous folio size, smallest first. On older kernels the huge one only.
+    /// Each anonymous folio size, smallest first. On older kernels only the huge one.
     pub folios: Vec<FolioMode>,
-    /// The daemon.
+    /// The daemon's settings.
     pub khugepaged: Option<Khugepaged>,
 }
 
 impl Transparent {
-    /// The mode of one folio size; `None` where the kernel does not offer the size.
+    /// The mode of one folio size; `None` if the kernel does not offer it.
     #[must_use]
     pub fn mode_of(&self, folio_bytes: u64) -> Option<Mode> {
         self.folios.iter().find(|folio| folio.folio_bytes == folio_bytes).map(|folio| folio.mode)
     }
 }
 
-/// Reads the modes.
+/// Reads the settings.
 #[must_use]
 pub fn transparent() -> Transparent {
     transparent_in(Path::new(TRANSPARENT))
 }
 
-/// The knob of one folio size's mode. The kernels that have only the global one have no such file.
+/// The file that sets the mode of one folio size. It is missing on kernels with only a global mode.
 #[must_use]
 pub fn mode_path(folio_bytes: u64) -> PathBuf {
     PathBuf::from(format!("{TRANSPARENT}/hugepages-{}kB/enabled", folio_bytes >> 10))
 }
 
-/// The knob of the global mode, which the sizes that say `inherit` follow.
+/// The file that sets the global mode, which sizes with `inherit` follow.
 #[must_use]
 pub fn global_mode_path() -> PathBuf {
     Path::new(TRANSPARENT).join("enabled")
@@ -133,7 +136,7 @@ fn folio_modes(root: &Path, global: Option<Mode>) -> Vec<FolioMode> {
         .filter_map(|entry| {
             let name = entry.file_name();
             let kilobytes: u64 = name.to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
-            // A size that only shared memory can have lacks the file.
+            // The file is missing for a size that only shared memory can use.
             let word = kernel_file::choice(entry.path().join("enabled"))?;
             let inherited = word == "inherit";
             let mode = if inherited { global? } else { Mode::from_word(&word)? };

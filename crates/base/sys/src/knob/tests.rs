@@ -1,13 +1,13 @@
-//! Knobs are plain files here; the real pool is in `tests/knob.rs`.
+//! These knobs are plain files; `tests/knob.rs` tests a real pool.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::*;
 
-struct Room(tempfile::TempDir);
+struct Directory(tempfile::TempDir);
 
-impl Room {
+impl Directory {
     fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
@@ -30,7 +30,7 @@ impl Room {
         pool
     }
 
-    /// Names in the room that are notes.
+    /// Number of notes in the directory.
     fn notes(&self) -> usize {
         let names = fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().file_name());
         names.filter(|name| name.to_str().unwrap().starts_with("fieldstone-knob")).count()
@@ -45,12 +45,12 @@ fn pages(pool: &Path) -> String {
     value(&pool.join("nr_hugepages"))
 }
 
-/// A restorer raises the pool by 64 pages and is killed, so that they stay.
-fn leave_64_pages(room: &Room, pool: &Path) {
-    let killed = room.restorer();
+/// Raises the pool by 64 pages through a restorer that is then killed, so that the pages stay.
+fn leave_64_pages(directory: &Directory, pool: &Path) {
+    let killed = directory.restorer();
     let raised = killed.raise_pool_in(pool, 64).unwrap();
     kill(&killed);
-    assert!(raised.give_back().is_err());
+    assert!(raised.restore().is_err());
 }
 
 fn kill(restorer: &Restorer) {
@@ -60,21 +60,21 @@ fn kill(restorer: &Restorer) {
 }
 
 #[test]
-fn a_knob_is_given_back_on_drop_and_leaves_no_note() {
-    let room = Room::new();
-    let knob = room.knob("always [madvise] never\n");
-    let restorer = room.restorer();
+fn a_knob_is_restored_on_drop_without_a_note() {
+    let directory = Directory::new();
+    let knob = directory.knob("always [madvise] never\n");
+    let restorer = directory.restorer();
     let set = restorer.set(&knob, "always").unwrap();
-    assert_eq!((value(&knob).as_str(), set.former(), room.notes()), ("always", "madvise", 1));
+    assert_eq!((value(&knob).as_str(), set.former(), directory.notes()), ("always", "madvise", 1));
     drop(set);
-    assert_eq!((value(&knob).as_str(), room.notes()), ("madvise", 0));
+    assert_eq!((value(&knob).as_str(), directory.notes()), ("madvise", 0));
 }
 
 #[test]
-fn a_stopped_restorer_gives_a_knob_back() {
-    let room = Room::new();
-    let knob = room.knob("1");
-    let restorer = room.restorer();
+fn a_stopped_restorer_restores_a_knob() {
+    let directory = Directory::new();
+    let knob = directory.knob("1");
+    let restorer = directory.restorer();
     let set = restorer.set(&knob, "2").unwrap();
     let pid = rustix::process::Pid::from_raw(i32::try_from(restorer.pid()).unwrap()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
@@ -85,147 +85,148 @@ fn a_stopped_restorer_gives_a_knob_back() {
 }
 
 #[test]
-fn the_end_of_the_restorer_gives_all_back_newest_first() {
-    let room = Room::new();
-    let knob = room.knob("1");
-    let restorer = room.restorer();
+fn the_end_of_the_socket_restores_all_newest_first() {
+    let directory = Directory::new();
+    let knob = directory.knob("1");
+    let restorer = directory.restorer();
     let kept = restorer.set(&knob, "2").unwrap();
-    // What `forget` leaves is what a killed holder leaves: holds that nobody releases.
+    // `forget` leaves the same state as a killed holder: holds that are never released.
     std::mem::forget(restorer.set(&knob, "2").unwrap());
-    let pool = room.pool(5, 0);
-    let line = restorer.shared.line.lock().unwrap().get_ref().try_clone().unwrap();
+    let pool = directory.pool(5, 0);
+    let socket = restorer.shared.socket.lock().unwrap().get_ref().try_clone().unwrap();
     let raised = restorer.raise_pool_in(&pool, 3).unwrap();
     assert_eq!((value(&knob).as_str(), pages(&pool).as_str(), raised.pages()), ("2", "8", 3));
-    line.shutdown(Shutdown::Both).unwrap();
+    socket.shutdown(Shutdown::Both).unwrap();
     crate::process::wait4(Some(restorer.pid()), true).unwrap();
-    assert_eq!((value(&knob).as_str(), pages(&pool).as_str(), room.notes()), ("1", "5", 0));
-    assert!(matches!(kept.give_back(), Err(Error::RestorerGone { remedy }) if remedy.contains("echo 1 | sudo tee")));
+    assert_eq!((value(&knob).as_str(), pages(&pool).as_str(), directory.notes()), ("1", "5", 0));
+    assert!(matches!(kept.restore(), Err(Error::RestorerKilled { remedy }) if remedy.contains("echo 1 | sudo tee")));
 }
 
 #[test]
-fn the_last_of_two_fieldstones_gives_back() {
-    let room = Room::new();
-    let knob = room.knob("1");
-    let (one, other) = (room.restorer(), room.restorer());
+fn the_last_of_two_holders_restores() {
+    let directory = Directory::new();
+    let knob = directory.knob("1");
+    let (one, other) = (directory.restorer(), directory.restorer());
     let first = one.set(&knob, "2").unwrap();
     let refused = other.set(&knob, "3");
-    assert!(matches!(refused, Err(Error::KnobHeld { held, .. }) if held == "2"));
+    assert!(matches!(refused, Err(Error::KnobBusy { held, .. }) if held == "2"));
     let second = other.set(&knob, "2").unwrap();
     assert_eq!(second.former(), "1");
-    first.give_back().unwrap();
+    first.restore().unwrap();
     assert_eq!(value(&knob), "2");
-    second.give_back().unwrap();
-    assert_eq!((value(&knob).as_str(), room.notes()), ("1", 0));
+    second.restore().unwrap();
+    assert_eq!((value(&knob).as_str(), directory.notes()), ("1", 0));
 }
 
 #[test]
-fn what_somebody_else_wrote_meanwhile_stays() {
-    let room = Room::new();
-    let knob = room.knob("1");
-    let set = room.restorer().set(&knob, "2").unwrap();
+fn a_value_of_another_writer_stays() {
+    let directory = Directory::new();
+    let knob = directory.knob("1");
+    let set = directory.restorer().set(&knob, "2").unwrap();
     fs::write(&knob, "7").unwrap();
-    set.give_back().unwrap();
-    assert_eq!((value(&knob).as_str(), room.notes()), ("7", 0));
+    set.restore().unwrap();
+    assert_eq!((value(&knob).as_str(), directory.notes()), ("7", 0));
 }
 
 #[test]
-fn the_next_one_gives_back_what_a_killed_restorer_could_not() {
-    let room = Room::new();
-    let knob = room.knob("1");
-    let killed = room.restorer();
+fn the_next_holder_restores_after_a_killed_restorer() {
+    let directory = Directory::new();
+    let knob = directory.knob("1");
+    let killed = directory.restorer();
     let set = killed.set(&knob, "2").unwrap();
     kill(&killed);
-    assert!(matches!(set.give_back(), Err(Error::RestorerGone { .. })));
+    assert!(matches!(set.restore(), Err(Error::RestorerKilled { .. })));
     assert_eq!(value(&knob), "2");
-    let next = room.restorer().set(&knob, "3").unwrap();
+    let next = directory.restorer().set(&knob, "3").unwrap();
     assert_eq!((value(&knob).as_str(), next.former()), ("3", "1"));
-    next.give_back().unwrap();
-    assert_eq!((value(&knob).as_str(), room.notes()), ("1", 0));
+    next.restore().unwrap();
+    assert_eq!((value(&knob).as_str(), directory.notes()), ("1", 0));
 }
 
 #[test]
-fn pools_are_lowered_by_what_was_added_in_any_order() {
-    let room = Room::new();
-    let pool = room.pool(0, 0);
-    let (one, other) = (room.restorer(), room.restorer());
+fn pools_are_lowered_by_the_added_pages_in_any_order() {
+    let directory = Directory::new();
+    let pool = directory.pool(0, 0);
+    let (one, other) = (directory.restorer(), directory.restorer());
     let first = one.raise_pool_in(&pool, 2).unwrap();
     let second = other.raise_pool_in(&pool, 3).unwrap();
-    first.give_back().unwrap();
+    first.restore().unwrap();
     assert_eq!(pages(&pool), "3");
-    second.give_back().unwrap();
-    assert_eq!((pages(&pool).as_str(), room.notes()), ("0", 0));
+    second.restore().unwrap();
+    assert_eq!((pages(&pool).as_str(), directory.notes()), ("0", 0));
 }
 
 #[test]
-fn the_last_one_gives_back_the_pages_of_killed_restorers() {
-    let room = Room::new();
-    let pool = room.pool(3, 0);
-    let (killed, other) = (room.restorer(), room.restorer());
+fn the_last_holder_removes_pages_of_killed_restorers() {
+    let directory = Directory::new();
+    let pool = directory.pool(3, 0);
+    let (killed, other) = (directory.restorer(), directory.restorer());
     let raised = killed.raise_pool_in(&pool, 64).unwrap();
-    // Beside one that lives.
-    let beside = other.raise_pool_in(&pool, 2).unwrap();
+    // One holder is killed while another one lives.
+    let living = other.raise_pool_in(&pool, 2).unwrap();
     kill(&killed);
-    assert!(raised.give_back().is_err());
-    beside.give_back().unwrap();
-    assert_eq!((pages(&pool).as_str(), room.notes()), ("3", 0));
-    // And alone, before the next one comes.
-    leave_64_pages(&room, &pool);
-    assert_eq!((pages(&pool).as_str(), room.notes()), ("67", 1));
-    room.restorer().raise_pool_in(&pool, 5).unwrap().give_back().unwrap();
-    assert_eq!((pages(&pool).as_str(), room.notes()), ("3", 0));
+    assert!(raised.restore().is_err());
+    living.restore().unwrap();
+    assert_eq!((pages(&pool).as_str(), directory.notes()), ("3", 0));
+    // One holder is killed before the next one starts.
+    leave_64_pages(&directory, &pool);
+    assert_eq!((pages(&pool).as_str(), directory.notes()), ("67", 1));
+    directory.restorer().raise_pool_in(&pool, 5).unwrap().restore().unwrap();
+    assert_eq!((pages(&pool).as_str(), directory.notes()), ("3", 0));
 }
 
 #[test]
-fn pages_that_killed_restorers_left_and_somebody_took_are_not_taken_again() {
-    let room = Room::new();
-    let pool = room.pool(3, 0);
-    leave_64_pages(&room, &pool);
+fn pages_of_killed_restorers_are_not_removed_twice() {
+    let directory = Directory::new();
+    let pool = directory.pool(3, 0);
+    leave_64_pages(&directory, &pool);
     fs::write(pool.join("nr_hugepages"), "40").unwrap();
-    room.restorer().raise_pool_in(&pool, 5).unwrap().give_back().unwrap();
-    assert_eq!((pages(&pool).as_str(), room.notes()), ("40", 0));
+    directory.restorer().raise_pool_in(&pool, 5).unwrap().restore().unwrap();
+    assert_eq!((pages(&pool).as_str(), directory.notes()), ("40", 0));
 }
 
 #[test]
-fn a_pool_that_others_changed_keeps_their_change() {
-    let room = Room::new();
-    let pool = room.pool(10, 0);
-    let restorer = room.restorer();
+fn changes_of_others_to_a_pool_are_kept() {
+    let directory = Directory::new();
+    let pool = directory.pool(10, 0);
+    let restorer = directory.restorer();
     let raised = restorer.raise_pool_in(&pool, 4).unwrap();
-    fs::write(pool.join("nr_hugepages"), "20").unwrap(); // somebody added 6
-    raised.give_back().unwrap();
+    fs::write(pool.join("nr_hugepages"), "20").unwrap(); // another writer added 6
+    raised.restore().unwrap();
     assert_eq!(pages(&pool), "16");
     let raised = restorer.raise_pool_in(&pool, 4).unwrap();
-    fs::write(pool.join("nr_hugepages"), "17").unwrap(); // somebody took 3: not below the former 16
-    raised.give_back().unwrap();
+    fs::write(pool.join("nr_hugepages"), "17").unwrap(); // another writer removed 3: not below the former 16
+    raised.restore().unwrap();
     assert_eq!(pages(&pool), "16");
     let raised = restorer.raise_pool_in(&pool, 4).unwrap();
-    fs::write(pool.join("nr_hugepages"), "2").unwrap(); // somebody wanted 2
-    raised.give_back().unwrap();
+    fs::write(pool.join("nr_hugepages"), "2").unwrap(); // another writer set 2
+    raised.restore().unwrap();
     assert_eq!(pages(&pool), "2");
 }
 
 #[test]
 fn surplus_pages_are_not_made_permanent() {
-    let room = Room::new();
-    // 7 pages, 3 of them surplus: set to 4. Nine are asked for, so that two can be had beside the surplus ones.
-    let pool = room.pool(7, 3);
-    let restorer = room.restorer();
+    let directory = Directory::new();
+    // 7 pages, 3 of them surplus: configured 4. Nine are requested, so that two are added to the
+    // surplus ones.
+    let pool = directory.pool(7, 3);
+    let restorer = directory.restorer();
     let raised = restorer.raise_pool_in(&pool, 2).unwrap();
     assert_eq!((pages(&pool).as_str(), raised.pages()), ("9", 2));
     drop(raised);
-    assert_eq!(pages(&pool), "4", "what was set before");
+    assert_eq!(pages(&pool), "4", "the configured size before");
 }
 
 #[test]
-fn what_cannot_be_a_knob_is_refused() {
-    let room = Room::new();
-    let restorer = room.restorer();
-    let knob = room.knob("1");
+fn an_invalid_knob_is_refused() {
+    let directory = Directory::new();
+    let restorer = directory.restorer();
+    let knob = directory.knob("1");
     for unfit in ["", "a\tb", "a\nb", &"9".repeat(61)] {
-        assert!(matches!(restorer.set(&knob, unfit), Err(Error::KnobUnfit { .. })), "{unfit:?}");
+        assert!(matches!(restorer.set(&knob, unfit), Err(Error::InvalidKnob { .. })), "{unfit:?}");
     }
-    let missing = restorer.set(&room.0.path().join("missing"), "1");
+    let missing = restorer.set(&directory.0.path().join("missing"), "1");
     assert!(matches!(missing, Err(Error::File { source, .. }) if source.raw_os_error() == Some(libc::ENOENT)));
     assert!(matches!(restorer.raise_pool(12345 << 10, 1), Err(Error::File { .. })));
-    assert_eq!((value(&knob).as_str(), room.notes()), ("1", 0));
+    assert_eq!((value(&knob).as_str(), directory.notes()), ("1", 0));
 }

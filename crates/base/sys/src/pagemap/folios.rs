@@ -1,11 +1,12 @@
-//! From frame flags to folios.
+//! Computes folios from frame flags.
 //!
-//! A folio is a power of two of frames, aligned to itself: a head, then tails. So for a frame that is a tail, the head is the
-//! first frame with a head flag among its alignments downwards (frame & !1, & !3, & !7, ...): all nearer ones lie inside the
-//! folio and are tails. And the size is the smallest power of two for which head + size is no tail. Both take as many reads as
-//! the folio has bits. Small folios are counted in bulk, a window of 512 frames (2 MiB) at a time, and need those probes only
-//! where the window's end or the mapping's cuts them. A folio of a window or more is stepped over by its probes alone: of
-//! transparent huge memory some ten flags are read for each 512.
+//! A folio is an aligned power of two of frames: a head, then tails. So the head of a tail frame is
+//! the first frame with a head flag among frame & !1, & !3, & !7, ...: all nearer ones are inside
+//! the folio. The size is the smallest power of two for which head + size is no tail. Both searches
+//! take as many reads as the folio has bits. Small folios are counted in bulk, a window of 512
+//! frames (2 MiB) at a time. They need a search only where the end of the window or of the mapping
+//! cuts them. Larger folios need the searches alone: about ten flags are read per 512 frames of
+//! transparent huge memory.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,16 +18,16 @@ const TAIL: u64 = 1 << 16;
 const HUGETLB: u64 = 1 << 17;
 const ZERO: u64 = 1 << 24;
 
-/// Frames that are looked at together. Folios are aligned, so a smaller one never crosses a multiple of it.
+/// Frames read together. Folios are aligned, so a smaller one never crosses a multiple of it.
 const WINDOW: u64 = WINDOW_FRAMES as u64;
 const WINDOW_FRAMES: usize = 512;
 
-/// No folio is larger (16 GiB, the largest hugetlb page of any machine, on pages of 4 KiB).
+/// Upper bound: 16 GiB, the largest hugetlb page of any machine, on pages of 4 KiB.
 const LARGEST_ORDER: u32 = 22;
 
-/// Where the flags of frames come from: `/proc/kpageflags`, or a table in a test.
+/// A source of frame flags: `/proc/kpageflags`, or a table in a test.
 pub(super) trait FrameFlags {
-    /// Fills `flags` for the frames from `frame`; frames past the last one read as 0.
+    /// Reads the flags of consecutive frames from `frame`; frames past the last one read as 0.
     fn read(&mut self, frame: u64, flags: &mut [u64]) -> io::Result<()>;
 
     fn one(&mut self, frame: u64) -> io::Result<u64> {
@@ -36,7 +37,7 @@ pub(super) trait FrameFlags {
     }
 }
 
-/// Counts pages by the folio that they lie in. All in pages.
+/// Counts pages by the size of their folio. All in pages.
 #[derive(Debug, Default)]
 pub(super) struct FolioCounter {
     pages: BTreeMap<(u64, bool), u64>,
@@ -58,13 +59,14 @@ impl FolioCounter {
         Ok(())
     }
 
-    /// Counts one folio of a window or more by its few probes, and returns the frame after it; `None` where there is none.
+    /// Counts one folio of at least a window by probes, and returns the frame after it; `None` if
+    /// there is no such folio at `at`.
     fn large(&mut self, source: &mut impl FrameFlags, at: u64, end: u64) -> io::Result<Option<u64>> {
         if !at.is_multiple_of(WINDOW) || end - at < WINDOW {
             return Ok(None);
         }
         let flags = source.one(at)?;
-        // The second probe spares the others where a window holds many small folios.
+        // The second probe avoids the others in a window of many small folios.
         if flags & HEAD == 0 || source.one(at + WINDOW / 2)? & TAIL == 0 {
             return Ok(None);
         }
@@ -77,7 +79,8 @@ impl FolioCounter {
         Ok(Some(at + mapped))
     }
 
-    /// Counts the frames up to `end`, no further than the window's end, by reading them all; returns `end`.
+    /// Counts the frames up to `end`, at most to the window's end, by reading them all; returns
+    /// `end`.
     fn window(&mut self, source: &mut impl FrameFlags, mut at: u64, end: u64) -> io::Result<u64> {
         let mut buffer = [0; WINDOW_FRAMES];
         let mut rest = buffer.get_mut(..usize::try_from(end - at).unwrap_or(0)).unwrap_or_default();
@@ -103,7 +106,7 @@ impl FolioCounter {
         }
     }
 
-    /// The bytes on the kernel's page of zeros, and the bytes in each size of folio.
+    /// The bytes on the kernel's zero page, and the bytes in each folio size.
     pub(super) fn finish(self, page_bytes: u64) -> (u64, Vec<FolioBytes>) {
         let folios = self.pages.into_iter().map(|((size, hugetlb), pages)| FolioBytes {
             folio_bytes: size * page_bytes,
@@ -185,17 +188,17 @@ mod tests {
     #[test]
     fn a_cut_folio_keeps_its_true_size() {
         let mut table = Table::new(&[(16, 0), (16, 0), (16, 0), (512 - 48, 0), (512, 0)]);
-        // The tail end of the first, the whole second, the front of the third.
+        // The last part of the first, all of the second, the first part of the third.
         assert_eq!(counted(&mut table, &[(13, 3 + 16 + 5)]), (0, vec![(16, false, 24)]));
-        // A piece of the middle, and one single tail.
+        // A part of the middle, and one single tail.
         assert_eq!(counted(&mut table, &[(18, 3), (31, 1)]), (0, vec![(16, false, 4)]));
-        // A whole folio that ends where the segment ends; and memory's last folio.
+        // A whole folio that ends where the segment ends, and memory's last folio.
         assert_eq!(counted(&mut table, &[(16, 16)]), (0, vec![(16, false, 16)]));
         assert_eq!(counted(&mut table, &[(1000, 24)]), (0, vec![(512, false, 24)]));
     }
 
     #[test]
-    fn large_folios_are_stepped_over() {
+    fn large_folios_are_counted_by_probes() {
         let mut table = Table::new(&[
             (512, 0),
             (512, 0),
@@ -217,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn splitting_what_is_read_changes_nothing() {
+    fn a_split_read_gives_the_same_result() {
         let layout: Vec<(usize, u64)> = [(4, 0), (1, 0), (1, ZERO), (2, 0), (8, HUGETLB), (16, 0), (16, 0)].into();
         let mut table = Table::new(&layout);
         let whole = counted(&mut table, &[(0, 48)]);

@@ -1,19 +1,20 @@
-//! Physical contiguity: the runs of pages that are neighbours in the address space and in memory.
+//! Physical contiguity: runs of pages that are adjacent in the address space and in memory.
 
 use serde::Serialize;
 
-/// How contiguous some memory is.
+/// Contiguity of some memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Runs {
-    /// Number of runs; 1 is wholly contiguous, 0 is nothing present.
+    /// Number of runs; 1 is fully contiguous, 0 means no page is present.
     pub count: u64,
-    /// The longest.
+    /// Length of the longest run.
     pub longest_bytes: u64,
-    /// The median of the runs' lengths, weighted by bytes: half of the memory lies in runs at least this long.
+    /// Median length of the runs, weighted by bytes: half of the memory is in runs at least this
+    /// long.
     pub median_bytes: u64,
 }
 
-/// Collects runs from pieces that come in rising address order. All in pages.
+/// Collects runs from segments in ascending address order. All in pages.
 #[derive(Debug, Default)]
 pub(super) struct RunCollector {
     lengths: Vec<u64>,
@@ -22,7 +23,7 @@ pub(super) struct RunCollector {
 }
 
 impl RunCollector {
-    /// Adds `pages` pages from virtual page `page`, which lie on consecutive frames from `frame`.
+    /// Adds `pages` pages from virtual page `page`, on consecutive frames from `frame`.
     pub(super) fn push(&mut self, page: u64, frame: u64, pages: u64) {
         match self.lengths.last_mut() {
             Some(last) if self.next_page == page && self.next_frame == frame => *last += pages,
@@ -34,7 +35,7 @@ impl RunCollector {
     pub(super) fn finish(mut self, page_bytes: u64) -> Runs {
         self.lengths.sort_unstable();
         let total: u64 = self.lengths.iter().sum();
-        // From the longest run down, until half of all pages are in.
+        // From the longest run down, until half of all pages are covered.
         let mut covered = 0;
         let median = self.lengths.iter().rev().copied().find(|length| {
             covered += length;
@@ -53,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_join_only_where_both_sides_do() {
+    fn segments_join_only_if_adjacent_on_both_sides() {
         let mut runs = RunCollector::default();
         runs.push(10, 100, 4);
         runs.push(14, 104, 4); // the same run
@@ -64,12 +65,12 @@ mod tests {
     }
 
     #[test]
-    fn half_of_the_memory_lies_in_runs_as_long_as_the_median() {
+    fn half_of_the_memory_is_in_runs_of_at_least_the_median() {
         let median = |lengths: &[u64]| {
             RunCollector { lengths: lengths.to_vec(), ..RunCollector::default() }.finish(1).median_bytes
         };
         assert_eq!(median(&[1, 1, 1, 1, 1, 1, 6]), 6, "the long run is half of all");
-        assert_eq!(median(&[1, 1, 1, 1, 1, 1, 1, 6]), 1, "and here it is less");
+        assert_eq!(median(&[1, 1, 1, 1, 1, 1, 1, 6]), 1, "the long run is less than half");
         assert_eq!(median(&[5, 2, 3]), 5);
     }
 }

@@ -1,7 +1,7 @@
-//! Reading the two tables in bulk.
+//! Bulk reads of the two tables.
 //!
-//! Entries are 8 bytes, native-endian, at index * 8. A chunk of pagemap is read at once; each stretch of it that lies on
-//! consecutive frames then reads its flags at once.
+//! Entries are 8 bytes, native-endian, at index * 8. One read fetches a chunk of pagemap; one read
+//! fetches the flags of each sequence of consecutive frames in it.
 #![allow(unsafe_code, reason = "the tables are read straight into u64 buffers")]
 
 use std::fs::File;
@@ -21,7 +21,7 @@ pub(super) const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 const FRAME: u64 = (1 << 55) - 1;
 
-/// Pages of one read of pagemap: 512 KiB of entries, 256 MiB of memory.
+/// Pages per read of pagemap: 512 KiB of entries, 256 MiB of memory.
 pub(super) const CHUNK_PAGES: u64 = 1 << 16;
 
 pub(super) fn read(pid: u32, ranges: &[Range<u64>]) -> Result<Placement> {
@@ -83,7 +83,7 @@ fn path(pid: u32) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}/pagemap"))
 }
 
-/// The state of one reading.
+/// The state of one pass.
 struct Walk {
     flags: Flags,
     page_bytes: u64,
@@ -107,7 +107,8 @@ impl Walk {
             }
             let frame = entry & FRAME;
             if frame == 0 {
-                // Present, and on frame 0, which no process ever gets: the number is hidden from this user.
+                // No process ever has frame 0, so a present page with this number is hidden from
+                // this user.
                 self.hidden = true;
                 return Ok(());
             }
@@ -141,7 +142,7 @@ impl Walk {
 struct Flags(File);
 
 impl Flags {
-    /// `None` where this user may not read it.
+    /// `None` if this user may not read it.
     fn open() -> Result<Option<Self>> {
         match File::open(FLAGS_PATH) {
             Ok(file) => Ok(Some(Self(file))),
@@ -166,9 +167,10 @@ impl FrameFlags for Flags {
     }
 }
 
-/// Reads as many whole entries as the kernel gives from `index` on, and returns their number.
+/// Reads as many whole entries as the kernel returns from `index` on; returns their number.
 pub(super) fn read_entries(file: &File, index: u64, entries: &mut [u64]) -> io::Result<usize> {
-    // SAFETY: the bytes are those of a live, exclusively borrowed slice, and any bytes are a valid u64.
+    // SAFETY: the bytes are those of a live, exclusively borrowed slice, and any bytes are a valid
+    // u64.
     let bytes = unsafe {
         std::slice::from_raw_parts_mut(entries.as_mut_ptr().cast::<u8>(), std::mem::size_of_val::<[u64]>(entries))
     };

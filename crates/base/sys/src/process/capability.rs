@@ -2,16 +2,17 @@
 
 use crate::kernel_file;
 
-/// A capability that something of ours needs.
+/// A capability that Fieldstone uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Capability {
-    /// `CAP_SYS_PTRACE`: look into processes of all users, and open a userfaultfd for the kernel's accesses.
+    /// `CAP_SYS_PTRACE`: read processes of all users, and open a userfaultfd for the kernel's
+    /// faults.
     SysPtrace = 19,
     /// `CAP_SYS_NICE`: advise on memory of other processes.
     SysNice = 23,
 }
 
-/// Whether thread `tid` has a capability in its user namespace; `None` where `/proc` does not show it.
+/// Whether thread `tid` has a capability in its user namespace; `None` if `/proc` does not show it.
 #[must_use]
 pub fn has_capability(tid: u32, capability: Capability) -> Option<bool> {
     let status = kernel_file::text(format!("/proc/{tid}/status"))?;
@@ -24,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn capabilities_are_those_that_the_kernel_shows() {
+    fn capabilities_match_the_kernel_s_list() {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let shown = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
         let shown = u64::from_str_radix(shown.trim(), 16).unwrap();

@@ -1,16 +1,17 @@
-//! What a process sets for itself, mostly between fork and exec: prctl(2).
+//! Settings of the calling process, mostly made between fork and exec: prctl(2).
 //!
-//! These return plain [`io::Result`], make one system call and allocate nothing, so that they may stand in
-//! [`std::os::unix::process::CommandExt::pre_exec`].
+//! These functions return plain [`io::Result`], make one system call and do not allocate, so they
+//! can be used in [`std::os::unix::process::CommandExt::pre_exec`].
 
 use std::io;
 
 use rustix::process::Signal;
 
-/// Forbids (or allows again) transparent huge pages for this process: `PR_SET_THP_DISABLE`.
+/// Disables (or re-enables) transparent huge pages for this process: `PR_SET_THP_DISABLE`.
 ///
-/// Inherited by fork and kept by exec, so it gives an unmodified program a true base-page run. Memory that already lies on
-/// huge pages stays there. `MADV_HUGEPAGE` succeeds and does nothing while it is set.
+/// Inherited by fork and kept by exec, so an unmodified program then runs on base pages only.
+/// Memory already on huge pages stays there. `MADV_HUGEPAGE` succeeds without effect while it is
+/// set.
 ///
 /// # Errors
 /// EINVAL on a kernel built without transparent huge pages.
@@ -18,7 +19,7 @@ pub fn set_thp_disabled(disabled: bool) -> io::Result<()> {
     Ok(rustix::thread::disable_transparent_huge_pages(disabled)?)
 }
 
-/// Whether transparent huge pages are forbidden for this process.
+/// Whether transparent huge pages are disabled for this process.
 ///
 /// # Errors
 /// As [`set_thp_disabled`].
@@ -26,9 +27,9 @@ pub fn thp_disabled() -> io::Result<bool> {
     Ok(rustix::thread::transparent_huge_pages_are_disabled()?)
 }
 
-/// Makes this process the parent of every orphan below it: `PR_SET_CHILD_SUBREAPER`.
+/// Makes this process the parent of orphaned descendants: `PR_SET_CHILD_SUBREAPER`.
 ///
-/// Not inherited. A program that daemonises stays within reach of its supervisor.
+/// Not inherited. A program that daemonises remains a descendant of its supervisor.
 ///
 /// # Errors
 /// The errno of prctl.
@@ -36,10 +37,11 @@ pub fn set_child_subreaper(on: bool) -> io::Result<()> {
     Ok(rustix::process::set_child_subreaper(on.then(rustix::process::getpid))?)
 }
 
-/// Asks for `signal` when the parent *thread* ends: `PR_SET_PDEATHSIG`. `None` takes it back.
+/// Requests `signal` at the end of the parent *thread*: `PR_SET_PDEATHSIG`. `None` cancels it.
 ///
-/// Kept by exec, except of a setuid program; not inherited by fork. Two traps: it is the end of the thread that forked that
-/// counts, not of the process; and a parent that died before the call sends nothing, so a caller compares getppid(2) after it.
+/// Kept by exec, except of a setuid program; not inherited by fork. Limits: the signal follows the
+/// end of the thread that forked, not of the process. A parent that ended before the call causes no
+/// signal, so callers must compare getppid(2) afterwards.
 ///
 /// # Errors
 /// EINVAL for a number that is no signal.

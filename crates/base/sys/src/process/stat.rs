@@ -1,36 +1,36 @@
-//! `/proc/PID/stat`: what one process has used and who its parent is.
+//! `/proc/PID/stat`: the resource usage and the parent of one process.
 //!
-//! Source: proc_pid_stat(5). The trap: the command's name stands in parentheses and may itself hold spaces and parentheses, so
-//! the fields are counted from the *last* `)`.
+//! Source: proc_pid_stat(5). The command's name is in parentheses and may itself contain spaces and
+//! parentheses, so fields are counted from the *last* `)`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::{Error, Result, kernel_file};
 
-/// What a process is doing.
+/// The state of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// On a CPU or ready for one.
+    /// On a CPU or ready to run.
     Running,
     /// Asleep, interruptibly or idle.
     Sleeping,
-    /// Asleep in the kernel; signals wait.
+    /// Asleep in the kernel, uninterruptibly.
     DiskSleep,
     /// Stopped by a signal or a tracer.
     Stopped,
     /// Ended, not yet reaped.
     Zombie,
-    /// Ended, reaped in this moment.
+    /// Ended and being reaped.
     Dead,
-    /// A letter that this crate does not know.
+    /// A state letter unknown to this crate.
     Other(char),
 }
 
 impl State {
     /// Whether the process has ended.
     #[must_use]
-    pub const fn ended(self) -> bool {
+    pub const fn has_ended(self) -> bool {
         matches!(self, Self::Zombie | Self::Dead)
     }
 
@@ -47,37 +47,38 @@ impl State {
     }
 }
 
-/// One process's line.
+/// The fields of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stat {
-    /// The process.
+    /// Process id.
     pub pid: u32,
-    /// The command's name, cut by the kernel to 15 bytes.
+    /// The command's name, truncated by the kernel to 15 bytes.
     pub comm: String,
-    /// What it is doing.
+    /// Its state.
     pub state: State,
-    /// Its parent; 0 for the first process of a pid namespace.
+    /// Parent process id; 0 for the first process of a pid namespace.
     pub ppid: u32,
-    /// Its process group.
+    /// Process group.
     pub pgrp: u32,
-    /// Its session.
+    /// Session.
     pub session: u32,
-    /// Page faults served without reading from a disk.
+    /// Page faults without disk reads.
     pub minor_faults: u64,
-    /// Page faults that had to read.
+    /// Page faults with disk reads.
     pub major_faults: u64,
-    /// Time in user mode, of all its threads.
+    /// User-mode time of all its threads.
     pub user_ns: u64,
-    /// Time in the kernel, of all its threads.
+    /// Kernel-mode time of all its threads.
     pub system_ns: u64,
-    /// Threads.
+    /// Number of threads.
     pub threads: u64,
-    /// When it started, in clock ticks since boot. With the pid it names a process for good: pids are used again.
+    /// Start time in clock ticks since boot. Together with the pid it identifies a process
+    /// uniquely, because pids are reused.
     pub start_ticks: u64,
-    /// Its address space.
+    /// Size of the address space.
     pub virtual_bytes: u64,
-    /// Its resident memory, without hugetlb pages.
+    /// Resident memory, without hugetlb pages.
     pub resident_bytes: u64,
 }
 
@@ -92,14 +93,14 @@ pub fn stat(pid: u32) -> Result<Stat> {
     parse_stat(&line).ok_or_else(|| Error::malformed(&path, line))
 }
 
-/// Whether a process or thread has ended, reaped or not; one of which nothing can be read counts as ended. The first thread of a process
-/// is still listed then, until all others have ended too.
+/// Whether a process or thread has ended, reaped or not; true if it cannot be read. The first
+/// thread of a process stays listed until all others have ended.
 #[must_use]
 pub fn has_ended(pid: u32) -> bool {
-    stat(pid).map_or(true, |stat| stat.state.ended())
+    stat(pid).map_or(true, |stat| stat.state.has_ended())
 }
 
-/// The command's name of a process, cut to 15 bytes: `/proc/PID/comm`.
+/// The command's name of a process, truncated to 15 bytes: `/proc/PID/comm`.
 ///
 /// # Errors
 /// As [`stat`].
@@ -109,31 +110,32 @@ pub fn comm(pid: u32) -> Result<String> {
     Ok(String::from_utf8_lossy(bytes.strip_suffix(b"\n").unwrap_or(&bytes)).into_owned())
 }
 
-/// Whether a process has switched transparent huge pages off (`PR_SET_THP_DISABLE`). False where that is unknown.
+/// Whether a process has transparent huge pages disabled (`PR_SET_THP_DISABLE`). False if unknown.
 #[must_use]
 pub fn has_thp_disabled(pid: u32) -> bool {
     let status = kernel_file::text(format!("/proc/{pid}/status")).unwrap_or_default();
     kernel_file::field(&status, "THP_enabled") == Some("0")
 }
 
-/// The file that a process executes: `/proc/PID/exe`. A file that was removed ends in ` (deleted)`.
+/// The executable of a process: `/proc/PID/exe`. The path of a removed file ends in ` (deleted)`.
 ///
 /// # Errors
-/// As [`stat`]; also for a kernel thread or zombie, which execute nothing ([`Error::NoSuchProcess`]).
+/// As [`stat`]; [`Error::NoSuchProcess`] also for kernel threads and zombies, which have no
+/// executable.
 pub fn exe(pid: u32) -> Result<PathBuf> {
     let link = format!("/proc/{pid}/exe");
     fs::read_link(&link).map_err(|source| Error::process_file(pid, "read", Path::new(&link), source))
 }
 
-/// Parses a line of `/proc/PID/stat`; `None` where it is none.
+/// Parses a line of `/proc/PID/stat`; `None` for any other text.
 #[must_use]
 pub fn parse_stat(line: &str) -> Option<Stat> {
     let (pid, rest) = line.split_once(" (")?;
     let (comm, rest) = rest.rsplit_once(')')?;
-    // fields[0] is the third of the manual page, the state.
+    // fields[0] is field 3 of the manual page, the state.
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
     let number = |manual: usize| fields.get(manual - 3)?.parse::<u64>().ok();
-    // Ids of a namespace that cannot be seen from here are shown as 0 or -1.
+    // Ids of a namespace that is not visible here are 0 or -1.
     let id = |manual: usize| fields.get(manual - 3)?.parse::<i32>().ok().map(|id| u32::try_from(id).unwrap_or(0));
     let page_bytes = u64::try_from(rustix::param::page_size()).ok()?;
     let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
@@ -174,24 +176,24 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_line_is_none() {
+    fn other_text_is_not_parsed() {
         for text in ["", "1", "1 (x", "1 (x)", "1 (x) R 2 3", "a (x) R 1 1 1 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0"] {
             assert_eq!(parse_stat(text), None, "{text:?}");
         }
     }
 
     #[test]
-    fn our_own_line_names_us() {
+    fn our_own_line_has_our_ids() {
         let own = stat(std::process::id()).unwrap();
         assert_eq!(own.ppid, std::os::unix::process::parent_id());
-        assert!(own.resident_bytes > 0 && own.threads > 0 && !own.state.ended());
+        assert!(own.resident_bytes > 0 && own.threads > 0 && !own.state.has_ended());
         assert_eq!(comm(own.pid).unwrap(), own.comm);
         assert_eq!(exe(own.pid).unwrap(), std::env::current_exe().unwrap());
     }
 
     #[test]
-    fn a_process_that_is_not_there_is_said_so() {
-        // Above the largest pid that a kernel can be told to use (4 Mi).
+    fn a_missing_process_is_an_error() {
+        // Above the largest possible pid (4 Mi).
         assert!(matches!(stat(0x7fff_fff0), Err(Error::NoSuchProcess { pid: 0x7fff_fff0 })));
         assert!(matches!(comm(0x7fff_fff0), Err(Error::NoSuchProcess { .. })));
     }

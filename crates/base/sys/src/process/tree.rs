@@ -1,8 +1,9 @@
-//! The tree below a process.
+//! The descendants of a process.
 //!
-//! `/proc/PID/task/TID/children` lists the children of each thread (a kernel built without it has no such file); otherwise the
-//! parents of all processes are read. Either way it is a picture of a moving thing: a process that ends while we look hands its
-//! children to init or to a subreaper, and they are missed. A supervisor that is a subreaper asks for *its own* descendants.
+//! `/proc/PID/task/TID/children` lists the children of each thread (some kernels lack the file);
+//! otherwise the parents of all processes are read. Neither is a snapshot. When a process ends
+//! during the listing, its children move to init or a subreaper and are missed. A supervisor should
+//! therefore be a subreaper and list *its own* descendants.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,10 +12,11 @@ use std::path::PathBuf;
 use super::stat;
 use crate::{Error, Result};
 
-/// The children of a process, in no order.
+/// The children of a process, unordered.
 ///
 /// # Errors
-/// [`Error::NoSuchProcess`] when it has ended and been reaped; [`Error::File`] where `/proc` cannot be listed.
+/// [`Error::NoSuchProcess`] when it has ended and been reaped; [`Error::File`] if `/proc` cannot be
+/// listed.
 pub fn children(pid: u32) -> Result<Vec<u32>> {
     stat(pid)?;
     match listed_children(pid) {
@@ -23,7 +25,7 @@ pub fn children(pid: u32) -> Result<Vec<u32>> {
     }
 }
 
-/// The threads of a process at this moment, in no order.
+/// The present threads of a process, unordered.
 ///
 /// # Errors
 /// As [`children`].
@@ -33,10 +35,10 @@ pub fn threads(pid: u32) -> Result<Vec<u32>> {
     Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// All processes below `root`, parents before their children, without `root`.
+/// All descendants of `root`, parents before their children, without `root`.
 ///
 /// # Errors
-/// As [`children`], for `root` only: what ends meanwhile is left out.
+/// As [`children`], for `root` only; descendants that end meanwhile are skipped.
 pub fn descendants(root: u32) -> Result<Vec<u32>> {
     stat(root)?;
     let scanned = if listed_children(root).is_none() { Some(by_parent()?) } else { None };
@@ -48,7 +50,7 @@ pub fn descendants(root: u32) -> Result<Vec<u32>> {
     let mut next = 0;
     while next < found.len() {
         for child in children_of(found[next]) {
-            // A child that changed parents under our eyes is seen twice.
+            // A child whose parent changed during the listing appears twice.
             if child != root && !found.contains(&child) {
                 found.push(child);
             }
@@ -58,7 +60,7 @@ pub fn descendants(root: u32) -> Result<Vec<u32>> {
     Ok(found)
 }
 
-/// By the kernel's own list; `None` where it keeps none, or the process has ended.
+/// From the kernel's list; `None` without such a list, or when the process has ended.
 fn listed_children(pid: u32) -> Option<Vec<u32>> {
     let mut children = Vec::new();
     let mut kept = false;
@@ -71,7 +73,7 @@ fn listed_children(pid: u32) -> Option<Vec<u32>> {
     kept.then_some(children)
 }
 
-/// By the parents of all processes.
+/// From the parents of all processes.
 fn by_parent() -> Result<BTreeMap<u32, Vec<u32>>> {
     let mut tree: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     let entries = fs::read_dir("/proc").map_err(|source| Error::file("list", "/proc", source))?;
@@ -91,8 +93,8 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn children_and_grandchildren_are_found_both_ways() {
-        // A shell with a sleeping child of its own; the echo says that the child is there.
+    fn both_methods_find_children_and_grandchildren() {
+        // A shell with a sleeping child; its output says that the child exists.
         let mut shell =
             Command::new("sh").args(["-c", "sleep 1000 & echo $!; wait"]).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();

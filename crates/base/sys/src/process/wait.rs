@@ -1,4 +1,4 @@
-//! wait4(2): how a child ended and what it used, or that it was stopped.
+//! wait4(2): the exit status and resource usage of a child, or that it was stopped.
 #![allow(unsafe_code, reason = "wait4 with its rusage is in no safe crate that this workspace uses")]
 
 use std::io;
@@ -10,43 +10,46 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
 use crate::{Error, Result};
 
-/// A child that ended, with what it and its reaped descendants used.
+/// A child that has ended, with the usage of it and its reaped descendants.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub struct Ended {
-    /// The child.
+pub struct ChildExit {
+    /// Process id.
     pub pid: u32,
-    /// Its exit code or signal.
+    /// Exit code or signal.
     pub status: ExitStatus,
-    /// Time in user mode.
+    /// User-mode time.
     pub user_ns: u64,
-    /// Time in the kernel.
+    /// Kernel-mode time.
     pub system_ns: u64,
-    /// The largest resident set of the child or of any one reaped descendant; hugetlb pages are not in it.
+    /// The largest resident set of the child or of any one reaped descendant, without hugetlb
+    /// pages.
     pub max_resident_bytes: u64,
-    /// Page faults served without reading from a disk.
+    /// Page faults without disk reads.
     pub minor_faults: u64,
-    /// Page faults that had to read.
+    /// Page faults with disk reads.
     pub major_faults: u64,
 }
 
-/// Waits for a child to end; `pid` `None` waits for any. With `block` false, `Ok(None)` when none has ended yet.
+/// Waits for child `pid` to end, or for any child if `None`. Without `block`, `Ok(None)` when none
+/// has ended yet.
 ///
-/// A signal that interrupts the wait is no end: the call goes on waiting.
+/// Interruption by a signal does not end the wait.
 ///
 /// # Errors
-/// [`Error::Call`] with ECHILD where there is no such child, for instance because [`std::process::Child`] reaped it.
-pub fn wait4(pid: Option<u32>, block: bool) -> Result<Option<Ended>> {
+/// [`Error::Call`] with ECHILD without such a child, for instance because [`std::process::Child`]
+/// reaped it.
+pub fn wait4(pid: Option<u32>, block: bool) -> Result<Option<ChildExit>> {
     let changed = wait(pid, if block { 0 } else { libc::WNOHANG })?;
-    Ok(changed.and_then(|change| if let Change::Ended(ended) = change { Some(ended) } else { None }))
+    Ok(changed.and_then(|change| if let ChildChange::Ended(ended) = change { Some(ended) } else { None }))
 }
 
-/// What became of a child.
+/// A change of a child's state.
 #[derive(Clone, Copy, Debug)]
-pub enum Change {
-    /// It has ended, and is reaped.
-    Ended(Ended),
-    /// The signal of this number has stopped it.
+pub enum ChildChange {
+    /// It has ended and is reaped.
+    Ended(ChildExit),
+    /// The signal with this number has stopped it.
     Stopped(i32),
 }
 
@@ -54,19 +57,19 @@ pub enum Change {
 ///
 /// # Errors
 /// As [`wait4`].
-pub fn wait_change(pid: u32) -> Result<Change> {
+pub fn wait_change(pid: u32) -> Result<ChildChange> {
     wait(Some(pid), libc::WUNTRACED)?.ok_or(Error::NoSuchProcess { pid })
 }
 
-/// Whether child `pid` has neither ended nor been stopped by a signal. The child is not reaped.
+/// Whether child `pid` has neither ended nor been stopped by a signal. Does not reap it.
 #[must_use]
-pub fn is_at_work(pid: u32) -> bool {
+pub fn is_child_running(pid: u32) -> bool {
     let child = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let options = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     child.is_some_and(|child| matches!(waitid(WaitId::Pid(child), options), Ok(None)))
 }
 
-fn wait(pid: Option<u32>, flags: i32) -> Result<Option<Change>> {
+fn wait(pid: Option<u32>, flags: i32) -> Result<Option<ChildChange>> {
     let wanted = match pid {
         None => -1,
         Some(pid) => libc::pid_t::try_from(pid).map_err(|_| Error::NoSuchProcess { pid })?,
@@ -74,15 +77,16 @@ fn wait(pid: Option<u32>, flags: i32) -> Result<Option<Change>> {
     let mut status = 0;
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     loop {
-        // SAFETY: both out-pointers are to live locals of the type that wait4 writes.
+        // SAFETY: both pointers are to live locals of the types that wait4 writes.
         let got = unsafe { libc::wait4(wanted, &raw mut status, flags, usage.as_mut_ptr()) };
         match u32::try_from(got) {
             Ok(0) => return Ok(None),
-            Ok(_) if libc::WIFSTOPPED(status) => return Ok(Some(Change::Stopped(libc::WSTOPSIG(status)))),
+            Ok(_) if libc::WIFSTOPPED(status) => return Ok(Some(ChildChange::Stopped(libc::WSTOPSIG(status)))),
             Ok(pid) => {
-                // SAFETY: rusage is plain integers, zeroed above and filled by the successful call.
+                // SAFETY: rusage holds only integers, which are zeroed above and filled by the
+                // successful call.
                 let usage = unsafe { usage.assume_init() };
-                return Ok(Some(Change::Ended(ended(pid, status, &usage))));
+                return Ok(Some(ChildChange::Ended(ended(pid, status, &usage))));
             }
             Err(_) => {
                 let source = io::Error::last_os_error();
@@ -94,17 +98,17 @@ fn wait(pid: Option<u32>, flags: i32) -> Result<Option<Change>> {
     }
 }
 
-fn ended(pid: u32, status: i32, usage: &libc::rusage) -> Ended {
+fn ended(pid: u32, status: i32, usage: &libc::rusage) -> ChildExit {
     let count = |number: libc::c_long| u64::try_from(number).unwrap_or(0);
     let time_ns = |time: libc::timeval| {
         u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_usec).unwrap_or(0) * 1_000
     };
-    Ended {
+    ChildExit {
         pid,
         status: ExitStatus::from_raw(status),
         user_ns: time_ns(usage.ru_utime),
         system_ns: time_ns(usage.ru_stime),
-        // Linux gives kilobytes here.
+        // Linux reports kilobytes.
         max_resident_bytes: count(usage.ru_maxrss).saturating_mul(1024),
         minor_faults: count(usage.ru_minflt),
         major_faults: count(usage.ru_majflt),
@@ -117,13 +121,13 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn a_stopped_child_is_not_at_work_until_it_is_continued() {
+    fn a_stopped_child_is_not_running_until_continued() {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
         let becomes = |wanted: bool| {
             let begun = std::time::Instant::now();
-            while is_at_work(child.id()) != wanted {
-                assert!(begun.elapsed().as_secs() < 10, "it does not become {wanted}");
+            while is_child_running(child.id()) != wanted {
+                assert!(begun.elapsed().as_secs() < 10, "the state does not become {wanted}");
                 std::thread::yield_now();
             }
         };
@@ -136,9 +140,9 @@ mod tests {
             rustix::process::kill_process(pid, signal).unwrap();
             becomes(wanted);
         }
-        assert!(!is_at_work(child.id()), "an ended child stays ended until it is reaped");
+        assert!(!is_child_running(child.id()), "an ended child stays ended until it is reaped");
         child.wait().unwrap();
-        assert!(!is_at_work(child.id()), "there is no such child");
+        assert!(!is_child_running(child.id()), "the child does not exist");
     }
 
     #[test]
@@ -155,14 +159,19 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_lives_is_not_waited_for() {
+    fn a_nonblocking_wait_returns_while_the_child_lives() {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         assert!(wait4(Some(child.id()), false).unwrap().is_none());
         let pid = child.id();
-        crate::signals::pass_on(&crate::signals::Taken { signal: libc::SIGSTOP, sender: None, value: None }, pid);
-        assert!(matches!(wait_change(pid), Ok(Change::Stopped(libc::SIGSTOP))));
+        crate::signals::forward(
+            &crate::signals::ReceivedSignal { signal: libc::SIGSTOP, sender: None, value: None },
+            pid,
+        );
+        assert!(matches!(wait_change(pid), Ok(ChildChange::Stopped(libc::SIGSTOP))));
         child.kill().unwrap();
-        assert!(matches!(wait_change(pid), Ok(Change::Ended(ended)) if ended.status.signal() == Some(libc::SIGKILL)));
+        assert!(
+            matches!(wait_change(pid), Ok(ChildChange::Ended(ended)) if ended.status.signal() == Some(libc::SIGKILL))
+        );
         assert!(child.wait().is_err(), "it is reaped");
     }
 }

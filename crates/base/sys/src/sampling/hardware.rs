@@ -1,18 +1,19 @@
-//! What the processor itself tells beside the clock's samples, where it has counters for that: which address an instruction touched, whether
-//! another processor's cache had the line modified (a hit on a modified line, HITM), and where jumps led that only the run knows.
+//! Sampling hardware of the processor: addresses of accesses, hits on lines that another
+//! processor's cache has modified (HITM), and targets of indirect branches.
 //!
-//! | [`Hardware`] | event | tells |
+//! | [`HardwareSource`] | event | samples |
 //! |---|---|---|
-//! | [`Hardware::Ibs`] | AMD's `ibs_op`: one micro-operation of so many | addresses; from Zen 4 on HITM |
-//! | [`Hardware::Loads`], [`Hardware::Stores`] | Intel's `cpu/mem-loads/` and `cpu/mem-stores/`, by PEBS | addresses; of loads that took long HITM |
-//! | [`Hardware::Jumps`] | cycles with branch records (LBR), of indirect jumps | from where to where |
+//! | [`HardwareSource::Ibs`] | AMD's `ibs_op`: one in n micro-operations | addresses; from Zen 4 on HITM |
+//! | [`HardwareSource::Loads`], [`HardwareSource::Stores`] | Intel's `cpu/mem-loads/` and `cpu/mem-stores/`, by PEBS | addresses; HITM of slow loads |
+//! | [`HardwareSource::Jumps`] | cycles with branch records (LBR) of indirect branches | source and target |
 //!
-//! Each is one more event a thread and CPU, with rings of its own ([`super::perf`]). They only add: the clock tells where the time goes, and what
-//! cannot be had is left out. Virtual machines have none of them, as a rule. Left out too are processors with cores of two kinds (`cpu_core`), loads
-//! that need a second event beside theirs (`mem-loads-aux`, Sapphire Rapids), and IBS before Linux 6.2, which had it for whole CPUs alone; Arm's SPE,
-//! since registers are known on x86-64 alone, here and in all that follows.
+//! Each takes one more event per thread and CPU, with its own rings ([`super::perf`]). They are
+//! optional: the clock's samples show where the time goes. Limits: virtual machines usually have
+//! none of them. Not supported are processors with two kinds of core (`cpu_core`), loads that need
+//! a second event (`mem-loads-aux`, Sapphire Rapids), IBS before Linux 6.2, which supported it for
+//! whole CPUs only, and Arm's SPE, because sampling needs x86-64.
 //!
-//! Source: what Cachekata was told by, section 6.2, and `perf c2c`.
+//! Source: the counters of Cachekata, section 6.2, and `perf c2c`.
 
 use std::fmt;
 use std::path::Path;
@@ -24,31 +25,31 @@ use serde::Serialize;
 use crate::kernel_file;
 use crate::perf::Counter;
 
-/// Where the kernel describes what it can sample.
+/// The kernel's descriptions of event sources.
 const DEVICES: &str = "/sys/bus/event_source/devices";
-/// Loads that take fewer cycles hit a cache of their own: `perf c2c` leaves out the same.
+/// Faster loads hit the core's own caches; `perf c2c` uses the same threshold.
 const LEAST_LOAD_CYCLES: u64 = 30;
-/// Samples a second and thread at most: of accesses, and of jumps, which bring up to 32 each.
-const MOST_HERTZ: u32 = 200;
-const MOST_JUMPS_HERTZ: u32 = 50;
-/// An address, and where its line was.
-pub(super) const TOUCHED: SampleFlag = SampleFlag::ADDR.union(SampleFlag::DATA_SRC);
+/// Upper limits of samples per second and thread: accesses, and branches, up to 32 per sample.
+const MAX_HERTZ: u32 = 200;
+const MAX_BRANCH_HERTZ: u32 = 50;
+/// An address and the data source of its line.
+pub(super) const ACCESS_FIELDS: SampleFlag = SampleFlag::ADDR.union(SampleFlag::DATA_SRC);
 
-/// What processors tell by, where they do.
+/// A kind of sampling hardware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Hardware {
+pub enum HardwareSource {
     /// AMD's instruction-based sampling.
     Ibs,
-    /// Intel's precise events of loads.
+    /// Intel's precise load events.
     Loads,
-    /// Intel's precise events of stores.
+    /// Intel's precise store events.
     Stores,
     /// Branch records.
     Jumps,
 }
 
-impl fmt::Display for Hardware {
+impl fmt::Display for HardwareSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Ibs => "IBS",
@@ -59,19 +60,19 @@ impl fmt::Display for Hardware {
     }
 }
 
-impl Hardware {
-    /// All that is tried.
+impl HardwareSource {
+    /// All kinds.
     pub const ALL: [Self; 4] = [Self::Ibs, Self::Loads, Self::Stores, Self::Jumps];
 
-    /// Whether this machine and kernel let this user have it, tried on this process.
+    /// Whether this user can use it on this machine, tested on this process.
     #[must_use]
-    pub fn tried(self) -> Counter {
-        let absent = Counter::Absent("this processor, or what of it we have, has none".into());
+    pub fn probe(self) -> Counter {
+        let absent = Counter::Absent("this processor or virtual machine has none".into());
         let better = |one: Counter, other: Counter| if one.is_available() { one } else { other };
         self.kinds(1).iter().map(|kind| Counter::from_result(kind.build())).fold(absent, better)
     }
 
-    /// Events that do for it, best first, at the clock's rate or at less.
+    /// Events that implement it, best first, at the clock's rate or less.
     pub(super) fn kinds(self, hertz: u32) -> Vec<Builder<'static>> {
         self.kinds_of(Path::new(DEVICES), hertz)
     }
@@ -79,7 +80,8 @@ impl Hardware {
     fn kinds_of(self, devices: &Path, hertz: u32) -> Vec<Builder<'static>> {
         let cpu = |name, more| event(&devices.join("cpu"), Some(name), more);
         let ibs = |more| event(&devices.join("ibs_op"), None, more);
-        // Micro-operations are counted, not cycles; kernels before 6.13 cannot leave out those of the kernel (`swfilt`).
+        // Counts micro-operations, not cycles. Kernels before 6.13 cannot exclude the kernel's
+        // (`swfilt`).
         let kinds = match self {
             Self::Ibs => [ibs(&[("cnt_ctl", 1), ("swfilt", 1)]), ibs(&[("cnt_ctl", 1)]).map(with_kernel)],
             Self::Loads => [cpu("mem-loads", &[("ldlat", LEAST_LOAD_CYCLES)]), None],
@@ -89,13 +91,13 @@ impl Hardware {
         kinds.into_iter().flatten().map(|kind| self.sampled(kind, hertz)).collect()
     }
 
-    /// What is to be told of an event, and how often.
+    /// Sets the sampled fields of an event and its rate.
     fn sampled(self, mut kind: Builder<'static>, hertz: u32) -> Builder<'static> {
-        let most = if self == Self::Jumps { MOST_JUMPS_HERTZ } else { MOST_HERTZ };
+        let most = if self == Self::Jumps { MAX_BRANCH_HERTZ } else { MAX_HERTZ };
         kind.sample_frequency(hertz.min(most).into()).inherit(true).inherit_thread(true);
         match self {
-            Self::Ibs => kind.sample(TOUCHED),
-            Self::Loads | Self::Stores => kind.sample(TOUCHED).precise_ip(SampleSkid::RequestZero),
+            Self::Ibs => kind.sample(ACCESS_FIELDS),
+            Self::Loads | Self::Stores => kind.sample(ACCESS_FIELDS).precise_ip(SampleSkid::RequestZero),
             Self::Jumps => kind
                 .sample(SampleFlag::BRANCH_STACK)
                 .branch_sample_type(SampleBranchFlag::USER | SampleBranchFlag::IND_JUMP),
@@ -104,32 +106,32 @@ impl Hardware {
     }
 }
 
-/// What a processor told of a thread in user mode.
+/// A hardware sample of a thread in user mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
-    /// The thread.
+pub struct HardwareSample {
+    /// Thread id.
     pub tid: u32,
-    /// When, by `CLOCK_MONOTONIC`.
+    /// Time by `CLOCK_MONOTONIC`.
     pub time_ns: u64,
-    /// The instruction that touched memory; of jumps, where the thread was.
+    /// The instruction that accessed memory; for branches, the sampled instruction.
     pub ip: u64,
-    /// What it touched.
-    pub touched: Option<Touched>,
-    /// Jumps that it took, the last one first: from where to where.
+    /// Its memory access, if sampled.
+    pub access: Option<MemoryAccess>,
+    /// Taken branches, newest first: source and target.
     pub jumps: Vec<(u64, u64)>,
 }
 
-/// An access, as a processor tells it.
+/// A sampled memory access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Touched {
-    /// The first byte.
+pub struct MemoryAccess {
+    /// The first byte's address.
     pub address: u64,
-    /// Another processor's cache had the line, modified.
+    /// Whether another processor's cache had the line modified.
     pub is_contended: bool,
 }
 
-/// An event of a device as the kernel describes it (`format`, `events`), with these fields besides those that it names: all else is 0, for fields
-/// of different events lie on the same bits.
+/// Builds an event from the kernel's description of the device (`format`, `events`), with
+/// additional `fields`. All other bits are 0, because fields of different events share bits.
 fn event(device: &Path, name: Option<&str>, fields: &[(&str, u64)]) -> Option<Builder<'static>> {
     let named = name
         .map(|name| kernel_file::text(device.join("events").join(name)))
@@ -146,14 +148,15 @@ fn event(device: &Path, name: Option<&str>, fields: &[(&str, u64)]) -> Option<Bu
     Some(builder)
 }
 
-/// `umask=0x1`; a name alone is 1.
+/// Parses `umask=0x1`; a name alone has the value 1.
 fn term(text: &str) -> Option<(&str, u64)> {
     let (name, value) = text.split_once('=').unwrap_or((text, "1"));
     let number = value.strip_prefix("0x").map_or_else(|| value.parse(), |digits| u64::from_str_radix(digits, 16));
     Some((name, number.ok()?))
 }
 
-/// Puts a value where a format says, such as `config1:0-15` or `config:8-15,40-47`; `None` where it says otherwise or has no room.
+/// Stores a value in the bits of a format such as `config1:0-15` or `config:8-15,40-47`; `None` for
+/// another format or too large a value.
 fn put(format: &str, mut value: u64, config: &mut [u64; 3]) -> Option<()> {
     let (word, places) = format.split_once(':')?;
     let word = config.get_mut(["config", "config1", "config2"].iter().position(|name| *name == word)?)?;
@@ -179,7 +182,7 @@ mod tests {
 
     use super::*;
 
-    /// A device as the kernel describes one, of type 11.
+    /// Creates a device description as the kernel has it, of type 11.
     fn device(devices: &Path, name: &str, format: &[(&str, &str)], events: &[(&str, &str)]) {
         let at = devices.join(name);
         write_all(&at.join("format"), format);
@@ -192,38 +195,38 @@ mod tests {
         files.iter().for_each(|(name, text)| write(directory.join(name), format!("{text}\n")).unwrap());
     }
 
-    /// Configuration, whether the kernel is left out, precision.
-    fn told_of(kinds: &[Builder<'_>]) -> Vec<(u64, u64, u64, bool, u64)> {
+    /// Configuration words, kernel exclusion and precision.
+    fn configurations(kinds: &[Builder<'_>]) -> Vec<(u64, u64, u64, bool, u64)> {
         let of = |kind: &Builder<'_>| {
             let of = kind.attrs();
-            assert_eq!((of.type_, of.sample_type), (11, TOUCHED.bits()));
-            // SAFETY: plain numbers, all of which are set.
+            assert_eq!((of.type_, of.sample_type), (11, ACCESS_FIELDS.bits()));
+            // SAFETY: both union members are integers that are always initialised.
             let (config1, config2) = unsafe { (of.__bindgen_anon_3.config1, of.__bindgen_anon_4.config2) };
             (of.config, config1, config2, of.exclude_kernel() != 0, of.precise_ip())
         };
         kinds.iter().map(of).collect()
     }
 
-    /// Of an event that virtual machines have too.
+    /// Tests the fields with an event that virtual machines support too.
     #[test]
-    fn what_is_asked_for_is_taken_by_the_kernel() {
+    fn the_kernel_accepts_the_sampled_fields() {
         let clock = || Builder::new(events::Software::CPU_CLOCK);
         match Counter::from_result(clock().build()) {
             Counter::Available => {}
             other => return println!("SKIP no perf events: {other:?}"),
         }
-        let asked = Hardware::Ibs.sampled(clock(), 1000);
-        assert_eq!(Counter::from_result(asked.build()), Counter::Available, "{:?}", asked.attrs());
-        // The clock has no records of branches: what is refused is told as absent.
-        let refused = Counter::from_result(Hardware::Jumps.sampled(clock(), 1000).build());
+        let builder = HardwareSource::Ibs.sampled(clock(), 1000);
+        assert_eq!(Counter::from_result(builder.build()), Counter::Available, "{:?}", builder.attrs());
+        // The clock has no branch records; the refusal is reported as absent.
+        let refused = Counter::from_result(HardwareSource::Jumps.sampled(clock(), 1000).build());
         assert!(matches!(refused, Counter::Absent(_)), "{refused:?}");
     }
 
     #[test]
-    fn events_are_made_as_the_kernel_describes_them() {
+    fn events_follow_the_kernel_s_description() {
         let devices = tempfile::tempdir().unwrap();
         let devices = devices.path();
-        assert!(Hardware::Ibs.kinds_of(devices, 1).is_empty(), "no such device");
+        assert!(HardwareSource::Ibs.kinds_of(devices, 1).is_empty(), "no such device");
         device(
             devices,
             "ibs_op",
@@ -231,8 +234,8 @@ mod tests {
             &[],
         );
         let ibs = [(1 << 19, 0, 1, true, 0), (1 << 19, 0, 0, false, 0)];
-        assert_eq!(told_of(&Hardware::Ibs.kinds_of(devices, 1)), ibs);
-        // Two more fields lie where that of the loads does; the umask is in two pieces.
+        assert_eq!(configurations(&HardwareSource::Ibs.kinds_of(devices, 1)), ibs);
+        // Two more fields share bits with that of the loads; the umask has two parts.
         let format = [
             ("event", "config:0-7"),
             ("umask", "config:8-15,40-47"),
@@ -245,16 +248,19 @@ mod tests {
         ];
         let events = [("mem-loads", "event=0xcd,umask=0x301,ldlat=3"), ("mem-stores", "event=0xd0,umask=0x82,edge")];
         device(devices, "cpu", &format, &events);
-        assert_eq!(told_of(&Hardware::Loads.kinds_of(devices, 1)), [(3 << 40 | 0x1cd, LEAST_LOAD_CYCLES, 0, true, 2)]);
-        assert_eq!(told_of(&Hardware::Stores.kinds_of(devices, 1)), [(1 << 18 | 0x82d0, 0, 0, true, 2)]);
-        // What does not fit, or is not understood, is no event.
+        assert_eq!(
+            configurations(&HardwareSource::Loads.kinds_of(devices, 1)),
+            [(3 << 40 | 0x1cd, LEAST_LOAD_CYCLES, 0, true, 2)]
+        );
+        assert_eq!(configurations(&HardwareSource::Stores.kinds_of(devices, 1)), [(1 << 18 | 0x82d0, 0, 0, true, 2)]);
+        // A value or format that does not fit yields no event.
         let mut config = [0; 3];
         assert_eq!(put("config1:0-3", 16, &mut config), None);
         assert_eq!((put("config9:0", 1, &mut config), put("config:60-64", 1, &mut config)), (None, None));
         assert_eq!((term("umask=?"), term("any")), (None, Some(("any", 1))));
-        // An older kernel's has no filter: then with the kernel's own.
+        // An older kernel has no filter: the event then includes the kernel.
         let old = tempfile::tempdir().unwrap();
         device(old.path(), "ibs_op", &[("cnt_ctl", "config:19")], &[]);
-        assert_eq!(told_of(&Hardware::Ibs.kinds_of(old.path(), 1)), [(1 << 19, 0, 0, false, 0)]);
+        assert_eq!(configurations(&HardwareSource::Ibs.kinds_of(old.path(), 1)), [(1 << 19, 0, 0, false, 0)]);
     }
 }

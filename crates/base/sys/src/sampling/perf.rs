@@ -1,20 +1,22 @@
-//! Samples by perf_event_open(2): one event a thread and CPU, all events of a CPU writing into one ring.
+//! Samples by perf_event_open(2): one event per thread and CPU; all events of a CPU share one ring.
 //!
 //! ```text
 //!            CPU 0            CPU 1
-//! thread 1   event, ring 0    event, ring 1      the first event of a CPU has the ring,
-//! thread 2   event -> ring 0  event -> ring 1    the others are pointed at it (PERF_EVENT_IOC_SET_OUTPUT)
-//! thread 3   (made later: inherits those of its maker)
+//! thread 1   event, ring 0    event, ring 1      the first event of a CPU owns the ring,
+//! thread 2   event -> ring 0  event -> ring 1    the others use it (PERF_EVENT_IOC_SET_OUTPUT)
+//! thread 3   (created later: inherits the events of its creator)
 //! ```
 //!
-//! An event on all CPUs at once would do with a descriptor a thread, but the kernel gives no ring to one that is inherited,
-//! since all its heirs would write into the same one from different CPUs. So an event is bound to a CPU, runs when its thread
-//! is there, and threads times CPUs descriptors are needed. A thread that is made while its process is being listed has
-//! both its maker's events and its own; [`super::rings`] drops what is told twice.
+//! An event on all CPUs would need only one descriptor per thread. But the kernel gives no ring to
+//! such an event if it is inherited, because copies on several CPUs would write to one ring. So
+//! each event is bound to a CPU, counts while its thread runs there, and threads times CPUs
+//! descriptors are needed. A thread created during the listing has its creator's events and its
+//! own; [`super::rings`] removes the duplicates.
 //!
-//! The clock ([`clock`]) is a software one, which every kernel and virtual machine has: a timer that runs while the thread runs. Its
-//! period is given in nanoseconds, since a frequency is refused above `kernel.perf_event_max_sample_rate`; what comes
-//! faster than that is throttled, and told.
+//! The clock ([`clock`]) is a software event, which every kernel and virtual machine has: a timer
+//! that runs while the thread runs. Its period is in nanoseconds, because a frequency above
+//! `kernel.perf_event_max_sample_rate` is refused. Faster samples are throttled, and that is
+//! reported.
 #![allow(unsafe_code, reason = "the ioctl that points one event at another's ring has no safe form")]
 
 use std::collections::{BTreeMap, HashMap};
@@ -26,26 +28,27 @@ use perf_event::{Builder, Clock, Counter, SampleFlag, Sampler};
 
 use super::registers::PERF_MASK;
 use super::rings::{Open, Rings, Sampled};
-use super::{Means, tasks};
+use super::{SamplingMethod, tasks};
 use crate::{Error, Result, kernel_file};
 
-/// A ring: some 650 samples. Two with their control pages, when another program is begun with, and what is told beside are below the 516 KiB a CPU that any user
-/// may lock.
+/// Size of a ring, about 650 samples. Two of them with control pages, which an exec needs, and the
+/// hardware rings stay below the 516 KiB per CPU that any user may lock.
 pub(super) const RING_BYTES: usize = 128 << 10;
-/// What is tried last where less may be locked.
+/// The smallest size tried when the user may lock less.
 const LEAST_RING_BYTES: usize = 16 << 10;
 /// `_IO('$', 5)`.
 const PERF_EVENT_IOC_SET_OUTPUT: u32 = 0x2405;
 
-/// What tells of a sample whose and when it is, and of which event.
+/// Fields that identify a sample: thread, time, event and CPU.
 pub(super) const IDENTITY: SampleFlag =
     SampleFlag::IP.union(SampleFlag::TID).union(SampleFlag::TIME).union(SampleFlag::ID).union(SampleFlag::CPU);
 
-/// An event of one kind: what is sampled when, and what of it.
+/// An event: its trigger and its sampled fields.
 pub(super) type Kind = Builder<'static>;
 
-/// A thread's running time, with its registers: the thread's own clock before the CPU's (some hypervisors' kernels lack one of them), and
-/// inherited by threads alone before by child processes too (before Linux 5.13).
+/// A clock of each thread's CPU time, with registers. Candidates in order: the thread's clock
+/// before the CPU's (some hypervisors' kernels lack one), inheritance by threads only before
+/// inheritance by child processes (before Linux 5.13).
 pub(super) fn clock(hertz: u32) -> Vec<Kind> {
     let of = |clock: Software, threads_only: bool| {
         let mut builder = Builder::new(clock);
@@ -59,54 +62,54 @@ pub(super) fn clock(hertz: u32) -> Vec<Kind> {
         .collect()
 }
 
-/// Samples all threads of `pid` by one of these kinds, best first.
+/// Samples all threads of `pid` by one of these events, best first.
 ///
 /// # Errors
-/// [`Error::NoSuchProcess`], and [`Error::NotSampled`] with the way out.
+/// [`Error::NoSuchProcess`], or [`Error::NotSampled`] with the remedy.
 pub(super) fn open<S: Sampled>(pid: u32, kinds: &[Kind], ring_bytes: usize) -> Result<Rings<S>> {
     let cpus = online_cpus();
     let mut events =
         Events { pid, ring_bytes, kinds, rings: BTreeMap::new(), others: Vec::new(), threads: HashMap::new() };
     tasks::for_each(pid, |tid| events.open_thread(tid, &cpus))?;
     if events.rings.is_empty() {
-        // There was a list of threads, and each of them ended before its event was open.
+        // Each listed thread has ended before its event was open.
         return Err(Error::NoSuchProcess { pid });
     }
     let open = Open { rings: events.rings.into_values().collect(), others: events.others };
     Ok(Rings::new(pid, kinds.to_vec(), open, events.threads))
 }
 
-/// What is open so far.
+/// The events opened so far.
 struct Events<'a> {
     pid: u32,
     ring_bytes: usize,
-    /// What is left to try: once one has worked, that one alone.
+    /// Candidates to try; after a success, only the one that worked.
     kinds: &'a [Kind],
     /// By CPU.
     rings: BTreeMap<usize, Sampler>,
     others: Vec<Counter>,
-    /// The thread that each event was opened for, by the event's number.
+    /// The thread of each event, by the event's id.
     threads: HashMap<u64, u32>,
 }
 
 impl Events<'_> {
-    /// Opens the events of one thread; one that has ended has none.
+    /// Opens the events of one thread; none for a thread that has ended.
     fn open_thread(&mut self, tid: u32, cpus: &[usize]) -> Result<()> {
         for &cpu in cpus {
             match self.open_event(tid, cpu) {
                 Ok(counter) => self.point(counter, tid, cpu)?,
                 Err(error) => match error.raw_os_error() {
                     Some(libc::ESRCH) => return Ok(()),
-                    // The CPU was taken away meanwhile.
+                    // The CPU was taken offline meanwhile.
                     Some(libc::ENODEV) => {}
-                    _ => return Err(self.refused(&error, cpus.len())),
+                    _ => return Err(self.refusal(&error, cpus.len())),
                 },
             }
         }
         Ok(())
     }
 
-    /// Opens one event, of the first kind that the kernel knows.
+    /// Opens one event, the first candidate that the kernel supports.
     fn open_event(&mut self, tid: u32, cpu: usize) -> io::Result<Counter> {
         loop {
             let (first, rest) =
@@ -122,11 +125,12 @@ impl Events<'_> {
         }
     }
 
-    /// Gives the event its CPU's ring.
+    /// Connects the event to its CPU's ring.
     fn point(&mut self, counter: Counter, tid: u32, cpu: usize) -> Result<()> {
         let failed = |source| Error::Call { call: "ioctl(PERF_EVENT_IOC_SET_OUTPUT)", source };
         if let Some(ring) = self.rings.get(&cpu) {
-            // SAFETY: both descriptors are open events of ours; the kernel checks that they fit and holds on to the ring.
+            // SAFETY: both descriptors are open events of this process; the kernel checks their
+            // compatibility and keeps the ring alive.
             let done = unsafe { libc::ioctl(counter.as_raw_fd(), PERF_EVENT_IOC_SET_OUTPUT.into(), ring.as_raw_fd()) };
             if done != 0 {
                 return Err(failed(io::Error::last_os_error()));
@@ -141,50 +145,50 @@ impl Events<'_> {
         Ok(())
     }
 
-    /// Maps a ring, a smaller one where the user may not lock so much.
+    /// Maps a ring, a smaller one if the user may not lock so much.
     fn map_ring(&mut self, mut counter: Counter, tid: u32, cpu: usize) -> Result<Sampler> {
         loop {
             match counter.sampled(self.ring_bytes) {
                 Ok(ring) => return Ok(ring),
                 Err(error) if error.raw_os_error() == Some(libc::EPERM) && self.ring_bytes > LEAST_RING_BYTES => {
                     self.ring_bytes /= 2;
-                    counter = self.open_event(tid, cpu).map_err(|error| self.refused(&error, 1))?;
+                    counter = self.open_event(tid, cpu).map_err(|error| self.refusal(&error, 1))?;
                 }
                 Err(error) => {
                     let why = format!(
-                        "its rings cannot be mapped ({error}): `sudo sysctl kernel.perf_event_mlock_kb=2048` allows more"
+                        "cannot map its rings ({error}): `sudo sysctl kernel.perf_event_mlock_kb=2048` raises the limit"
                     );
-                    return Err(Error::NotSampled { pid: self.pid, means: Means::Perf, why });
+                    return Err(Error::NotSampled { pid: self.pid, method: SamplingMethod::Perf, why });
                 }
             }
         }
     }
 
-    fn refused(&self, error: &io::Error, cpus: usize) -> Error {
+    fn refusal(&self, error: &io::Error, cpus: usize) -> Error {
         let why = match error.raw_os_error() {
             Some(libc::EACCES | libc::EPERM) => {
                 let paranoid =
                     kernel_file::text("/proc/sys/kernel/perf_event_paranoid").unwrap_or_else(|| "hidden".into());
                 format!(
-                    "this user may not ({error}; kernel.perf_event_paranoid is {paranoid}): `sudo sysctl \
-                     kernel.perf_event_paranoid=2` allows it for one's own programs, `--cap-add PERFMON` in a container"
+                    "permission denied ({error}; kernel.perf_event_paranoid is {paranoid}): `sudo sysctl \
+                     kernel.perf_event_paranoid=2` allows it for your own programs, `--cap-add PERFMON` in a container"
                 )
             }
             Some(libc::EMFILE | libc::ENFILE) => format!(
-                "an event a thread and CPU takes more than {} descriptors: `ulimit -n` with a larger number allows them",
+                "one event per thread and CPU needs more than {} descriptors: raise the limit by `ulimit -n`",
                 self.rings.len() + self.others.len() + cpus
             ),
             Some(libc::ENOSYS) => "this kernel has no perf events".into(),
             _ => format!("the kernel refuses the event ({error})"),
         };
-        Error::NotSampled { pid: self.pid, means: Means::Perf, why }
+        Error::NotSampled { pid: self.pid, method: SamplingMethod::Perf, why }
     }
 }
 
 fn build(tid: u32, cpu: usize, kind: &Kind) -> io::Result<Counter> {
     let tid = libc::pid_t::try_from(tid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
     let mut builder = kind.clone();
-    // Records of threads that end, too.
+    // `task` adds records of exiting threads.
     builder
         .observe_pid(tid)
         .one_cpu(cpu)
@@ -196,7 +200,7 @@ fn build(tid: u32, cpu: usize, kind: &Kind) -> io::Result<Counter> {
     builder.build()
 }
 
-/// Whether the kernel does not know this kind of event, so that another may do.
+/// Whether the kernel does not support this event, so that another candidate may work.
 fn is_unknown(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT | libc::EOPNOTSUPP | libc::E2BIG) | None)
 }
@@ -207,7 +211,7 @@ pub(super) fn online_cpus() -> Vec<usize> {
     listed.unwrap_or_else(|| (0..std::thread::available_parallelism().map_or(1, usize::from)).collect())
 }
 
-/// `0-2,5` as numbers; `None` where it reads otherwise.
+/// Parses `0-2,5`; `None` for another format.
 fn cpu_list(text: &str) -> Option<Vec<usize>> {
     let mut cpus = Vec::new();
     for part in text.split(',') {
@@ -226,7 +230,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn lists_of_cpus_are_understood() {
+    fn cpu_lists_are_parsed() {
         assert_eq!(cpu_list("0-2,5"), Some(vec![0, 1, 2, 5]));
         assert_eq!(cpu_list("7"), Some(vec![7]));
         assert_eq!((cpu_list(""), cpu_list("0-"), cpu_list("a")), (None, None, None));
@@ -234,11 +238,11 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_is_counted() {
+    fn lost_samples_are_counted() {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         std::thread::spawn(move || while !stopped.load(Relaxed) {});
-        // A ring of one page has room for 20 samples; 10 kHz for 100 ms are 1000.
+        // A ring of one page holds 20 samples; 10 kHz for 100 ms are 1000.
         let mut rings: Rings<Sample> = match open(std::process::id(), &clock(10_000), 4096) {
             Ok(rings) => rings,
             Err(Error::NotSampled { why, .. }) => {
@@ -267,9 +271,9 @@ mod tests {
             others: Vec::new(),
             threads: HashMap::new(),
         };
-        let told = |errno| events.refused(&io::Error::from_raw_os_error(errno), 2).to_string();
-        assert!(told(libc::EACCES).contains("sysctl kernel.perf_event_paranoid=2"), "{}", told(libc::EACCES));
-        assert!(told(libc::EMFILE).contains("ulimit -n"), "{}", told(libc::EMFILE));
+        let message = |errno| events.refusal(&io::Error::from_raw_os_error(errno), 2).to_string();
+        assert!(message(libc::EACCES).contains("sysctl kernel.perf_event_paranoid=2"), "{}", message(libc::EACCES));
+        assert!(message(libc::EMFILE).contains("ulimit -n"), "{}", message(libc::EMFILE));
         assert!(is_unknown(&io::Error::from_raw_os_error(libc::EINVAL)));
         assert!(!is_unknown(&io::Error::from_raw_os_error(libc::EPERM)));
     }

@@ -1,20 +1,22 @@
-//! Samples by ptrace(2), where perf is forbidden: our side of the tracer's process.
+//! Samples by ptrace(2), where perf is forbidden: the supervisor's side of the tracer process.
 //!
 //! ```text
-//! we           clone --------------------- read the lane ---------- SIGTERM, wait
-//!                 \                        ^ (memory shared)          |
-//! tracer           SEIZE each thread ... INTERRUPT, GETREGSET, CONT ... leaves: the kernel detaches
+//! supervisor   clone --------------------- read the ring ---------- SIGTERM, wait
+//!                 \                        ^ (shared memory)           |
+//! tracer         SEIZE each thread ... INTERRUPT, GETREGSET, CONT ... exits: the kernel detaches
 //! ```
 //!
-//! Why a process of its own ([`super::tracer`] is its life). A tracee's stops are reported to *any* wait of any thread of its
-//! tracer's process, asked for or not: a supervisor that waits for its child would be told of each of our stops in place of
-//! its end, and the child's end could be reaped by the wrong wait. With another process as the tracer the kernel keeps the
-//! two apart: the parent gets SIGCHLD and the status as ever.
+//! Why a separate process ([`super::tracer`])? A tracee's stops are reported to *any* wait of any
+//! thread of its tracer's process. A supervisor that waits for its child would receive the
+//! sampler's stops instead of the child's exit, and the wrong wait could reap the child. With
+//! another process as the tracer, the kernel keeps the two apart: the parent receives SIGCHLD and
+//! the status as usual.
 //!
-//! The tracer is cloned with no signal for its end, so that no SIGCHLD of it arrives and `wait4(-1)` does not see it. When it
-//! dies, or we do, the kernel detaches all threads and lets them run. It leaves at SIGTERM, and when its parent is gone.
+//! The tracer is cloned without an exit signal, so it causes no SIGCHLD and `wait4(-1)` ignores it.
+//! When it or this process dies, the kernel detaches all threads and lets them run. It exits on
+//! SIGTERM, and when its parent has ended.
 //!
-//! A supervisor that kills all its descendants at the end drops the sampler first.
+//! Limit: a supervisor that kills all its descendants must drop the sampler first.
 #![allow(unsafe_code, reason = "clone, signal masks and wait for a child without a signal have no safe form")]
 
 use std::io;
@@ -22,88 +24,90 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::time::{Duration, Instant};
 
-use super::lane::{Lane, Phase, Told};
-use super::{Drained, Means, Sample, Source, tracer};
-use crate::forked::block_signals;
-use crate::{Error, Result, turns};
+use super::sample_ring::{RingEntry, SampleRing, TracerPhase};
+use super::{Drained, Sample, SamplingMethod, Source, tracer};
+use crate::helper_process::block_signals;
+use crate::{Error, Result, scheduling};
 
-/// How long attaching may take: it stops nobody, so it is a matter of milliseconds.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a tracer that was asked to leave may take to release its tracees, before it is killed.
-const RELEASE: Duration = Duration::from_secs(2);
-/// How long a tracer may be stopped. Threads of the program that end wait for it meanwhile.
-const LONGEST_STOP: Duration = Duration::from_secs(2);
+/// Upper bound for attaching, which stops no thread and usually takes milliseconds.
+const ATTACH_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long to wait for a terminating tracer to release its tracees before it is killed.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a tracer may stay stopped. Exiting threads of the program wait for it meanwhile.
+const MAX_STOPPED: Duration = Duration::from_secs(2);
 
-/// The tracer's process, as long as it is wanted.
+/// The tracer process.
 pub(super) struct Stopper {
     pid: u32,
-    lane: Lane,
+    ring: SampleRing,
     tracer: libc::pid_t,
-    /// What was lost up to the last drain.
+    /// Lost samples up to the last drain.
     lost: u64,
-    /// Since when each drain has found the tracer stopped.
+    /// Time of the first of consecutive drains that found the tracer stopped.
     stopped_since: Option<Instant>,
 }
 
 impl Stopper {
-    /// Seizes all threads of `pid` and begins to sample them.
+    /// Seizes all threads of `pid` and starts sampling.
     ///
     /// # Errors
-    /// [`Error::NoSuchProcess`], and [`Error::NotSampled`] with the way out.
+    /// [`Error::NoSuchProcess`], or [`Error::NotSampled`] with the remedy.
     pub(super) fn start(pid: u32, hertz: u32) -> Result<Self> {
-        let lane = Lane::map().map_err(|source| Error::Call { call: "mmap(MAP_SHARED)", source })?;
-        let tracer = clone_tracer(pid, hertz, &lane).map_err(|source| Error::Call { call: "clone", source })?;
-        let this = Self { pid, lane, tracer, lost: 0, stopped_since: None };
-        let until = Instant::now() + PATIENCE;
+        let ring = SampleRing::map().map_err(|source| Error::Call { call: "mmap(MAP_SHARED)", source })?;
+        let tracer = clone_tracer(pid, hertz, &ring).map_err(|source| Error::Call { call: "clone", source })?;
+        let this = Self { pid, ring, tracer, lost: 0, stopped_since: None };
+        let until = Instant::now() + ATTACH_TIMEOUT;
         loop {
-            // Asked first: what it said before it left is heard.
+            // Checked before the phase, so that a phase set just before its exit is read.
             let gone = this.tracer_has_ended() || Instant::now() > until;
-            match this.lane.phase() {
-                // A process that has ended meanwhile has been sampled, however short.
-                Phase::Running | Phase::Ended => return Ok(this),
-                Phase::Refused => return Err(this.refused(&this.lane.refusal())),
-                Phase::Starting if gone => return Err(this.broken("its tracer did not start")),
-                Phase::Starting => std::thread::sleep(Duration::from_millis(1)),
+            match this.ring.phase() {
+                // A process that has ended meanwhile counts as sampled.
+                TracerPhase::Running | TracerPhase::Ended => return Ok(this),
+                TracerPhase::Refused => return Err(this.refusal(&this.ring.refusal())),
+                TracerPhase::Starting if gone => return Err(this.failure("its tracer did not start")),
+                TracerPhase::Starting => std::thread::sleep(Duration::from_millis(1)),
             }
         }
     }
 
-    fn refused(&self, error: &io::Error) -> Error {
+    fn refusal(&self, error: &io::Error) -> Error {
         match error.raw_os_error() {
             Some(libc::ESRCH | libc::ENOENT) => Error::NoSuchProcess { pid: self.pid },
-            Some(libc::EPERM | libc::EACCES) => self.broken(
-                "this user may not trace it, or another tracer (a debugger) has it: `sudo sysctl kernel.yama.ptrace_scope=0` \
-                 allows it for one's own programs, `--cap-add SYS_PTRACE` in a container",
+            Some(libc::EPERM | libc::EACCES) => self.failure(
+                "permission denied, or a debugger traces it: `sudo sysctl kernel.yama.ptrace_scope=0` \
+                 allows it for your own programs, `--cap-add SYS_PTRACE` in a container",
             ),
-            _ => self.broken(&format!("the kernel refuses to trace it ({error})")),
+            _ => self.failure(&format!("the kernel refuses to trace it ({error})")),
         }
     }
 
-    fn broken(&self, why: &str) -> Error {
-        Error::NotSampled { pid: self.pid, means: Means::Ptrace, why: why.into() }
+    fn failure(&self, why: &str) -> Error {
+        Error::NotSampled { pid: self.pid, method: SamplingMethod::Ptrace, why: why.into() }
     }
 
-    /// Whether the tracer has left or was killed; it is not reaped by this.
+    /// Whether the tracer has exited or was killed. Does not reap it.
     fn tracer_has_ended(&self) -> bool {
         self.tracer_has(libc::WEXITED)
     }
 
-    /// Whether each drain for [`LONGEST_STOP`] has found the tracer stopped by a signal. It then does not notice that the program ends.
+    /// Whether each drain for [`MAX_STOPPED`] has found the tracer stopped by a signal. A stopped
+    /// tracer does not notice the program's end.
     fn is_stopped_for_long(&mut self) -> bool {
         if !self.tracer_has(libc::WSTOPPED) {
             self.stopped_since = None;
             return false;
         }
-        self.stopped_since.get_or_insert_with(Instant::now).elapsed() > LONGEST_STOP
+        self.stopped_since.get_or_insert_with(Instant::now).elapsed() > MAX_STOPPED
     }
 
-    /// Whether the tracer is in one of these states of waitid(2), or is not there. It is not reaped by this.
+    /// Whether the tracer is in one of these states of waitid(2), or does not exist. Does not reap
+    /// it.
     fn tracer_has(&self, states: libc::c_int) -> bool {
         let Ok(tracer) = u32::try_from(self.tracer) else { return true };
-        // SAFETY: zeroes are a valid value of this structure of integers.
+        // SAFETY: siginfo_t consists of integers, for which zero is valid.
         let mut info = unsafe { MaybeUninit::<libc::siginfo_t>::zeroed().assume_init() };
         let flags = states | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
-        // SAFETY: the out-pointer is to a live local.
+        // SAFETY: the kernel writes one siginfo_t to a live local.
         let done = unsafe { libc::waitid(libc::P_PID, tracer, &raw mut info, flags) };
         // SAFETY: the call has filled the child's part, or has left the zeroes.
         done != 0 || unsafe { info.si_pid() } != 0
@@ -111,7 +115,7 @@ impl Stopper {
 }
 
 impl Source for Stopper {
-    /// Its samples are few.
+    /// Samples by ptrace are too few to need pauses.
     fn pause(&mut self) -> Result<bool> {
         Ok(false)
     }
@@ -121,24 +125,24 @@ impl Source for Stopper {
     }
 
     fn drain(&mut self, samples: &mut Vec<Sample>) -> Result<Drained> {
-        // Asked before the lane is emptied, so that its last words are heard.
-        let gone = self.lane.phase() == Phase::Running && self.tracer_has_ended();
+        // Checked before the ring is drained, so that its last entries are read.
+        let gone = self.ring.phase() == TracerPhase::Running && self.tracer_has_ended();
         let mut drained = Drained::default();
-        while let Some(told) = self.lane.pop() {
-            match told {
-                Told::Sample(sample) => samples.push(sample),
-                Told::Exit(tid) => drained.exited.push(tid),
+        while let Some(entry) = self.ring.pop() {
+            match entry {
+                RingEntry::Sample(sample) => samples.push(sample),
+                RingEntry::Exit(tid) => drained.exited.push(tid),
             }
         }
-        let lost = self.lane.lost();
+        let lost = self.ring.lost();
         drained.lost = lost - self.lost;
         self.lost = lost;
-        // It may have said that the process ended just before it left.
-        if gone && self.lane.phase() == Phase::Running {
-            return Err(self.broken("its tracer was killed: sample again"));
+        // It may have set the phase `Ended` just before its exit.
+        if gone && self.ring.phase() == TracerPhase::Running {
+            return Err(self.failure("its tracer was killed: sample again"));
         }
-        if self.lane.phase() == Phase::Running && self.is_stopped_for_long() {
-            return Err(self.broken("its tracer was stopped: sample again"));
+        if self.ring.phase() == TracerPhase::Running && self.is_stopped_for_long() {
+            return Err(self.failure("its tracer was stopped: sample again"));
         }
         Ok(drained)
     }
@@ -146,15 +150,17 @@ impl Source for Stopper {
 
 impl Drop for Stopper {
     fn drop(&mut self) {
-        // SAFETY: a child of this process that is not reaped yet, so that the number is still its own.
+        // SAFETY: the tracer is an unreaped child of this process, so no other process has its
+        // number.
         unsafe { libc::kill(self.tracer, libc::SIGTERM) };
-        let until = Instant::now() + RELEASE;
-        let mut looks = 0;
+        let until = Instant::now() + RELEASE_TIMEOUT;
+        let mut polls = 0;
         while !self.tracer_has_ended() && Instant::now() < until {
-            turns::pause(looks);
-            looks += 1;
+            scheduling::spin_or_sleep(polls);
+            polls += 1;
         }
-        // SAFETY: not reaped yet, as before. The wait ends: a process that is killed leaves, and its tracees go on without it.
+        // SAFETY: the tracer is not reaped yet, so the number is its own. The wait terminates:
+        // SIGKILL ends it, and its tracees continue.
         unsafe {
             libc::kill(self.tracer, libc::SIGKILL);
             while libc::waitpid(self.tracer, ptr::null_mut(), libc::__WALL) < 0
@@ -164,19 +170,20 @@ impl Drop for Stopper {
     }
 }
 
-/// Clones the tracer's process; its number.
-fn clone_tracer(pid: u32, hertz: u32, lane: &Lane) -> io::Result<libc::pid_t> {
+/// Clones the tracer process; returns its number.
+fn clone_tracer(pid: u32, hertz: u32, ring: &SampleRing) -> io::Result<libc::pid_t> {
     let pid = libc::pid_t::try_from(pid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
     let parent = rustix::process::getpid().as_raw_nonzero().get();
     let former = block_signals();
-    // SAFETY: no flags and no stack: a fork, but for the signal at its end (none) and for libc's own fork handlers, which the
-    // child does not need: it makes system calls on its own stack, allocates nothing and never returns here.
+    // SAFETY: without flags and stack this is a fork, except for the exit signal (none) and libc's
+    // fork handlers. The child does not need those: it makes system calls on its own stack, does
+    // not allocate, and never returns here.
     let tracer = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) };
     if tracer == 0 {
-        tracer::live(pid, parent, hertz, lane);
+        tracer::run(pid, parent, hertz, ring);
     }
     let cloned = libc::pid_t::try_from(tracer).ok().filter(|&tracer| tracer > 0).ok_or_else(io::Error::last_os_error);
-    // SAFETY: the mask is the one that this thread had.
+    // SAFETY: `block_signals` returned this mask, so it is initialised.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const former, ptr::null_mut()) };
     cloned
 }

@@ -1,30 +1,30 @@
-//! The general registers of a thread, as each of the two means hands them out.
+//! General-purpose registers of a thread, converted from perf and ptrace.
 
 use serde::Serialize;
 
-/// General registers, the instruction pointer and the flags of a thread in user mode.
+/// General-purpose registers, instruction pointer and flags of a thread in user mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Registers {
-    /// In the processor's numbering: rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 to r15.
+    /// In the processor's order: rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 to r15.
     pub gpr: [u64; 16],
-    /// The instruction that comes next.
+    /// The instruction pointer.
     pub rip: u64,
     /// The flags.
     pub rflags: u64,
-    /// What `fs:` adds; 0 where it is not known: perf events do not tell it.
+    /// Base address of `fs:`; 0 if unknown, as for perf events.
     pub fs_base: u64,
-    /// What `gs:` adds; 0 where it is not known: perf events do not tell it.
+    /// Base address of `gs:`; 0 if unknown, as for perf events.
     pub gs_base: u64,
 }
 
-/// The registers that perf is asked for, by the numbers of `asm/perf_regs.h`: ax to flags (0 to 9) and r8 to r15 (16 to 23).
-/// The segment registers between them are refused on x86-64.
+/// The registers requested from perf, by the numbers of `asm/perf_regs.h`: ax to flags (0 to 9) and
+/// r8 to r15 (16 to 23). The kernel refuses the segment registers between them on x86-64.
 #[cfg(target_arch = "x86_64")]
 pub(super) const PERF_MASK: u64 = 0x00ff_03ff;
 
 #[cfg(target_arch = "x86_64")]
 impl Registers {
-    /// From the words that [`PERF_MASK`] brings; `None` for another number of words.
+    /// Converts the words of [`PERF_MASK`]; `None` for another number of words.
     pub(super) const fn from_perf(words: &[u64]) -> Option<Self> {
         let [a, b, c, d, si, di, bp, sp, rip, rflags, r8, r9, r10, r11, r12, r13, r14, r15] = *words else {
             return None;
@@ -33,7 +33,7 @@ impl Registers {
         Some(Self { gpr, rip, rflags, fs_base: 0, gs_base: 0 })
     }
 
-    /// From what `PTRACE_GETREGSET` brings.
+    /// Converts the result of `PTRACE_GETREGSET`.
     pub(super) const fn from_ptrace(user: &libc::user_regs_struct) -> Self {
         let gpr = [
             user.rax, user.rcx, user.rdx, user.rbx, user.rsp, user.rbp, user.rsi, user.rdi, //
@@ -48,11 +48,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn perf_words_find_their_registers() {
-        // Each word is the number that asm/perf_regs.h gives its register.
+    fn perf_words_become_their_registers() {
+        // Each word is its register's number in asm/perf_regs.h.
         let words: Vec<u64> = (0..64).filter(|bit| PERF_MASK >> bit & 1 == 1).collect();
         let registers = Registers::from_perf(&words).unwrap();
-        // rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi in those numbers.
+        // Numbers of rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi.
         assert_eq!(registers.gpr[..8], [0, 2, 3, 1, 7, 6, 4, 5]);
         assert_eq!(registers.gpr[8..], [16, 17, 18, 19, 20, 21, 22, 23]);
         assert_eq!((registers.rip, registers.rflags), (8, 9));

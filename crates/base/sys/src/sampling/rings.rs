@@ -1,13 +1,15 @@
-//! Reading the rings of [`super::perf`]: records into samples, each one once.
+//! Reads the rings of [`super::perf`] and removes duplicate samples.
 //!
-//! The kernel is the one writer of a ring and we are its one reader. It publishes `data_head` after the record's bytes (we load
-//! it with acquire), we publish `data_tail` after we have read them (a store with release); records may wrap at the ring's
-//! end. All that is the library's, whose `Sampler` does it.
+//! The kernel is a ring's only writer, this process its only reader. The kernel publishes
+//! `data_head` after the record's bytes (loaded with acquire); the reader publishes `data_tail`
+//! after reading them (stored with release). Records may wrap at the ring's end. The library's
+//! `Sampler` implements this.
 //!
-//! A thread that was made while its process was listed has two sets of events: inherited ones and its own. An event's number
-//! says whose it was at first (heirs keep the number), so from each thread only the samples of one line are taken: its own, else
-//! that of the first one seen. A thread that ends frees its number for a later one, which may come of another line; so ends are
-//! recorded too, and all records are gone through by their time.
+//! A thread created during the listing has two sets of events: inherited ones and its own. An
+//! event's id identifies the thread it was opened for; inherited copies keep the id. So each
+//! thread's samples are taken from one origin only: its own events, else the first origin seen. An
+//! exited thread's number may be reused by a thread of another origin. So exits are recorded too,
+//! and all records are processed in order of time.
 
 use std::collections::HashMap;
 
@@ -16,16 +18,16 @@ use perf_event::{Counter, Sampler};
 
 use super::perf::Kind;
 use super::registers::Registers;
-use super::{Drained, MOST_PAUSED, Sample, perf};
+use super::{Drained, MAX_PAUSED_EVENTS, Sample, perf};
 use crate::Result;
 use crate::process::threads;
 
-/// What a record of a sample is made into.
+/// A type that sample records are converted to.
 pub(super) trait Sampled: Send + Sized {
-    /// `None` where what it needs is not in it.
+    /// `None` if a needed field is missing.
     fn of(record: &data::Sample<'_>) -> Option<Self>;
 
-    /// The thread.
+    /// The thread id.
     fn tid(&self) -> u32;
 }
 
@@ -42,11 +44,11 @@ impl Sampled for Sample {
     }
 }
 
-/// Open events: nothing while they pause.
+/// Open events; none during a pause.
 #[derive(Default)]
 pub(super) struct Open {
     pub(super) rings: Vec<Sampler>,
-    /// Events without a ring of their own: they sample as long as they are open.
+    /// Events without a ring of their own: they sample while they are open.
     #[expect(dead_code, reason = "kept open")]
     pub(super) others: Vec<Counter>,
 }
@@ -56,24 +58,24 @@ pub(super) struct Rings<S> {
     pid: u32,
     kinds: Vec<Kind>,
     open: Open,
-    lines: Lines,
-    /// What was told before a pause and in it.
+    origins: Origins,
+    /// Counts of the last drain before a pause, and of the pause.
     early: Drained,
     /// Empty between two drains.
     records: Vec<(u64, Entry<S>)>,
 }
 
-/// A record of a ring, as far as it matters.
+/// The relevant part of a ring's record.
 enum Entry<S> {
     Sample { event: u64, sample: S },
     Exit { tid: u32 },
 }
 
 impl<S: Sampled> Rings<S> {
-    /// `threads` tells which thread each event was opened for; after a pause the same kinds are opened anew.
+    /// `threads` maps each event to the thread it was opened for. Resuming reopens the same kinds.
     pub(super) fn new(pid: u32, kinds: Vec<Kind>, open: Open, threads: HashMap<u64, u32>) -> Self {
         let early = Drained::default();
-        Self { pid, kinds, open, lines: Lines::new(threads), early, records: Vec::new() }
+        Self { pid, kinds, open, origins: Origins::new(threads), early, records: Vec::new() }
     }
 
     /// As [`super::Source::drain`].
@@ -83,17 +85,17 @@ impl<S: Sampled> Rings<S> {
             while let Some(record) = ring.next_record() {
                 match record.parse_record() {
                     Ok(record) => take(self.pid, &record, &mut self.records, &mut drained),
-                    // A sample without registers ends earlier than one that has them.
+                    // A sample without registers is shorter than the parser expects.
                     Err(_) => drained.unusable += 1,
                 }
             }
         }
         self.records.sort_by_key(|(time, _)| *time);
-        for (_, told) in self.records.drain(..) {
-            match told {
-                Entry::Sample { event, sample } if self.lines.is_first(event, sample.tid()) => samples.push(sample),
+        for (_, entry) in self.records.drain(..) {
+            match entry {
+                Entry::Sample { event, sample } if self.origins.is_first(event, sample.tid()) => samples.push(sample),
                 Entry::Sample { .. } => {}
-                Entry::Exit { tid } if self.lines.end(tid) => drained.exited.push(tid),
+                Entry::Exit { tid } if self.origins.end(tid) => drained.exited.push(tid),
                 Entry::Exit { .. } => {}
             }
         }
@@ -102,7 +104,7 @@ impl<S: Sampled> Rings<S> {
 
     /// As [`super::Source::pause`].
     pub(super) fn pause(&mut self) -> Result<bool> {
-        if threads(self.pid)?.len() * self.open.rings.len() > MOST_PAUSED {
+        if threads(self.pid)?.len() * self.open.rings.len() > MAX_PAUSED_EVENTS {
             return Ok(false);
         }
         self.early = self.drain(&mut Vec::new())?;
@@ -116,8 +118,8 @@ impl<S: Sampled> Rings<S> {
             let new = perf::open(self.pid, &self.kinds, perf::RING_BYTES)?;
             let before = std::mem::replace(self, new);
             self.early = before.early;
-            // Nobody told of them.
-            self.early.exited.extend(before.lines.missing_in(&self.lines));
+            // Threads that exited during the pause had no exit record.
+            self.early.exited.extend(before.origins.missing_in(&self.origins));
         }
         Ok(())
     }
@@ -125,7 +127,7 @@ impl<S: Sampled> Rings<S> {
 
 fn take<S: Sampled>(pid: u32, record: &Record<'_>, records: &mut Vec<(u64, Entry<S>)>, drained: &mut Drained) {
     match record {
-        // A kernel before 5.13 has child processes inherit too.
+        // Before Linux 5.13 child processes inherit the events too.
         Record::Sample(sample) if sample.pid() == Some(pid) => match (sample.id(), sample.time(), S::of(sample)) {
             (Some(event), Some(time), Some(sample)) => records.push((time, Entry::Sample { event, sample })),
             _ => drained.unusable += 1,
@@ -138,31 +140,31 @@ fn take<S: Sampled>(pid: u32, record: &Record<'_>, records: &mut Vec<(u64, Entry
     }
 }
 
-/// From which thread's events each thread's samples are taken.
-struct Lines {
+/// The origin of each thread's samples.
+struct Origins {
     /// The thread that an event was opened for.
     threads: HashMap<u64, u32>,
-    /// The line that each living thread is of.
+    /// The origin of each living thread.
     of: HashMap<u32, u32>,
 }
 
-impl Lines {
+impl Origins {
     fn new(threads: HashMap<u64, u32>) -> Self {
         let of = threads.values().map(|&tid| (tid, tid)).collect();
         Self { threads, of }
     }
 
-    /// Whether this event is the one that speaks for the thread.
+    /// Whether this event is of the thread's origin.
     fn is_first(&mut self, event: u64, tid: u32) -> bool {
-        self.threads.get(&event).is_some_and(|&line| *self.of.entry(tid).or_insert(line) == line)
+        self.threads.get(&event).is_some_and(|&origin| *self.of.entry(tid).or_insert(origin) == origin)
     }
 
-    /// The threads that the others do not know.
+    /// The threads that `others` does not contain.
     fn missing_in<'a>(&'a self, others: &'a Self) -> impl Iterator<Item = u32> + 'a {
         self.of.keys().copied().filter(|tid| !others.of.contains_key(tid))
     }
 
-    /// Forgets a thread; whether it was known.
+    /// Removes a thread; returns whether it was known.
     fn end(&mut self, tid: u32) -> bool {
         self.of.remove(&tid).is_some()
     }
@@ -173,21 +175,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_with_two_sets_of_events_speaks_once() {
-        // Events 10 and 11 are thread 1's, 20 is thread 2's, which 1 made while the list was read.
-        let mut lines = Lines::new(HashMap::from([(10, 1), (11, 1), (20, 2)]));
-        assert!(lines.is_first(10, 1) && lines.is_first(11, 1), "each CPU has an event of its own");
-        assert!(lines.is_first(20, 2) && !lines.is_first(10, 2), "its own before the inherited");
-        // Thread 3 is made by 2, and inherits both sets.
-        assert!(lines.is_first(11, 3) && lines.is_first(10, 3) && !lines.is_first(20, 3));
-        assert!(!lines.is_first(99, 3), "an event that nobody opened");
+    fn a_thread_with_two_sets_of_events_is_sampled_once() {
+        // Events 10 and 11 belong to thread 1, 20 to thread 2, which 1 created during the listing.
+        let mut origins = Origins::new(HashMap::from([(10, 1), (11, 1), (20, 2)]));
+        assert!(origins.is_first(10, 1) && origins.is_first(11, 1), "each CPU has an event of its own");
+        assert!(origins.is_first(20, 2) && !origins.is_first(10, 2), "its own events, not the inherited");
+        // Thread 2 creates thread 3, which inherits both sets.
+        assert!(origins.is_first(11, 3) && origins.is_first(10, 3) && !origins.is_first(20, 3));
+        assert!(!origins.is_first(99, 3), "an unknown event");
     }
 
     #[test]
-    fn a_number_used_again_may_be_of_another_line() {
-        let mut lines = Lines::new(HashMap::from([(10, 1), (20, 2)]));
-        assert!(!lines.is_first(10, 2));
-        assert!(lines.end(2) && !lines.end(2), "told once");
-        assert!(lines.is_first(10, 2), "a new thread 2, made by 1");
+    fn a_reused_number_may_have_another_origin() {
+        let mut origins = Origins::new(HashMap::from([(10, 1), (20, 2)]));
+        assert!(!origins.is_first(10, 2));
+        assert!(origins.end(2) && !origins.end(2), "reported once");
+        assert!(origins.is_first(10, 2), "a new thread 2, created by 1");
     }
 }

@@ -1,21 +1,21 @@
-//! The threads of a process: `/proc/PID/task`, read again until no new one shows.
+//! The threads of a process: `/proc/PID/task`, read until no new one appears.
 //!
-//! The list is a picture of a moving thing. A thread that is made between two looks inherits what its maker has, or shows in
-//! the next look; a maker that has been provided for makes no unprovided thread. So when a look shows nothing new, nobody is
-//! left out, but for those whose makers were themselves made behind the look's back, which the rounds are for.
+//! The list is no snapshot. A thread created between two reads inherits its creator's events, or
+//! appears in the next read. So after a read without new threads none is missing, except threads
+//! whose creators were themselves created during a read; the repetition makes these rare.
 
 use std::collections::BTreeSet;
 
 use crate::Result;
 use crate::process::threads;
 
-/// Looks at most: a program that makes threads faster than they can be listed is not waited for.
-const LOOKS: usize = 32;
+/// Upper bound of reads, for programs that create threads faster than they can be listed.
+const MAX_READS: usize = 32;
 
-/// Calls `provide` for each thread of a process, those that show meanwhile too; each one once.
+/// Calls `provide` once for each thread of a process, including threads that appear meanwhile.
 pub(super) fn for_each(pid: u32, mut provide: impl FnMut(u32) -> Result<()>) -> Result<()> {
     let mut known = BTreeSet::new();
-    for _ in 0..LOOKS {
+    for _ in 0..MAX_READS {
         let new: Vec<u32> = threads(pid)?.into_iter().filter(|&tid| known.insert(tid)).collect();
         if new.is_empty() {
             break;
@@ -36,39 +36,39 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_made_between_two_looks_is_provided_for_once() {
-        let (ask, asked) = channel::<()>();
-        let (tell, told) = channel();
+    fn a_thread_created_between_two_reads_is_provided_once() {
+        let (step, steps) = channel::<()>();
+        let (send_id, thread_id) = channel();
         let maker = std::thread::spawn(move || {
-            asked.recv().unwrap();
-            let (hold, held) = channel::<()>();
+            steps.recv().unwrap();
+            let (release, released) = channel::<()>();
             let made = std::thread::spawn(move || {
-                tell.send(own()).unwrap();
-                let _ = held.recv();
+                send_id.send(own()).unwrap();
+                let _ = released.recv();
             });
-            asked.recv().unwrap();
-            drop(hold);
+            steps.recv().unwrap();
+            drop(release);
             made.join().unwrap();
         });
         let mut seen = Vec::new();
         let mut late = 0;
         for_each(std::process::id(), |tid| {
             if seen.is_empty() {
-                ask.send(()).unwrap();
-                late = told.recv().unwrap();
+                step.send(()).unwrap();
+                late = thread_id.recv().unwrap();
             }
             seen.push(tid);
             Ok(())
         })
         .unwrap();
-        ask.send(()).unwrap();
+        step.send(()).unwrap();
         maker.join().unwrap();
         assert_eq!(seen.iter().filter(|&&tid| tid == late).count(), 1, "{late} in {seen:?}");
         assert!(seen.contains(&own()), "{seen:?}");
     }
 
     #[test]
-    fn a_process_that_is_not_there_is_told() {
+    fn a_missing_process_is_an_error() {
         let error = for_each(i32::MAX.unsigned_abs(), |_| Ok(())).unwrap_err();
         assert!(matches!(error, Error::NoSuchProcess { .. }), "{error}");
     }

@@ -1,21 +1,23 @@
-//! The tracer's process: seizes all threads, stops those that run a hundred times a second, and looks at their registers.
+//! The tracer process: seizes all threads, stops the running ones at the sampling rate, and reads
+//! their registers.
 //!
-//! From the clone on nothing may allocate or lock: another thread of the parent may have held the allocator's lock at that
-//! moment, and nobody here will ever release it.
+//! Invariant: after the clone no code allocates or locks. Another thread of the parent may have
+//! held the allocator's lock at that moment, and no thread here releases it.
 //!
-//! What a stop can mean, and what is done (ptrace(2), "PTRACE_SEIZE"):
+//! Stops and the reactions to them (ptrace(2), "PTRACE_SEIZE"):
 //!
-//! | stop | is | answer |
+//! | stop | meaning | reaction |
 //! |---|---|---|
-//! | `PTRACE_EVENT_STOP`, SIGTRAP | ours (`PTRACE_INTERRUPT`), a new thread's first, or the end of a group-stop | look, if it was asked; go on |
-//! | `PTRACE_EVENT_STOP`, SIGSTOP and the like | a group-stop: the program was stopped by its user | `PTRACE_LISTEN`: it stays stopped, as it should |
-//! | `PTRACE_EVENT_CLONE` | a thread is being made; its first stop comes by itself | go on |
-//! | any signal, no event | the signal is about to be delivered | go on with that signal |
-//! | an end | of a thread; the process's parent is told by the kernel when we have seen it | forget it |
+//! | `PTRACE_EVENT_STOP`, SIGTRAP | own `PTRACE_INTERRUPT`, a new thread's first stop, or the end of a group stop | sample if interrupted; continue |
+//! | `PTRACE_EVENT_STOP`, SIGSTOP and the like | a group stop: the user stopped the program | `PTRACE_LISTEN`: it stays stopped |
+//! | `PTRACE_EVENT_CLONE` | a thread is being created; its first stop follows | continue |
+//! | any signal, no event | the signal is about to be delivered | continue with that signal |
+//! | an exit | a thread has ended; the kernel notifies the process's parent after this report | remove it |
 //!
-//! A thread is asked to stop only when `/proc` says that it runs: a sleeping one has nothing to tell, and its system call
-//! would be interrupted (some return EINTR even without a handler). One that falls asleep between the look and the stop is
-//! the rest of that risk. A thread that is found in the kernel tells nothing either: perf leaves those out too.
+//! A thread is interrupted only if `/proc` says that it runs. A sleeping one has no sample, and its
+//! system call would be interrupted; some calls return EINTR even without a handler. A thread that
+//! falls asleep between the check and the interrupt still has that risk. A thread found in the
+//! kernel has no sample, as with perf.
 #![allow(unsafe_code, reason = "ptrace, waitpid and sigtimedwait have no safe form")]
 
 use std::mem::MaybeUninit;
@@ -25,65 +27,67 @@ use rustix::fs::{CWD, Mode, OFlags, RawDir, openat};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::Sample;
-use super::lane::{Lane, Phase, Told};
 use super::registers::Registers;
-use super::standing::{path, standing};
+use super::sample_ring::{RingEntry, SampleRing, TracerPhase};
+use super::thread_state::{path, thread_state};
 
-/// Threads that are sampled; later ones run on as if there were no tracer.
+/// Capacity in threads; further ones are not sampled.
 const THREADS: usize = 1024;
-/// Looks at the list of threads, as [`super::tasks`] has them.
-const LOOKS: usize = 32;
+/// Upper bound of reads of the thread list, as in [`super::tasks`].
+const MAX_READS: usize = 32;
 
-/// A thread of ours.
+/// A traced thread.
 #[derive(Clone, Copy)]
 struct Thread {
     tid: libc::pid_t,
-    /// The CPU that it ran on when it was asked to stop.
+    /// The CPU that it ran on when it was interrupted.
     cpu: u32,
-    /// Whether it was asked to stop, and has not yet.
-    asked: bool,
+    /// Whether it was interrupted and has not stopped yet.
+    is_interrupted: bool,
 }
 
 struct Tracer<'a> {
     pid: libc::pid_t,
-    lane: &'a Lane,
+    ring: &'a SampleRing,
     threads: [Thread; THREADS],
     count: usize,
 }
 
-/// Ends the process without running anything of the parent's, even where a panic unwinds.
-struct Leave;
+/// Exits on drop without running code of the parent, so also when a panic unwinds.
+struct ExitOnDrop;
 
-impl Drop for Leave {
+impl Drop for ExitOnDrop {
     fn drop(&mut self) {
-        // SAFETY: _exit is async-signal-safe and takes no memory.
+        // SAFETY: _exit is async-signal-safe and accesses no memory of the process.
         unsafe { libc::_exit(0) }
     }
 }
 
-/// The whole life of the tracer of process `pid`, from its clone by `parent` on. All signals are blocked.
-pub(super) fn live(pid: libc::pid_t, parent: libc::pid_t, hertz: u32, lane: &Lane) -> ! {
-    let leave = Leave;
-    detach();
-    let nobody = Thread { tid: 0, cpu: 0, asked: false };
-    let mut tracer = Tracer { pid, lane, threads: [nobody; THREADS], count: 0 };
+/// The main function of the tracer of process `pid`, cloned by `parent`. All signals are blocked.
+pub(super) fn run(pid: libc::pid_t, parent: libc::pid_t, hertz: u32, ring: &SampleRing) -> ! {
+    let exit = ExitOnDrop;
+    detach_from_parent();
+    let unused = Thread { tid: 0, cpu: 0, is_interrupted: false };
+    let mut tracer = Tracer { pid, ring, threads: [unused; THREADS], count: 0 };
     if let Err(errno) = tracer.attach() {
-        lane.enter(Phase::Refused, errno);
+        ring.enter(TracerPhase::Refused, errno);
     } else {
-        lane.enter(Phase::Running, 0);
+        ring.enter(TracerPhase::Running, 0);
         tracer.sample(parent, hertz);
     }
-    // What is still traced is detached by the kernel, and runs.
-    drop(leave);
+    // The kernel detaches remaining tracees, which then run.
+    drop(exit);
     unreachable!("the process has ended")
 }
 
-/// Lets go of all that was inherited: a pipe kept open here would keep its reader waiting. (A kernel before 5.9 has no
-/// close_range(2); there they stay open until the end.) SIGCHLD is to arrive, even where the parent ignores it.
-fn detach() {
+/// Closes all inherited descriptors: an open pipe would block its reader. A kernel before 5.9 has
+/// no close_range(2); descriptors then stay open until the exit. Enables SIGCHLD, which the parent
+/// may ignore.
+fn detach_from_parent() {
     let _ = rustix::process::chdir(c"/");
     let _ = rustix::thread::set_name(c"fs-tracer");
-    // SAFETY: only descriptors and this process's own disposition are changed; nothing here uses any of them.
+    // SAFETY: the calls change descriptors and this process's signal dispositions only, and no code
+    // here uses a descriptor.
     unsafe {
         libc::syscall(libc::SYS_close_range, 0, i32::MAX, 0);
         libc::signal(libc::SIGCHLD, libc::SIG_DFL);
@@ -91,11 +95,11 @@ fn detach() {
 }
 
 impl Tracer<'_> {
-    /// Seizes all threads that there are; those made from then on come along by themselves. The errno of the last refusal
-    /// where there was no thread to be had.
+    /// Seizes all existing threads; the kernel attaches to later ones. The errno of the last
+    /// refusal if no thread could be seized.
     fn attach(&mut self) -> Result<(), i32> {
         let mut refused = libc::ESRCH;
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_READS {
             let mut new = false;
             let path = path(self.pid, None).ok_or(libc::ENAMETOOLONG)?;
             let tasks = openat(CWD, &*path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
@@ -107,7 +111,8 @@ impl Tracer<'_> {
                 let Some(tid) = name.and_then(|name| name.parse().ok()).filter(|&tid| self.find(tid).is_none()) else {
                     continue;
                 };
-                // A refusal may mean that the thread came along by itself, or has ended.
+                // A refusal may mean that the kernel has attached to the thread already, or that it
+                // has ended.
                 match seize(tid) {
                     Ok(()) => new |= self.add(tid),
                     Err(errno) => refused = errno,
@@ -124,67 +129,68 @@ impl Tracer<'_> {
         self.threads.get_mut(..self.count)?.iter_mut().find(|thread| thread.tid == tid)
     }
 
-    /// Whether there was room for it.
+    /// Returns whether there was space for it.
     fn add(&mut self, tid: libc::pid_t) -> bool {
         let Some(free) = self.threads.get_mut(self.count) else { return false };
-        *free = Thread { tid, cpu: 0, asked: false };
+        *free = Thread { tid, cpu: 0, is_interrupted: false };
         self.count += 1;
         true
     }
 
-    fn forget(&mut self, tid: libc::pid_t) {
+    fn remove(&mut self, tid: libc::pid_t) {
         let known = self.threads.get(..self.count).unwrap_or_default();
         let Some(place) = known.iter().position(|thread| thread.tid == tid) else { return };
         self.count -= 1;
         self.threads.swap(place, self.count);
-        self.lane.push(Told::Exit(tid.unsigned_abs()));
+        self.ring.push(RingEntry::Exit(tid.unsigned_abs()));
     }
 
-    /// Samples until the process has ended, the parent is gone or SIGTERM comes.
+    /// Samples until the process has ended, the parent has ended, or SIGTERM arrives.
     fn sample(&mut self, parent: libc::pid_t, hertz: u32) {
         let period_ns = 1_000_000_000 / u64::from(hertz.max(1));
         let mut next_ns = now_ns();
         loop {
-            if !self.answer_stops() {
-                self.lane.enter(Phase::Ended, 0);
+            if !self.handle_stops() {
+                self.ring.enter(TracerPhase::Ended, 0);
                 return;
             }
             let now_ns = now_ns();
             if now_ns >= next_ns {
-                self.ask();
-                // Ticks that were missed are left out.
+                self.interrupt_running();
+                // Missed ticks are skipped.
                 next_ns = now_ns + period_ns;
             }
             let gone = rustix::process::getppid().is_none_or(|found| found.as_raw_nonzero().get() != parent);
-            if gone || told_to_end_within(next_ns.saturating_sub(now_ns)) {
+            if gone || sigterm_within(next_ns.saturating_sub(now_ns)) {
                 return;
             }
         }
     }
 
-    /// Asks the threads that run to stop.
-    fn ask(&mut self) {
+    /// Interrupts the running threads.
+    fn interrupt_running(&mut self) {
         let mut place = 0;
         while let Some(&thread) = self.threads.get(..self.count).and_then(|known| known.get(place)) {
-            let Some((runs, cpu)) = standing(self.pid, thread.tid) else {
-                // It has ended without a word: another thread's exec took its place.
-                self.forget(thread.tid);
+            let Some((runs, cpu)) = thread_state(self.pid, thread.tid) else {
+                // It has ended without a report: another thread's exec replaced it.
+                self.remove(thread.tid);
                 continue;
             };
-            // SAFETY: a tracee of ours by its number; no memory is named.
-            let asked = runs && unsafe { libc::ptrace(libc::PTRACE_INTERRUPT, thread.tid, NOTHING, NOTHING) } == 0;
+            // SAFETY: `tid` is a tracee of this process; the request takes no pointer.
+            let interrupted = runs && unsafe { libc::ptrace(libc::PTRACE_INTERRUPT, thread.tid, NULL, NULL) } == 0;
             if let Some(thread) = self.threads.get_mut(place) {
-                (thread.asked, thread.cpu) = (thread.asked || asked, if asked { cpu } else { thread.cpu });
+                (thread.is_interrupted, thread.cpu) =
+                    (thread.is_interrupted || interrupted, if interrupted { cpu } else { thread.cpu });
             }
             place += 1;
         }
     }
 
-    /// Answers all stops that wait to be; `false` when there is no tracee left.
-    fn answer_stops(&mut self) -> bool {
+    /// Handles all pending stops; `false` when no tracee is left.
+    fn handle_stops(&mut self) -> bool {
         loop {
             let mut status = 0;
-            // SAFETY: the out-pointer is to a live local.
+            // SAFETY: the kernel writes one integer to a live local.
             let tid = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL | libc::WNOHANG) };
             if tid == 0 {
                 return true;
@@ -193,18 +199,19 @@ impl Tracer<'_> {
                 return false;
             }
             if libc::WIFSTOPPED(status) {
-                self.answer(tid, libc::WSTOPSIG(status), status >> 16);
+                self.handle_stop(tid, libc::WSTOPSIG(status), status >> 16);
             } else {
-                self.forget(tid);
+                self.remove(tid);
             }
         }
     }
 
-    fn answer(&mut self, tid: libc::pid_t, signal: libc::c_int, event: libc::c_int) {
-        if self.find(tid).is_none() && standing(self.pid, tid).is_none() {
-            // A process that was made with an unusual signal for its end comes along like a thread: it is not ours.
-            // SAFETY: a tracee of ours that is stopped; no memory is named.
-            unsafe { libc::ptrace(libc::PTRACE_DETACH, tid, NOTHING, NOTHING) };
+    fn handle_stop(&mut self, tid: libc::pid_t, signal: libc::c_int, event: libc::c_int) {
+        if self.find(tid).is_none() && thread_state(self.pid, tid).is_none() {
+            // A child process with an unusual exit signal is attached like a thread; it is not
+            // sampled.
+            // SAFETY: `tid` is a stopped tracee of this process; the request takes no pointer.
+            unsafe { libc::ptrace(libc::PTRACE_DETACH, tid, NULL, NULL) };
             return;
         }
         if self.find(tid).is_none() {
@@ -212,13 +219,14 @@ impl Tracer<'_> {
         }
         match event {
             libc::PTRACE_EVENT_STOP if signal != libc::SIGTRAP => {
-                // SAFETY: as above.
-                unsafe { libc::ptrace(libc::PTRACE_LISTEN, tid, NOTHING, NOTHING) };
+                // SAFETY: `tid` is a stopped tracee of this process; the request takes no pointer.
+                unsafe { libc::ptrace(libc::PTRACE_LISTEN, tid, NULL, NULL) };
             }
             libc::PTRACE_EVENT_STOP => {
-                let asked = self.find(tid).and_then(|thread| std::mem::take(&mut thread.asked).then_some(thread.cpu));
-                if let Some(sample) = asked.and_then(|cpu| look(tid, cpu)) {
-                    self.lane.push(Told::Sample(sample));
+                let cpu =
+                    self.find(tid).and_then(|thread| std::mem::take(&mut thread.is_interrupted).then_some(thread.cpu));
+                if let Some(sample) = cpu.and_then(|cpu| read_sample(tid, cpu)) {
+                    self.ring.push(RingEntry::Sample(sample));
                 }
                 resume(tid, 0);
             }
@@ -228,38 +236,41 @@ impl Tracer<'_> {
     }
 }
 
-const NOTHING: *mut libc::c_void = ptr::null_mut();
+const NULL: *mut libc::c_void = ptr::null_mut();
 
-/// Begins to trace a thread without stopping it; its own threads come along.
+/// Seizes a thread without stopping it; the kernel attaches to threads that it creates.
 fn seize(tid: libc::pid_t) -> Result<(), i32> {
     let options = ptr::without_provenance_mut::<libc::c_void>(libc::PTRACE_O_TRACECLONE.unsigned_abs() as usize);
-    // SAFETY: options are a number; no memory is named.
-    let done = unsafe { libc::ptrace(libc::PTRACE_SEIZE, tid, NOTHING, options) };
+    // SAFETY: the request takes option bits and no pointer.
+    let done = unsafe { libc::ptrace(libc::PTRACE_SEIZE, tid, NULL, options) };
     if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EPERM)) }
 }
 
-/// Lets a stopped thread run, with this signal or none.
+/// Continues a stopped thread, with this signal or none.
 fn resume(tid: libc::pid_t, signal: libc::c_int) {
     let signal = ptr::without_provenance_mut::<libc::c_void>(signal.unsigned_abs() as usize);
-    // SAFETY: a tracee of ours that is stopped; the signal is a number. One that was killed meanwhile is ESRCH.
-    unsafe { libc::ptrace(libc::PTRACE_CONT, tid, NOTHING, signal) };
+    // SAFETY: `tid` is a stopped tracee of this process; the signal is a number. A killed one gives
+    // ESRCH.
+    unsafe { libc::ptrace(libc::PTRACE_CONT, tid, NULL, signal) };
 }
 
-/// The registers of a stopped thread; `None` where it was in the kernel, or is no 64-bit code.
-fn look(tid: libc::pid_t, cpu: u32) -> Option<Sample> {
+/// The registers of a stopped thread; `None` if it was in the kernel or runs 32-bit code.
+fn read_sample(tid: libc::pid_t, cpu: u32) -> Option<Sample> {
     let mut user = MaybeUninit::<libc::user_regs_struct>::zeroed();
     let bytes = size_of::<libc::user_regs_struct>();
     let mut into = libc::iovec { iov_base: user.as_mut_ptr().cast(), iov_len: bytes };
     let set = ptr::without_provenance_mut::<libc::c_void>(libc::NT_PRSTATUS.unsigned_abs() as usize);
-    // SAFETY: the kernel writes at most `iov_len` bytes to the live local, and how many into the live `into`.
+    // SAFETY: the kernel writes at most `iov_len` bytes to the live local `user`, and the length to
+    // the live local `into`.
     let done = unsafe { libc::ptrace(libc::PTRACE_GETREGSET, tid, set, &raw mut into) };
-    // 32-bit code has a smaller set.
+    // 32-bit code has a smaller register set.
     if done != 0 || into.iov_len != bytes {
         return None;
     }
-    // SAFETY: integers, zeroed above and filled by the successful call.
+    // SAFETY: user_regs_struct consists of integers, zeroed above and filled by the successful
+    // call.
     let user = unsafe { user.assume_init() };
-    // The number of the system call, or all ones outside of one.
+    // `orig_rax` is the number of the system call, or all ones outside one.
     (user.orig_rax == u64::MAX).then(|| Sample {
         tid: tid.unsigned_abs(),
         time_ns: now_ns(),
@@ -273,16 +284,17 @@ fn now_ns() -> u64 {
     u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
 }
 
-/// Waits for a tracee's news, for at most so long; whether SIGTERM came in place of it.
-fn told_to_end_within(wait_ns: u64) -> bool {
-    let mut news = MaybeUninit::<libc::sigset_t>::zeroed();
+/// Waits at most `wait_ns` for a tracee's stop; returns whether SIGTERM arrived instead.
+fn sigterm_within(wait_ns: u64) -> bool {
+    let mut signals = MaybeUninit::<libc::sigset_t>::zeroed();
     let (seconds, rest) = (wait_ns / 1_000_000_000, wait_ns % 1_000_000_000);
     let wait = libc::timespec { tv_sec: seconds.cast_signed(), tv_nsec: rest.cast_signed() };
-    // SAFETY: the set is a live local, emptied before it is filled; nobody asks for the siginfo. Both are blocked.
+    // SAFETY: the set is a live local, initialised by sigemptyset; no siginfo is requested. Both
+    // signals are blocked, as sigtimedwait needs.
     unsafe {
-        libc::sigemptyset(news.as_mut_ptr());
-        libc::sigaddset(news.as_mut_ptr(), libc::SIGCHLD);
-        libc::sigaddset(news.as_mut_ptr(), libc::SIGTERM);
-        libc::sigtimedwait(news.as_ptr(), ptr::null_mut(), &raw const wait) == libc::SIGTERM
+        libc::sigemptyset(signals.as_mut_ptr());
+        libc::sigaddset(signals.as_mut_ptr(), libc::SIGCHLD);
+        libc::sigaddset(signals.as_mut_ptr(), libc::SIGTERM);
+        libc::sigtimedwait(signals.as_ptr(), ptr::null_mut(), &raw const wait) == libc::SIGTERM
     }
 }

@@ -1,13 +1,14 @@
 //! The text of smaps: a header line for each mapping, then its `Name: value` lines.
 //!
-//! A header's first word is `start-end`; a field's ends in a colon. Neither is ever the other, whatever the mapping's name is.
+//! The first word of a header is `start-end`; that of a field ends in a colon. A mapping's name
+//! cannot make one look like the other.
 
 use std::io::{self, BufRead};
 
 use super::{Mapping, Permissions};
 use crate::kernel_file::kilobytes;
 
-/// Parses smaps' text. What is no header and no known field is passed over; so are fields before the first header.
+/// Parses the text of smaps. Skips unknown lines, and fields before the first header.
 ///
 /// # Errors
 /// Those of the reader.
@@ -16,7 +17,7 @@ pub fn parse(mut reader: impl BufRead) -> io::Result<Vec<Mapping>> {
     let mut bytes = Vec::new();
     loop {
         bytes.clear();
-        // By bytes: a file's name need not be UTF-8.
+        // Bytes, because a file's name need not be UTF-8.
         if reader.read_until(b'\n', &mut bytes)? == 0 {
             return Ok(mappings);
         }
@@ -30,7 +31,7 @@ pub fn parse(mut reader: impl BufRead) -> io::Result<Vec<Mapping>> {
     }
 }
 
-/// `7f00-7f80 rw-p 00001000 fe:00 1234      /a path`.
+/// Parses `7f00-7f80 rw-p 00001000 fe:00 1234      /a path`.
 fn header(line: &str) -> Option<Mapping> {
     let (addresses, rest) = line.split_once(' ')?;
     let (start, end) = addresses.split_once('-')?;
@@ -131,7 +132,7 @@ zzzz-7f40 rw-p 00000000 00:00 0
 ";
 
     #[test]
-    fn fields_go_to_their_mapping_and_unknown_ones_nowhere() {
+    fn known_fields_belong_to_their_mapping() {
         let mappings = parse(TEXT).unwrap();
         assert_eq!(mappings.len(), 7);
         let program = &mappings[0];
@@ -152,7 +153,7 @@ zzzz-7f40 rw-p 00000000 00:00 0
     }
 
     #[test]
-    fn kinds_of_memory_are_told_apart() {
+    fn kinds_of_memory_are_distinguished() {
         let mappings = parse(TEXT).unwrap();
         let [_, _, hugetlb, heap, stack, shared, named] = &mappings[..] else { panic!("seven mappings") };
         assert!(hugetlb.is_hugetlb() && hugetlb.is_private_anonymous());

@@ -1,7 +1,8 @@
-//! One open userfaultfd: registering memory, reading its faults, answering them.
+//! An open userfaultfd: registers memory, reads its faults, resolves them.
 //!
-//! Nothing here allocates or locks, so that a signal handler may call it. Ranges are of whole pages of the memory's own size.
-//! An answer that meets a change of the address space (`EAGAIN`) is given again until it is taken.
+//! No function here allocates or locks, so a signal handler may call them. Ranges consist of whole
+//! pages of the memory's own page size. A request that collides with a change of the address space
+//! (`EAGAIN`) is retried.
 
 use std::fs::File;
 use std::io;
@@ -13,113 +14,120 @@ use linux_raw_sys::ioctl as request;
 use rustix::mm::UserfaultfdFlags;
 
 use super::{by_call, by_device, features};
-use crate::descriptors::raised;
+use crate::descriptors::move_high;
 
-/// `_IOWR(0xAA, 5, struct uffdio_move)`, Linux 6.8; not in linux-raw-sys.
+/// `_IOWR(0xAA, 5, struct uffdio_move)`, Linux 6.8; missing in linux-raw-sys.
 pub(crate) const UFFDIO_MOVE: u32 = 0xC028_AA05;
-/// `_IOWR(0xAA, 8, struct uffdio_poison)`, Linux 6.6; not in linux-raw-sys.
+/// `_IOWR(0xAA, 8, struct uffdio_poison)`, Linux 6.6; missing in linux-raw-sys.
 const UFFDIO_POISON: u32 = 0xC020_AA08;
-/// `UFFDIO_WRITEPROTECT_MODE_WP`: the generated headers leave shifted constants of this kind out.
+/// `UFFDIO_WRITEPROTECT_MODE_WP`; the generated headers lack shifted constants.
 const WRITE_PROTECT: u64 = 1;
 
-/// Faults of user code alone, or those of the kernel on user memory too.
+/// Which faults on the memory are reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
-    /// `read(2)` into a trapped page fails with `EFAULT`.
+pub enum FaultOrigin {
+    /// Those of user code. `read(2)` into a trapped page fails with `EFAULT`.
     User,
-    /// `read(2)` into a trapped page waits for the handler.
+    /// Those of user code and of the kernel. `read(2)` into a trapped page waits for the handler.
     UserAndKernel,
 }
 
-/// What memory is registered for.
+/// The accesses that are reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Modes {
-    /// Accesses to pages that are not there.
+    /// Accesses to missing pages.
     pub missing: bool,
-    /// Writes to pages that are write-protected.
+    /// Writes to write-protected pages.
     pub write_protect: bool,
 }
 
-/// A fault, as the kernel reports it.
+/// A page fault, as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct FaultEvent {
     /// The page's address, or the byte's with `EXACT_ADDRESS`.
     pub address: usize,
-    /// Whether it was a write; a write-protection fault always is.
+    /// Whether it was a write; true for every write-protection fault.
     pub write: bool,
-    /// The thread, where `THREAD_ID` was asked for; 0 else.
+    /// The thread id with `THREAD_ID`, otherwise 0.
     pub thread: u32,
 }
 
 /// `UFFD_EVENT_FORK`.
 const FORK: u8 = 0x13;
 
-/// What a userfaultfd tells.
+/// A message of a userfaultfd.
 #[derive(Debug)]
 pub enum Message {
-    /// A page is missing or protected, and somebody waits for it.
-    Fault(Event),
-    /// The process has forked (`EVENT_FORK`): the child's memory is registered with this one. The parent waits until this is read.
+    /// A page is missing or protected, and a thread waits for it.
+    Fault(FaultEvent),
+    /// The process has forked (`EVENT_FORK`): this userfaultfd has the child's memory. The parent
+    /// waits until the message is read.
     Fork(OwnedFd),
-    /// Memory was moved (`EVENT_REMAP`).
+    /// Memory was moved by mremap (`EVENT_REMAP`).
     Moved {
-        /// From where.
+        /// The old range.
         from: Range<usize>,
-        /// To where.
+        /// The new address.
         to: usize,
     },
     /// Its pages were dropped (`EVENT_REMOVE`), or it was unmapped (`EVENT_UNMAP`).
     Gone(Range<usize>),
-    /// Something that a later kernel tells.
+    /// A message type that this crate does not know.
     Unknown(u8),
 }
 
 impl Message {
-    /// Bytes of a message, as read(2) gives it.
+    /// Size of a message in bytes, as read(2) returns it.
     pub const BYTES: usize = size_of::<uapi::uffd_msg>();
 
-    /// A message that another process has read of its userfaultfd: where it brings a descriptor, `take` gives ours for the number that it
-    /// has there.
+    /// Parses a message that another process has read from its userfaultfd. For a descriptor in it,
+    /// `take` returns this process's copy of that number.
     ///
     /// # Errors
     /// Those of `take`.
-    pub fn read_by_another(
+    pub fn from_tracee_bytes(
         bytes: &[u8; Self::BYTES],
         take: impl FnOnce(i32) -> io::Result<OwnedFd>,
     ) -> io::Result<Self> {
-        // SAFETY: a structure of integers, of as many bytes; any values are good.
+        // SAFETY: uffd_msg consists of integers and has BYTES bytes; any values are valid.
         let message: uapi::uffd_msg = unsafe { std::mem::transmute_copy(bytes) };
         if message.event == FORK {
-            // SAFETY: its union is what the event says; an integer, at any rate.
+            // SAFETY: for this event the union holds `fork`; every field is an integer in any case.
             return take(unsafe { message.arg.fork.ufd }.cast_signed()).map(Self::Fork);
         }
-        // SAFETY: the union has integers only; the event that owns a descriptor was taken out.
+        // SAFETY: every field is an integer; the FORK event, which owns a descriptor, returned
+        // above.
         Ok(unsafe { Self::of(&message) })
     }
 
     /// # Safety
-    /// The kernel wrote `message`, so that its union is what its event says, and it was read by this process.
+    /// The kernel must have written `message` for this process, so that its event selects the
+    /// union's field.
     unsafe fn of(message: &uapi::uffd_msg) -> Self {
         let address = |number: u64| usize::try_from(number).unwrap_or(0);
-        // The events are macros of a shape that the generated headers leave out.
+        // The generated headers lack these macros.
         match message.event {
             0x12 => {
-                // SAFETY: the caller's word; all are integers.
+                // SAFETY: the event selects `pagefault`, as the caller guarantees; all fields are
+                // integers.
                 let (fault, thread) = unsafe { (message.arg.pagefault, message.arg.pagefault.feat.ptid) };
                 let write = u64::from(uapi::UFFD_PAGEFAULT_FLAG_WRITE | uapi::UFFD_PAGEFAULT_FLAG_WP);
-                Self::Fault(Event { address: address(fault.address), write: fault.flags & write != 0, thread })
+                Self::Fault(FaultEvent { address: address(fault.address), write: fault.flags & write != 0, thread })
             }
             FORK => {
-                // SAFETY: the caller's word: a new descriptor of ours, which nobody else owns.
+                // SAFETY: the event selects `fork`, as the caller guarantees: a new descriptor of
+                // this process, which has no other owner.
                 Self::Fork(unsafe { OwnedFd::from_raw_fd(message.arg.fork.ufd.cast_signed()) })
             }
             0x14 => {
-                // SAFETY: the caller's word.
+                // SAFETY: the event selects `remap`, as the caller guarantees; all fields are
+                // integers.
                 let moved = unsafe { message.arg.remap };
                 Self::Moved { from: address(moved.from)..address(moved.from + moved.len), to: address(moved.to) }
             }
             0x15 | 0x16 => {
-                // SAFETY: the caller's word.
+                // SAFETY: the event selects `remove`, as the caller guarantees; all fields are
+                // integers.
                 let gone = unsafe { message.arg.remove };
                 Self::Gone(address(gone.start)..address(gone.end))
             }
@@ -128,64 +136,67 @@ impl Message {
     }
 }
 
-/// An open userfaultfd. Closing it wakes whoever waits, and frees the memory from its traps.
+/// An open userfaultfd. Closing it wakes waiting threads and unregisters the memory.
 #[derive(Debug)]
 pub struct Userfaultfd {
     fd: OwnedFd,
-    reach: Reach,
+    reach: FaultOrigin,
 }
 
 impl Userfaultfd {
-    /// Opens one by the door with the longest reach, or by the one for user faults alone, with the features (`UFFD_FEATURE_*`)
-    /// that are needed and those of the wanted that the kernel has; with it, all that the kernel has. Its number is a high one,
-    /// out of the program's way.
+    /// Opens one that reports the faults in `reach`, or of user code only if that is refused.
+    /// `needed` and `wanted` are features (`UFFD_FEATURE_*`); missing wanted ones are ignored. Also
+    /// returns all features of the kernel. The descriptor has a high number, which programs rarely
+    /// use.
     ///
     /// # Errors
-    /// `EPERM` and `EACCES` where no door opens, `EOPNOTSUPP` where the kernel lacks a needed feature.
-    pub fn open(needed: u32, wanted: u32, reach: Reach) -> io::Result<(Self, u64)> {
+    /// `EPERM` and `EACCES` without permission, `EOPNOTSUPP` if the kernel lacks a needed feature.
+    pub fn open(needed: u32, wanted: u32, reach: FaultOrigin) -> io::Result<(Self, u64)> {
         let user = UserfaultfdFlags::from_bits_retain(uapi::UFFD_USER_MODE_ONLY);
-        // What is asked for once is fixed, so that another one has to ask what there is.
+        // The first UFFDIO_API fixes the features of a descriptor, so a second one queries them.
         let has = features(&by_call(user).or_else(|_| by_device())?)?;
         if has & u64::from(needed) != u64::from(needed) {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
         }
         let (fd, reach) = match reach {
-            Reach::User => (by_call(user).or_else(|_| by_device())?, Reach::User),
-            Reach::UserAndKernel => match by_device().or_else(|_| by_call(UserfaultfdFlags::empty())) {
+            FaultOrigin::User => (by_call(user).or_else(|_| by_device())?, FaultOrigin::User),
+            FaultOrigin::UserAndKernel => match by_device().or_else(|_| by_call(UserfaultfdFlags::empty())) {
                 Ok(fd) => (fd, reach),
-                Err(_) => (by_call(user)?, Reach::User),
+                Err(_) => (by_call(user)?, FaultOrigin::User),
             },
         };
         let features = has & u64::from(needed | wanted);
-        let this = Self { fd: raised(fd), reach };
+        let this = Self { fd: move_high(fd), reach };
         this.ask(request::UFFDIO_API, &mut uapi::uffdio_api { api: uapi::UFFD_API.into(), features, ioctls: 0 })?;
         Ok((this, has))
     }
 
-    /// Takes over one that another process has opened for its memory, not used yet, with the features that are needed.
+    /// Adopts an unused one that another process has opened for its memory, with the needed
+    /// features.
     ///
     /// # Errors
-    /// As ioctl(2): `EINVAL` where it was used, or the kernel lacks a feature; `EPERM` where a feature is not for this user.
-    pub fn adopt(fd: OwnedFd, features: u32, reach: Reach) -> io::Result<Self> {
+    /// As ioctl(2): `EINVAL` if it was used or the kernel lacks a feature; `EPERM` for a privileged
+    /// feature.
+    pub fn adopt(fd: OwnedFd, features: u32, reach: FaultOrigin) -> io::Result<Self> {
         let this = Self { fd, reach };
         let features = features.into();
         this.ask(request::UFFDIO_API, &mut uapi::uffdio_api { api: uapi::UFFD_API.into(), features, ioctls: 0 })?;
         Ok(this)
     }
 
-    /// One that [`Message::Fork`] brought, which watches what the parent's did.
+    /// One from [`Message::Fork`]; it has the child's copies of the parent's registrations.
     #[must_use]
-    pub const fn inherited(fd: OwnedFd, reach: Reach) -> Self {
+    pub const fn inherited(fd: OwnedFd, reach: FaultOrigin) -> Self {
         Self { fd, reach }
     }
 
-    /// Whose faults it gets.
+    /// Which faults it reports.
     #[must_use]
-    pub const fn reach(&self) -> Reach {
+    pub const fn reach(&self) -> FaultOrigin {
         self.reach
     }
 
-    /// The number of the descriptor.
+    /// The descriptor number.
     #[must_use]
     pub fn number(&self) -> i32 {
         self.fd.as_raw_fd()
@@ -194,7 +205,8 @@ impl Userfaultfd {
     /// Registers memory.
     ///
     /// # Errors
-    /// `EBUSY` for memory of another userfaultfd, `EINVAL` for memory that it cannot serve (most files), `EPERM` for a sealed one.
+    /// `EBUSY` for memory of another userfaultfd, `EINVAL` for unsupported memory (most files),
+    /// `EPERM` for a sealed file.
     pub fn register(&self, range: Range<usize>, modes: Modes) -> io::Result<()> {
         let missing = if modes.missing { uapi::UFFDIO_REGISTER_MODE_MISSING } else { 0 };
         let write_protect = if modes.write_protect { uapi::UFFDIO_REGISTER_MODE_WP } else { 0 };
@@ -202,7 +214,7 @@ impl Userfaultfd {
         self.ask(request::UFFDIO_REGISTER, &mut uapi::uffdio_register { range: of(&range), mode, ioctls: 0 })
     }
 
-    /// Takes memory out again. Who waits is woken.
+    /// Unregisters memory and wakes waiting threads.
     ///
     /// # Errors
     /// As ioctl(2).
@@ -210,7 +222,7 @@ impl Userfaultfd {
         self.ask(request::UFFDIO_UNREGISTER, &mut of(&range))
     }
 
-    /// Protects pages against writes, or opens them and wakes who waits.
+    /// Write-protects pages, or unprotects them and wakes waiting threads.
     ///
     /// # Errors
     /// As ioctl(2).
@@ -220,10 +232,10 @@ impl Userfaultfd {
         self.ask(request::UFFDIO_WRITEPROTECT, &mut uapi::uffdio_writeprotect { range: of(&range), mode })
     }
 
-    /// Fills missing pages with a copy, write-protected on request, and wakes who waits.
+    /// Fills missing pages with a copy, optionally write-protected, and wakes waiting threads.
     ///
     /// # Errors
-    /// `EEXIST` for a page that is there, and as ioctl(2).
+    /// `EEXIST` for a present page, and as ioctl(2).
     pub fn copy(&self, to: usize, contents: &[u8], write_protected: bool) -> io::Result<()> {
         let mode = u64::from(if write_protected { uapi::UFFDIO_COPY_MODE_WP } else { 0 });
         let (src, len) = (contents.as_ptr().expose_provenance() as u64, contents.len() as u64);
@@ -233,32 +245,34 @@ impl Userfaultfd {
     /// Fills missing pages with zeros.
     ///
     /// # Errors
-    /// `EEXIST` for a page that is there, `EINVAL` for hugetlb memory, and as ioctl(2).
+    /// `EEXIST` for a present page, `EINVAL` for hugetlb memory, and as ioctl(2).
     pub fn zero(&self, range: Range<usize>) -> io::Result<()> {
         self.ask(request::UFFDIO_ZEROPAGE, &mut uapi::uffdio_zeropage { range: of(&range), mode: 0, zeropage: 0 })
     }
 
-    /// Moves pages of private anonymous memory to where they are missing; nothing is copied, and `from` is missing then.
+    /// Moves pages of private anonymous memory to missing pages without a copy; `from` is missing
+    /// then.
     ///
     /// # Errors
-    /// `EEXIST` for a page that is there, `EBUSY` for one that is pinned or shared with a forked child, and as ioctl(2).
+    /// `EEXIST` for a present page, `EBUSY` for one that is pinned or shared with a forked child,
+    /// and as ioctl(2).
     ///
     /// # Safety
-    /// Nobody uses the contents at `from` any more.
+    /// No code may use the contents at `from` afterwards.
     pub unsafe fn move_pages(&self, to: usize, from: Range<usize>) -> io::Result<()> {
         let (dst, src, len) = (to as u64, from.start as u64, from.len() as u64);
         self.ask(UFFDIO_MOVE, &mut uapi::uffdio_move { dst, src, len, mode: 0, move_: 0 })
     }
 
-    /// Has every access to missing pages end in `SIGBUS`, as after a hardware memory error.
+    /// Makes each access to missing pages raise `SIGBUS`, as after a hardware memory error.
     ///
     /// # Errors
-    /// `EEXIST` for a page that is there, and as ioctl(2).
+    /// `EEXIST` for a present page, and as ioctl(2).
     pub fn poison(&self, range: Range<usize>) -> io::Result<()> {
         self.ask(UFFDIO_POISON, &mut uapi::uffdio_poison { range: of(&range), mode: 0, updated: 0 })
     }
 
-    /// Wakes who waits for a page, which tries again.
+    /// Wakes threads that wait for a page; they retry the access.
     ///
     /// # Errors
     /// As ioctl(2).
@@ -266,36 +280,37 @@ impl Userfaultfd {
         self.ask(request::UFFDIO_WAKE, &mut of(&range))
     }
 
-    /// Waits for a fault. `None` for an event that is none.
+    /// Waits for a message. `None` if it is not a fault.
     ///
     /// # Errors
     /// As read(2).
-    pub fn read(&self) -> io::Result<Option<Event>> {
+    pub fn read(&self) -> io::Result<Option<FaultEvent>> {
         Ok(match self.message()? {
             Message::Fault(event) => Some(event),
             _ => None,
         })
     }
 
-    /// Waits for whatever comes: faults, and the events that were asked for as features.
+    /// Waits for any message: faults, and the events requested as features.
     ///
     /// # Errors
     /// As read(2).
     pub fn message(&self) -> io::Result<Message> {
-        // SAFETY: a structure of integers, for which zeros are good.
+        // SAFETY: uffd_msg consists of integers, for which zero is valid.
         let mut message: uapi::uffd_msg = unsafe { std::mem::zeroed() };
         let bytes = size_of::<uapi::uffd_msg>();
-        // SAFETY: the buffer is a live local of that size.
-        let got = unsafe { libc::read(self.number(), (&raw mut message).cast(), bytes) };
-        if got < 0 {
+        // SAFETY: the buffer is a live local of `bytes` bytes.
+        let read = unsafe { libc::read(self.number(), (&raw mut message).cast(), bytes) };
+        if read < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the kernel filled it.
+        // SAFETY: the kernel has just written the message for this process.
         Ok(unsafe { Message::of(&message) })
     }
 
     fn ask<T>(&self, request: u32, argument: &mut T) -> io::Result<()> {
-        // It ends: the kernel returns EAGAIN only while another thread changes the address space, which does not wait for this one.
+        // This terminates: EAGAIN means that another thread is changing the address space, and that
+        // thread does not wait for this one.
         loop {
             // SAFETY: each caller passes the request's own structure, a live local.
             let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), request.into(), std::ptr::from_mut(argument)) };
@@ -320,17 +335,18 @@ fn of(range: &Range<usize>) -> uapi::uffdio_range {
     uapi::uffdio_range { start: range.start as u64, len: range.len() as u64 }
 }
 
-/// `/proc/self/pagemap`, open for `PAGEMAP_SCAN` (Linux 6.7): which pages of asynchronously protected memory were written.
+/// `/proc/self/pagemap`, open for `PAGEMAP_SCAN` (Linux 6.7): finds written pages of asynchronously
+/// protected memory.
 #[derive(Debug)]
 pub struct PageScan(OwnedFd);
 
-/// `_IOWR('f', 16, struct pm_scan_arg)`; not in linux-raw-sys.
+/// `_IOWR('f', 16, struct pm_scan_arg)`; missing in linux-raw-sys.
 pub(crate) const PAGEMAP_SCAN: u32 = 0xC060_6610;
 const PAGE_IS_WRITTEN: u64 = 1 << 1;
 const PM_SCAN_WP_MATCHING: u64 = 1;
 const PM_SCAN_CHECK_WPASYNC: u64 = 1 << 1;
 
-/// Written pages next to each other.
+/// Adjacent written pages. Has the layout of `struct page_region`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct WrittenRange {
@@ -340,13 +356,13 @@ pub struct WrittenRange {
 }
 
 impl WrittenRange {
-    /// Of these addresses.
+    /// The entry for this address range.
     #[must_use]
     pub const fn of(range: Range<usize>) -> Self {
         Self { start: range.start as u64, end: range.end as u64, categories: 0 }
     }
 
-    /// Its addresses.
+    /// The address range.
     #[must_use]
     pub fn range(&self) -> Range<usize> {
         let address = |number| usize::try_from(number).unwrap_or(usize::MAX);
@@ -355,22 +371,23 @@ impl WrittenRange {
 }
 
 impl PageScan {
-    /// Opens this process's, at a high number, out of the program's way.
+    /// Opens the one of this process, with a high descriptor number.
     ///
     /// # Errors
     /// As open(2).
     pub fn open() -> io::Result<Self> {
-        Ok(Self(raised(File::open("/proc/self/pagemap")?.into())))
+        Ok(Self(move_high(File::open("/proc/self/pagemap")?.into())))
     }
 
-    /// The number of the descriptor.
+    /// The descriptor number.
     #[must_use]
     pub fn number(&self) -> i32 {
         self.0.as_raw_fd()
     }
 
-    /// Finds written pages until the list's capacity is used up or the range is done; with `protect`, each one that is found is
-    /// protected again in the same step. What was in the list is gone. Where the walk ended.
+    /// Replaces the list by the written pages of `range`, up to the list's capacity. With
+    /// `protect`, the same step protects each found page again. Returns the address at which the
+    /// walk ended.
     ///
     /// # Errors
     /// `ENOTTY` before Linux 6.7, `EPERM` for memory that is not asynchronously protected.
@@ -390,11 +407,11 @@ impl PageScan {
             category_anyof_mask: 0,
             return_mask: PAGE_IS_WRITTEN,
         };
-        // SAFETY: the request's own structure; it writes no more entries than the list has room for, each of the layout of
-        // `page_region`.
+        // SAFETY: `scan` is the request's own structure; the kernel writes at most `vec_len`
+        // entries, the list's capacity, and WrittenRange has the layout of `page_region`.
         let result = unsafe { libc::ioctl(self.0.as_raw_fd(), PAGEMAP_SCAN.into(), &raw mut scan) };
         let count = usize::try_from(result).map_err(|_| io::Error::last_os_error())?;
-        // SAFETY: the kernel wrote so many, and has not more room than the capacity.
+        // SAFETY: the kernel has initialised `count` entries, at most the capacity.
         unsafe { found.set_len(count) };
         Ok(usize::try_from(scan.walk_end).unwrap_or(range.end))
     }

@@ -1,10 +1,10 @@
-//! A mapping of a test's own, unmapped on drop.
+//! A mapping owned by a test, unmapped on drop.
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use std::ops::Range;
 use std::ptr;
 
-/// Private memory, read-write.
+/// Private read-write memory.
 pub(crate) struct Mapped {
     outer: *mut libc::c_void,
     outer_bytes: usize,
@@ -20,19 +20,20 @@ impl Mapped {
     pub(crate) fn anonymous(bytes: u64, align_bytes: u64) -> Self {
         let (bytes, align) = (usize::try_from(bytes).unwrap(), usize::try_from(align_bytes).unwrap());
         let outer_bytes = bytes + align;
-        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches no other memory.
+        // SAFETY: a fresh anonymous mapping at an address chosen by the kernel replaces no other
+        // memory.
         let outer = unsafe { map(outer_bytes, libc::PROT_READ | libc::PROT_WRITE, 0) }.expect("mmap");
         let skip = outer.cast::<u8>().align_offset(align);
-        // SAFETY: skip is less than align, so start and its bytes lie inside the mapping.
+        // SAFETY: skip is less than align, so start and its bytes are inside the mapping.
         let start = unsafe { outer.cast::<u8>().add(skip) };
         Self { outer, outer_bytes, start, bytes }
     }
 
-    /// Maps hugetlb pages of the given size, or says why not.
+    /// Maps hugetlb pages of the given size, or returns the error.
     pub(crate) fn hugetlb(bytes: u64, page_bytes: u64) -> Result<Self, std::io::Error> {
         let size_flag = i32::try_from(page_bytes.trailing_zeros()).unwrap() << libc::MAP_HUGE_SHIFT;
         let bytes = usize::try_from(bytes).unwrap();
-        // SAFETY: as above.
+        // SAFETY: a fresh mapping without MAP_FIXED replaces no other memory.
         let outer = unsafe { map(bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_HUGETLB | size_flag) }?;
         Ok(Self { outer, outer_bytes: bytes, start: outer.cast(), bytes })
     }
@@ -46,13 +47,13 @@ impl Mapped {
         self.start
     }
 
-    /// madvise(2) over all of it.
+    /// Calls madvise(2) for all of it.
     pub(crate) fn advise(&self, advice: i32) {
         self.try_advise(advice).expect("madvise");
     }
 
     pub(crate) fn try_advise(&self, advice: i32) -> Result<(), std::io::Error> {
-        // SAFETY: the range is this mapping's, which holds nothing but what the test wrote.
+        // SAFETY: the range is this mapping's, which holds only bytes that the test wrote.
         let result = unsafe { libc::madvise(self.start.cast(), self.bytes, advice) };
         if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
     }
@@ -67,21 +68,21 @@ impl Mapped {
     pub(crate) fn write(&self, offset: u64, value: u8) {
         let offset = usize::try_from(offset).unwrap();
         assert!(offset < self.bytes);
-        // SAFETY: inside the mapping, which is writable.
+        // SAFETY: the offset is inside the mapping, which is writable.
         unsafe { self.start.add(offset).write_volatile(value) }
     }
 
     pub(crate) fn read(&self, offset: u64) -> u8 {
         let offset = usize::try_from(offset).unwrap();
         assert!(offset < self.bytes);
-        // SAFETY: inside the mapping, which is readable.
+        // SAFETY: the offset is inside the mapping, which is readable.
         unsafe { self.start.add(offset).read_volatile() }
     }
 }
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, not used after this.
+        // SAFETY: this value owns the mapping, and it is not used after the drop.
         unsafe { libc::munmap(self.outer, self.outer_bytes) };
     }
 }
@@ -91,7 +92,7 @@ impl Drop for Mapped {
 /// # Safety
 /// `flags` must not hold MAP_FIXED.
 pub(crate) unsafe fn map(bytes: usize, protection: i32, flags: i32) -> Result<*mut libc::c_void, std::io::Error> {
-    // SAFETY: without MAP_FIXED (the caller's promise) mmap replaces nothing.
+    // SAFETY: without MAP_FIXED, which the caller guarantees, mmap replaces nothing.
     let address = unsafe {
         libc::mmap(ptr::null_mut(), bytes, protection, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags, -1, 0)
     };

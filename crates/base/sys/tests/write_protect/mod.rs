@@ -1,4 +1,5 @@
-//! userfaultfd write protection, on small pages and on hugetlb ones: a writer stops, and goes on when it is let.
+//! userfaultfd write protection on small pages and on hugetlb pages: a writer stops until its fault
+//! is resolved.
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
@@ -15,26 +16,26 @@ use super::{MIB, hugetlb_lock, hugetlb_pages};
 /// `UFFDIO_WRITEPROTECT_MODE_WP`, which linux-raw-sys lacks.
 const MODE_WP: u64 = 1;
 
-/// One of userfaultfd's requests.
+/// Makes a userfaultfd request.
 ///
 /// # Safety
-/// `argument` is the structure that `request` takes.
+/// `argument` must be the structure that `request` takes.
 unsafe fn request<T>(fd: &OwnedFd, request: u32, argument: &mut T) {
-    // SAFETY: a live structure of the right type, by the caller's promise.
+    // SAFETY: `argument` is a live structure of the right type, as the caller guarantees.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::Ioctl::from(request), std::ptr::from_mut(argument)) };
     assert_eq!(result, 0, "request {request:#x}: {}", io::Error::last_os_error());
 }
 
 fn protect(fd: &OwnedFd, range: uapi::uffdio_range, on: bool) {
     let mode = if on { MODE_WP } else { 0 };
-    // SAFETY: the structure of UFFDIO_WRITEPROTECT.
+    // SAFETY: `request` receives UFFDIO_WRITEPROTECT's own structure.
     unsafe { request(fd, ioctl::UFFDIO_WRITEPROTECT, &mut uapi::uffdio_writeprotect { range, mode }) };
 }
 
-/// Waits for a message, and returns its event and, of a fault, flags and address.
+/// Waits for a message; returns its event, and flags and address of a fault.
 fn next_fault(fd: &OwnedFd) -> (u8, u64, u64) {
     let mut message = MaybeUninit::<uapi::uffd_msg>::zeroed();
-    // SAFETY: the message is written to a live local of its size; all of its parts are integers, so any bytes are valid.
+    // SAFETY: the message is written to a live local of its size; all its fields are integers.
     unsafe {
         let got = libc::read(fd.as_raw_fd(), message.as_mut_ptr().cast(), size_of::<uapi::uffd_msg>());
         assert_eq!(usize::try_from(got), Ok(size_of::<uapi::uffd_msg>()));
@@ -43,15 +44,16 @@ fn next_fault(fd: &OwnedFd) -> (u8, u64, u64) {
     }
 }
 
-/// Protects the memory, lets a thread write to it, and serves its fault.
-fn a_write_is_trapped_and_let_go(mapped: &Mapped) {
+/// Protects the memory, lets a thread write to it, and resolves its fault.
+fn a_write_is_trapped_and_resumed(mapped: &Mapped) {
     mapped.touch();
-    // SAFETY: the memory stays mapped and this function serves every fault on it, until the descriptor is closed.
+    // SAFETY: the memory stays mapped, and this function resolves every fault on it until it closes
+    // the descriptor.
     let fd = unsafe { rustix::mm::userfaultfd(UserfaultfdFlags::from_bits_retain(uapi::UFFD_USER_MODE_ONLY)) }.unwrap();
     let features = u64::from(uapi::UFFD_FEATURE_PAGEFAULT_FLAG_WP | uapi::UFFD_FEATURE_WP_HUGETLBFS_SHMEM);
     let range = uapi::uffdio_range { start: mapped.range().start, len: mapped.range().end - mapped.range().start };
     let mode = u64::from(uapi::UFFDIO_REGISTER_MODE_WP);
-    // SAFETY: the structures of the two requests.
+    // SAFETY: each request receives its own structure.
     unsafe {
         request(&fd, ioctl::UFFDIO_API, &mut uapi::uffdio_api { api: uapi::UFFD_API.into(), features, ioctls: 0 });
         request(&fd, ioctl::UFFDIO_REGISTER, &mut uapi::uffdio_register { range, mode, ioctls: 0 });
@@ -83,7 +85,7 @@ fn can_protect() -> bool {
 #[test]
 fn write_protection_traps_on_small_pages() {
     if can_protect() {
-        a_write_is_trapped_and_let_go(&Mapped::anonymous(2 * MIB, 2 * MIB));
+        a_write_is_trapped_and_resumed(&Mapped::anonymous(2 * MIB, 2 * MIB));
     }
 }
 
@@ -94,5 +96,5 @@ fn write_protection_traps_on_hugetlb_pages() {
         return;
     }
     let Some(_pages) = hugetlb_pages(1) else { return };
-    a_write_is_trapped_and_let_go(&Mapped::hugetlb(2 * MIB, 2 * MIB).unwrap());
+    a_write_is_trapped_and_resumed(&Mapped::hugetlb(2 * MIB, 2 * MIB).unwrap());
 }

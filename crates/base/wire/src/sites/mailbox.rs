@@ -1,26 +1,28 @@
-//! How an allocation gets into the trace, in its right place between its thread's accesses.
+//! Mailboxes: how an allocation gets into the trace, in order among its thread's accesses.
 //!
-//! The mailbox is plain private memory of the program, at an address that everybody knows. Whoever sees every store of the
-//! program (the tracing plugin) watches for the one to a letter's bell. Each thread has a letter of its own, as long as a
-//! cache line:
+//! The mailboxes are private memory of the program at a fixed address. The tracing plugin sees
+//! every store of the program and watches for stores to a mailbox's doorbell. Each thread has one
+//! mailbox, as long as a cache line:
 //!
 //! ```text
-//! MAILBOX              + 1 MiB                + 16 MiB                                  + 528 MiB
-//! | letter 0 | ... 16383 | the record, shared   | what each thread has cached: 32 KiB for a letter |
+//! MAILBOXES_ADDRESS    + 1 MiB                + 16 MiB                     + 528 MiB
+//! | mailbox 0 | ... 16383 | the record, shared   | caches: 32 KiB a mailbox   |
 //!
-//! letter  bell | address | bytes | site | owner | busy | cache | turn   eight words
+//! Mailbox  doorbell | address | bytes | site | owner | busy | cache | turn      eight words
 //! ```
 //!
-//! The thread writes address, bytes and site, and last the bell, which says what has happened: see [`Message`]. Whoever
-//! watches reads the first four words there and then, in the thread that has just stored, so nobody overwrites them. All of
-//! [`OURS`] is the recorder's memory: accesses to it, and those of the code that [`Message::Here`] names, are not the
+//! The thread writes address, bytes and site, and then the doorbell with the code of a
+//! [`Announcement`]. The plugin reads the first four words immediately, in the thread that has just
+//! stored, so no other thread overwrites them. All of [`RECORDER_RANGE`] is the recorder's memory.
+//! Accesses to it, and accesses by the code that [`Announcement::Here`] names, are not the
 //! program's.
 //!
-//! A block's [`Message::Free`] comes before the allocator gets it back, its [`Message::Alloc`] after the allocator has
-//! given it, so that two threads never announce one address in the wrong order. What a signal handler does while it
-//! interrupts the recorder is not announced, but counted ([`super::Lost::Nested`]): an allocation at an address that is
-//! still held means that the free was missed. A [`Message::Map`] comes after the system call that it is about, which the
-//! watcher has seen by itself: the letter only adds who called.
+//! Order: [`Announcement::Free`] precedes the call of the allocator's free, and
+//! [`Announcement::Alloc`] follows the allocator's return. So two threads never announce one
+//! address in the wrong order. Calls by a signal handler that interrupts the recorder are counted
+//! ([`super::LossReason::Nested`]), not announced. An allocation at an address that is still
+//! allocated means that the free was missed. A [`Announcement::Map`] follows its system call, which
+//! the plugin has already seen: it adds only the caller.
 
 #![allow(unsafe_code, reason = "one store, behind a mark that only assembly can place")]
 
@@ -31,126 +33,130 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use super::{SITES, Sites};
 
-/// Where the mailbox lies in the program.
-pub const MAILBOX: u64 = 0x1f5d_0000_0000;
-/// Letters in it.
-pub const LETTERS: usize = 16 << 10;
-/// All of it.
-pub const MAILBOX_BYTES: usize = LETTERS * size_of::<Letter>();
-/// Where the record is mapped in the program.
-pub const RECORD: u64 = MAILBOX + (1 << 20);
-/// Where the threads' caches begin.
-pub const CACHES: u64 = MAILBOX + (16 << 20);
-/// A thread's cache.
+/// Address of the mailboxes in the program.
+pub const MAILBOXES_ADDRESS: u64 = 0x1f5d_0000_0000;
+/// Number of mailboxes.
+pub const MAILBOXES: usize = 16 << 10;
+/// Size of all mailboxes in bytes.
+pub const MAILBOXES_BYTES: usize = MAILBOXES * size_of::<Mailbox>();
+/// Address at which the record is mapped in the program.
+pub const RECORD_ADDRESS: u64 = MAILBOXES_ADDRESS + (1 << 20);
+/// Address of the threads' caches.
+pub const CACHES_ADDRESS: u64 = MAILBOXES_ADDRESS + (16 << 20);
+/// Size of a thread's cache in bytes.
 pub const CACHE_BYTES: usize = 32 << 10;
-/// Every address that the recorder maps anything at.
-pub const OURS: Range<u64> = MAILBOX..CACHES + (LETTERS * CACHE_BYTES) as u64;
+/// Every address at which the recorder maps memory.
+pub const RECORDER_RANGE: Range<u64> = MAILBOXES_ADDRESS..CACHES_ADDRESS + (MAILBOXES * CACHE_BYTES) as u64;
 
-const _: () = assert!(MAILBOX_BYTES as u64 == RECORD - MAILBOX, "the letters fill the mailbox");
-const _: () = assert!(size_of::<Sites>() as u64 <= CACHES - RECORD, "the record fits before the caches");
+const _: () = assert!(MAILBOXES_BYTES as u64 == RECORD_ADDRESS - MAILBOXES_ADDRESS, "the letters fill the mailbox");
+const _: () =
+    assert!(size_of::<Sites>() as u64 <= CACHES_ADDRESS - RECORD_ADDRESS, "the record fits before the caches");
 
-/// The instruction that stands before the store to a bell: one that does nothing, with a number that no compiler writes. Who
-/// translates the program's code finds the store by it, and need not compare every address with [`MAILBOX`].
-pub const MARK: [u8; 8] = [0x0f, 0x1f, 0x84, 0x00, 0x5d, 0x11, 0x5e, 0x00];
+/// The instruction before the store to a doorbell: a multi-byte NOP with a displacement that no
+/// compiler emits. The plugin finds the store by it and need not compare every address.
+pub const DOORBELL_MARK: [u8; 8] = [0x0f, 0x1f, 0x84, 0x00, 0x5d, 0x11, 0x5e, 0x00];
 #[cfg(target_arch = "x86_64")]
-const MARK_NUMBER: i32 = 0x005e_115d;
+const DOORBELL_MARK_NUMBER: i32 = 0x005e_115d;
 
-/// Where one thread announces what it allocates.
+/// The words in which one thread announces its allocations.
 #[repr(C, align(64))]
 #[derive(Debug)]
-pub struct Letter {
-    /// Which [`Message`]; stored last, and watched.
-    pub bell: AtomicU64,
-    /// Its address.
+pub struct Mailbox {
+    /// The code of a [`Announcement`]; stored last, and watched.
+    pub doorbell: AtomicU64,
+    /// Address of the block.
     pub address: AtomicU64,
-    /// Its bytes.
+    /// Length of the block in bytes.
     pub bytes: AtomicU64,
-    /// Its site.
+    /// Number of the block's site.
     pub site: AtomicU64,
-    /// The thread pointer of the thread whose letter this is; 0 while it is nobody's. Taken by compare-exchange, never
-    /// given back: the next thread with the same thread pointer takes the letter over.
+    /// The owning thread's thread pointer; 0 while the mailbox is free. Claimed by compare-exchange
+    /// and never released: the next thread with the same thread pointer reuses the mailbox.
     pub owner: AtomicU64,
     /// Non-zero while the thread is in the recorder.
     pub busy: AtomicU64,
-    /// Where the thread's cache is mapped; 0 while it is not, all ones when there was no memory for it.
+    /// Address of the thread's cache; 0 while unmapped, all ones when there was no memory for it.
     pub cache: AtomicU64,
-    /// Counts what was put into the cache.
+    /// Number of entries written to the cache.
     pub turn: AtomicU64,
 }
 
-impl Letter {
+impl Mailbox {
     /// Announces `message`.
-    pub fn ring(&self, message: Message) {
-        let (bell, words) = message.words();
+    pub fn announce(&self, message: Announcement) {
+        let (doorbell, words) = message.words();
         self.address.store(words[0], Relaxed);
         self.bytes.store(words[1], Relaxed);
         self.site.store(words[2], Relaxed);
-        self.store_bell(bell);
+        self.store_doorbell(doorbell);
     }
 
-    /// The store that is watched, behind its [`MARK`].
+    /// The watched store, behind its [`DOORBELL_MARK`].
     #[cfg(target_arch = "x86_64")]
-    fn store_bell(&self, bell: u64) {
-        let place = self.bell.as_ptr();
-        // SAFETY: the place is an atomic word of ours, and a plain store of this machine is one with release ordering.
+    fn store_doorbell(&self, doorbell: u64) {
+        let place = self.doorbell.as_ptr();
+        // SAFETY: `self` borrows the word, so it is live and aligned; on x86-64 a plain 8-byte
+        // store to an atomic is a release store.
         unsafe {
             core::arch::asm!(
-                // Both in one aligned piece of 16 bytes, so that no page's end, where translation ends too, is between.
+                // One 16-byte aligned unit holds both, so no page boundary, and so no end of a
+                // translated block, separates them.
                 ".p2align 4",
                 "nop dword ptr [rax + rax + {mark}]",
-                "mov qword ptr [{place}], {bell}",
-                mark = const MARK_NUMBER,
+                "mov qword ptr [{place}], {doorbell}",
+                mark = const DOORBELL_MARK_NUMBER,
                 place = in(reg) place,
-                bell = in(reg) bell,
+                doorbell = in(reg) doorbell,
                 options(nostack, preserves_flags),
             );
         }
     }
 
     #[cfg(not(target_arch = "x86_64"))]
-    fn store_bell(&self, bell: u64) {
-        self.bell.store(bell, core::sync::atomic::Ordering::Release);
+    fn store_doorbell(&self, doorbell: u64) {
+        self.doorbell.store(doorbell, core::sync::atomic::Ordering::Release);
     }
 }
 
-/// What a letter says.
+/// An announcement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Message {
-    /// The recorder is at work; its code lies here.
+pub enum Announcement {
+    /// The recorder is active; its code is at this address.
     Here {
-        /// Its first address.
+        /// First address of the code.
         address: u64,
-        /// Its length.
+        /// Length of the code in bytes.
         bytes: u64,
     },
-    /// What the thread does from now on is the recorder's (it unwinds the stack), until its next message.
+    /// The thread runs the recorder (it unwinds the stack) until its next message.
     Quiet,
-    /// An allocator gave out a block.
+    /// An allocator returned a block.
     Alloc {
-        /// The block.
+        /// Address of the block.
         address: u64,
-        /// What was asked for.
+        /// Requested bytes.
         bytes: u64,
-        /// The number of its site; 0 if it has none.
+        /// Number of the site; 0 if unknown.
         site: u32,
     },
-    /// A block goes back.
+    /// A block is freed.
     Free {
-        /// The block.
+        /// Address of the block.
         address: u64,
     },
-    /// The program itself mapped private anonymous memory. That it is unmapped or moved is seen as a system call.
+    /// The program mapped private anonymous memory by a call of its own. The plugin sees munmap and
+    /// mremap as system calls.
     Map {
-        /// Where it begins.
+        /// First address.
         address: u64,
-        /// What was asked for.
+        /// Requested bytes.
         bytes: u64,
-        /// The number of its site; 0 if it has none.
+        /// Number of the site; 0 if unknown.
         site: u32,
     },
 }
 
-impl Message {
+impl Announcement {
     const fn words(self) -> (u64, [u64; 3]) {
         match self {
             Self::Here { address, bytes } => (1, [address, bytes, 0]),
@@ -161,12 +167,13 @@ impl Message {
         }
     }
 
-    /// Reads the first four words of a letter whose bell has been rung; `None` for words that no version of ours writes.
+    /// Parses the first four words of a mailbox after its doorbell was stored; `None` for an
+    /// unknown code.
     #[must_use]
-    pub const fn read([bell, address, bytes, site]: [u64; 4]) -> Option<Self> {
-        // A number that no table has is as good as none.
+    pub const fn read([doorbell, address, bytes, site]: [u64; 4]) -> Option<Self> {
+        // A site number beyond the table means no site.
         let site = if site < SITES as u64 { site as u32 } else { 0 };
-        match bell {
+        match doorbell {
             1 => Some(Self::Here { address, bytes }),
             2 => Some(Self::Quiet),
             3 => Some(Self::Alloc { address, bytes, site }),
@@ -176,9 +183,10 @@ impl Message {
         }
     }
 
-    /// Whether a store to `address` rings a bell.
+    /// Whether `address` is a doorbell.
     #[must_use]
-    pub const fn is_bell(address: u64) -> bool {
-        address.wrapping_sub(MAILBOX) < MAILBOX_BYTES as u64 && address.is_multiple_of(size_of::<Letter>() as u64)
+    pub const fn is_doorbell(address: u64) -> bool {
+        address.wrapping_sub(MAILBOXES_ADDRESS) < MAILBOXES_BYTES as u64
+            && address.is_multiple_of(size_of::<Mailbox>() as u64)
     }
 }

@@ -1,4 +1,4 @@
-//! The record and the mailbox as plain data: what is written is what is read.
+//! The record and the mailboxes as plain data: readers get back what was written.
 
 #![allow(unsafe_code, reason = "a record is made as the kernel makes it: of zeroes")]
 
@@ -10,7 +10,7 @@ use std::vec::Vec;
 use super::*;
 
 fn record() -> Box<Sites> {
-    // SAFETY: all zeroes are a valid record: numbers and atomics.
+    // SAFETY: all-zero bytes are a valid record, which holds only integers and atomics.
     unsafe { Box::<Sites>::new_zeroed().assume_init() }
 }
 
@@ -50,7 +50,7 @@ fn a_deep_stack_loses_its_outermost_frames() {
 }
 
 #[test]
-fn a_full_table_has_no_site_for_one_more() {
+fn a_full_table_returns_no_site() {
     let sites = record();
     let mut seen = std::vec![false; SITES];
     for frame in 1..SITES as u64 {
@@ -59,7 +59,7 @@ fn a_full_table_has_no_site_for_one_more() {
         seen[number] = true;
     }
     assert_eq!(sites.intern(&[7], nowhere), 0);
-    assert_ne!(sites.intern(&[16], nowhere), 0, "those that are there are still found");
+    assert_ne!(sites.intern(&[16], nowhere), 0, "known sites are still found");
 }
 
 #[test]
@@ -97,33 +97,44 @@ fn a_module_is_entered_once() {
 }
 
 #[test]
-fn a_letter_reads_as_it_was_rung() {
+fn a_mailbox_reads_as_it_was_written() {
     let messages = [
-        Message::Here { address: 0x7000, bytes: 0x2000 },
-        Message::Quiet,
-        Message::Alloc { address: 0x55, bytes: 24, site: 16383 },
-        Message::Free { address: 0x55 },
-        Message::Map { address: 0x7000, bytes: 4096, site: 7 },
+        Announcement::Here { address: 0x7000, bytes: 0x2000 },
+        Announcement::Quiet,
+        Announcement::Alloc { address: 0x55, bytes: 24, site: 16383 },
+        Announcement::Free { address: 0x55 },
+        Announcement::Map { address: 0x7000, bytes: 4096, site: 7 },
     ];
-    // SAFETY: all zeroes are a valid letter.
-    let letter: Letter = unsafe { core::mem::zeroed() };
-    let words = || [&letter.bell, &letter.address, &letter.bytes, &letter.site].map(|word| word.load(Relaxed));
-    assert_eq!(Message::read(words()), None, "nobody has rung");
+    // SAFETY: all-zero bytes are a valid mailbox, which holds only atomics.
+    let mailbox: Mailbox = unsafe { core::mem::zeroed() };
+    let words = || [&mailbox.doorbell, &mailbox.address, &mailbox.bytes, &mailbox.site].map(|word| word.load(Relaxed));
+    assert_eq!(Announcement::read(words()), None, "no message yet");
     for message in messages {
-        letter.ring(message);
-        assert_eq!(Message::read(words()), Some(message));
+        mailbox.announce(message);
+        assert_eq!(Announcement::read(words()), Some(message));
     }
-    assert_eq!(Message::read([9, 0, 0, 0]), None);
-    let odd = Message::read([3, 1, 2, 16384]);
-    assert_eq!(odd, Some(Message::Alloc { address: 1, bytes: 2, site: 0 }), "no table has such a site");
+    assert_eq!(Announcement::read([9, 0, 0, 0]), None);
+    let odd = Announcement::read([3, 1, 2, 16384]);
+    assert_eq!(odd, Some(Announcement::Alloc { address: 1, bytes: 2, site: 0 }), "no table has such a site");
 }
 
 #[test]
-fn a_bell_is_the_first_word_of_a_letter() {
-    let end = MAILBOX + MAILBOX_BYTES as u64;
-    assert!(Message::is_bell(MAILBOX) && Message::is_bell(MAILBOX + 64) && Message::is_bell(end - 64));
-    assert!(!Message::is_bell(MAILBOX + 8) && !Message::is_bell(MAILBOX - 64) && !Message::is_bell(end));
-    assert!(OURS.contains(&MAILBOX) && OURS.contains(&(CACHES + (LETTERS * CACHE_BYTES) as u64 - 1)));
+fn a_doorbell_is_the_first_word_of_a_mailbox() {
+    let end = MAILBOXES_ADDRESS + MAILBOXES_BYTES as u64;
+    assert!(
+        Announcement::is_doorbell(MAILBOXES_ADDRESS)
+            && Announcement::is_doorbell(MAILBOXES_ADDRESS + 64)
+            && Announcement::is_doorbell(end - 64)
+    );
+    assert!(
+        !Announcement::is_doorbell(MAILBOXES_ADDRESS + 8)
+            && !Announcement::is_doorbell(MAILBOXES_ADDRESS - 64)
+            && !Announcement::is_doorbell(end)
+    );
+    assert!(
+        RECORDER_RANGE.contains(&MAILBOXES_ADDRESS)
+            && RECORDER_RANGE.contains(&(CACHES_ADDRESS + (MAILBOXES * CACHE_BYTES) as u64 - 1))
+    );
 }
 
 #[test]
@@ -136,8 +147,8 @@ fn a_record_of_another_build_is_refused() {
     assert_eq!(sites.check(), Err(Mismatch));
 }
 
-/// What a site keeps after so many blocks of these lengths, which lie one behind the other from 0.
-fn kept(seed: u64, blocks: impl Iterator<Item = u64>) -> Vec<u64> {
+/// The addresses a site keeps after blocks of these lengths, which are contiguous from 0.
+fn sampled(seed: u64, blocks: impl Iterator<Item = u64>) -> Vec<u64> {
     let sites = record();
     let number = sites.intern(&[seed + 1], nowhere);
     let site = sites.site(number).unwrap();
@@ -145,39 +156,39 @@ fn kept(seed: u64, blocks: impl Iterator<Item = u64>) -> Vec<u64> {
         let counted = site.count(bytes);
         site.sample(counted.start, &counted, || 77);
     }
-    assert!(site.places().all(|place| place.process == 77));
-    site.places().map(|place| place.address).collect()
+    assert!(site.sampled_addresses().all(|place| place.process == 77));
+    site.sampled_addresses().map(|place| place.address).collect()
 }
 
 #[test]
-fn each_byte_is_kept_as_likely_as_any_other() {
+fn each_byte_is_sampled_with_equal_probability() {
     const PAGES: u64 = 4096;
-    // One block; blocks of a page; blocks of very different lengths.
+    // One block; blocks of one page; blocks of mixed lengths.
     let lengths: [&dyn Fn() -> Vec<u64>; 3] =
         [&|| std::vec![PAGES << 12], &|| std::vec![1 << 12; PAGES as usize], &|| {
             (0..PAGES / 64).flat_map(|_| [60 << 12, 1 << 12, 3 << 11, 3 << 11]).collect()
         }];
     for lengths in lengths {
-        // Eighths of the whole, and a count of pages in each over many sites.
+        // Counts pages per eighth of the range, over many sites.
         let mut eighths = [0_u64; 8];
         let mut all = 0;
         for seed in 0..500 {
-            let places = kept(seed, lengths().into_iter());
-            assert!(places.len() <= PLACES && places.iter().all(|at| *at < PAGES << 12));
+            let places = sampled(seed, lengths().into_iter());
+            assert!(places.len() <= SAMPLED_ADDRESSES && places.iter().all(|at| *at < PAGES << 12));
             all += places.len() as u64;
             places.iter().for_each(|at| eighths[(at >> 12) as usize / (PAGES as usize / 8)] += 1);
         }
-        assert!(all > 500 * PLACES as u64 * 99 / 100, "{all}");
-        // A thousand in each, give or take 30: five times that is one in a million.
+        assert!(all > 500 * SAMPLED_ADDRESSES as u64 * 99 / 100, "{all}");
+        // A thousand in each eighth, standard deviation 30: five of them has a probability of 1e-6.
         assert!(eighths.iter().all(|count| count.abs_diff(all / 8) < 150), "{eighths:?}");
     }
 }
 
 #[test]
-fn sampling_ends_whatever_the_lengths() {
+fn sampling_ends_for_all_lengths() {
     let sites = record();
     let site = sites.site(sites.intern(&[1], nowhere)).unwrap();
-    let mut asked = 0_u64;
+    let mut calls_of_process = 0_u64;
     for bytes in [0, 1, u64::MAX / 2, 0, u64::MAX / 2, 9, u64::MAX, 5] {
         let counted = site.count(bytes);
         let calls = core::cell::Cell::new(0);
@@ -185,14 +196,14 @@ fn sampling_ends_whatever_the_lengths() {
             calls.set(calls.get() + 1);
             u32::MAX
         });
-        asked += calls.get();
+        calls_of_process += calls.get();
     }
-    assert!((PLACES as u64..5000).contains(&asked), "16 times the logarithm: {asked}");
-    assert!(site.places().count() <= PLACES);
+    assert!((SAMPLED_ADDRESSES as u64..5000).contains(&calls_of_process), "16 times the logarithm: {calls_of_process}");
+    assert!(site.sampled_addresses().count() <= SAMPLED_ADDRESSES);
 }
 
 #[test]
-fn threads_sample_together() {
+fn threads_sample_concurrently() {
     let sites = record();
     let number = sites.intern(&[1], nowhere);
     std::thread::scope(|scope| {
@@ -206,7 +217,7 @@ fn threads_sample_together() {
             });
         }
     });
-    let places: Vec<Place> = sites.site(number).unwrap().places().collect();
-    assert!(places.len() > PLACES / 2, "{places:?}");
+    let places: Vec<SampledAddress> = sites.site(number).unwrap().sampled_addresses().collect();
+    assert!(places.len() > SAMPLED_ADDRESSES / 2, "{places:?}");
     assert!(places.iter().all(|place| place.address >> 40 == u64::from(place.process)), "none is mixed up: {places:?}");
 }

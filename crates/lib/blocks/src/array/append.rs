@@ -1,12 +1,14 @@
-//! One writer appends while many read, without a lock: elements never move, and none is shown before it is whole.
+//! One thread appends while others read, without a lock: elements never move, and an element is
+//! published only when complete.
 //!
 //! ```text
 //! appender   write element -> len.store(Release)             new directory -> entries.store(Release), the old one is kept
 //! reader     len.load(Acquire) -> entries.load(Acquire) -> element
 //! ```
-//! A reader that sees length n sees a directory that has all leaves of 0..n: it was published before the length was. A directory
-//! that was replaced is kept until appender and readers are gone, since a reader may be on its way through it; as each is half of
-//! the next, all that is kept is less than what is in use.
+//! A reader that loads length n also sees a directory with all leaves of 0..n, since it was
+//! published before the length. A replaced directory is kept until appender and readers are gone,
+//! since a reader may still use it. Each directory is half of the next, so the kept ones are
+//! smaller than the current one.
 
 #![allow(unsafe_code, reason = "reads raw leaves that another thread appends to")]
 
@@ -22,25 +24,26 @@ use super::{Tree, TreeArray};
 use crate::error::{Error, Result};
 use crate::sync::{Arc, AtomicPtr, AtomicUsize, Lock, Ordering};
 
-/// What appender and readers share.
+/// The state that appender and readers share.
 struct Published<T> {
     entries: AtomicPtr<*mut T>,
     len: AtomicUsize,
     replaced: Lock<Vec<Directory<T>>>,
 }
 
-// SAFETY: it names a directory and its leaves, whose elements readers only read: that needs `T: Sync`, which `Reader` asks for.
+// SAFETY: it points to a directory and leaves that live as long as the array. Readers only read
+// elements, with `T: Sync`.
 unsafe impl<T> Send for Published<T> {}
-// SAFETY: as above.
+// SAFETY: its fields are atomics and a lock. Readers only read elements, with `T: Sync`.
 unsafe impl<T> Sync for Published<T> {}
 
-/// The one who appends. The array is as long as it has made it when it is dropped.
+/// Appends to a split array. When it is dropped, the array keeps all appended elements.
 pub struct Appender<'a, T> {
     array: &'a mut TreeArray<T>,
     published: Arc<Published<T>>,
 }
 
-/// One who reads while another appends; clones may go to many threads.
+/// Reads a split array while the [`Appender`] appends. Clones can go to other threads.
 pub struct Reader<'a, T> {
     published: Arc<Published<T>>,
     per_leaf: usize,
@@ -49,15 +52,15 @@ pub struct Reader<'a, T> {
 }
 
 impl<T> TreeArray<T> {
-    /// Splits the array into one who appends and one who reads meanwhile.
+    /// Splits the array into an appender and a reader.
     ///
     /// # Errors
-    /// Without memory for a first leaf and a directory.
+    /// If there is no memory for the first leaf and a directory.
     pub fn appender(&mut self) -> Result<(Appender<'_, T>, Reader<'_, T>)> {
-        self.own_root()?;
+        self.unshare_root()?;
         self.reserve_leaf()?;
         if let Some(last) = self.tree.len.checked_sub(1) {
-            self.try_own_leaf_of(last)?;
+            self.try_unshare_leaf_of(last)?;
         }
         if !Tree::<T>::IS_ZERO_SIZED {
             self.tree.reserve_directory(2)?;
@@ -78,21 +81,21 @@ impl<T> TreeArray<T> {
 }
 
 impl<T> Appender<'_, T> {
-    /// Appends an element; readers see it from now on.
+    /// Appends an element, which readers see at once.
     ///
     /// # Panics
-    /// Without memory for a block.
+    /// If there is no memory for a block.
     #[inline]
     pub fn push(&mut self, value: T) {
         if let Err((_, error)) = self.try_push(value) {
-            panic!("an array of {} elements cannot grow: {error}", self.array.len());
+            panic!("cannot append to an array of {} elements: {error}", self.array.len());
         }
     }
 
-    /// Appends an element; readers see it from now on.
+    /// Appends an element, which readers see at once.
     ///
     /// # Errors
-    /// The element, with the reason, without memory for a block.
+    /// Returns the element and the cause if there is no memory for a block.
     #[inline]
     pub fn try_push(&mut self, value: T) -> core::result::Result<(), (T, Error)> {
         if self.array.tree.len == self.array.tail_end
@@ -105,13 +108,13 @@ impl<T> Appender<'_, T> {
         Ok(())
     }
 
-    /// How many elements there are.
+    /// The number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.array.len()
     }
 
-    /// Whether there are none.
+    /// Whether the array has no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.array.is_empty()
@@ -119,9 +122,10 @@ impl<T> Appender<'_, T> {
 
     #[cold]
     fn next_tail(&mut self) -> Result<()> {
-        // Room first: a directory that readers may be in must not be dropped for want of a place to keep it.
-        let room = self.published.replaced.with(|replaced| replaced.try_reserve(1));
-        room.map_err(|_| Error::Table { bytes: size_of::<Directory<T>>() })?;
+        // Reserve first: a directory that readers may use must not be dropped because it cannot be
+        // kept.
+        let reserved = self.published.replaced.with(|replaced| replaced.try_reserve(1));
+        reserved.map_err(|_| Error::Table { bytes: size_of::<Directory<T>>() })?;
         if let Some(replaced) = self.array.next_tail()? {
             self.published.entries.store(self.array.tree.directory.entries(), Ordering::Release);
             self.published.replaced.with(|kept| kept.push(replaced));
@@ -131,56 +135,59 @@ impl<T> Appender<'_, T> {
 }
 
 impl<'a, T> Reader<'a, T> {
-    /// How many elements can be read; more later.
+    /// The number of readable elements, which only grows.
     #[must_use]
     pub fn len(&self) -> usize {
         self.published.len.load(Ordering::Acquire)
     }
 
-    /// Whether there are none yet.
+    /// Whether there are no readable elements yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Element `index`, if it is there already. It stays where it is for as long as the array is split.
+    /// Element `index`, or `None` if it is not yet published. It does not move while the array is
+    /// split.
     #[must_use]
     #[inline]
     pub fn get(&self, index: usize) -> Option<&'a T> {
-        // SAFETY: `index` is below the length that was read, so its leaf is in the directory and the element is whole; neither
-        // moves nor changes while the array is borrowed for `'a`.
-        (index < self.len()).then(|| unsafe { &*self.place(index) })
+        // SAFETY: `index` is below a length that was loaded, so the directory has its leaf and the
+        // element is complete. Neither moves nor changes while the array is borrowed for `'a`.
+        (index < self.len()).then(|| unsafe { &*self.pointer(index) })
     }
 
-    /// The elements that are there now, a slice for each leaf.
+    /// The elements published so far, one slice per leaf.
     pub fn leaves(&self) -> impl Iterator<Item = &'a [T]> + use<'a, '_, T> {
         let (len, mut at) = (self.len(), 0_usize);
         core::iter::from_fn(move || {
             let start = at;
             at = start.saturating_add(self.per_leaf).min(len);
-            // SAFETY: as in `get`; `start..at` is a leaf's elements, since every start is a leaf's first.
-            (start < len).then(|| unsafe { slice::from_raw_parts(self.place(start), at - start) })
+            // SAFETY: elements below a loaded length are complete and do not move; `start..at` are
+            // the elements of one leaf.
+            (start < len).then(|| unsafe { slice::from_raw_parts(self.pointer(start), at - start) })
         })
     }
 
-    /// Where element `index` lies.
+    /// A pointer to element `index`.
     ///
     /// # Safety
-    /// It is below a length that was read.
+    /// `index` is below a length that was loaded.
     #[inline]
-    unsafe fn place(&self, index: usize) -> *const T {
+    unsafe fn pointer(&self, index: usize) -> *const T {
         if Tree::<T>::IS_ZERO_SIZED {
             return ptr::dangling();
         }
         let entries = self.published.entries.load(Ordering::Acquire);
-        // SAFETY: the directory was published before the length; it is kept, and its entry for this leaf does not change.
+        // SAFETY: the directory was published before the length. It is kept, and its entry for this
+        // leaf does not change.
         unsafe { *entries.add(self.divider.leaf_of(index)) }.wrapping_add(index)
     }
 }
 
-// SAFETY: a reader hands out `&T`.
+// SAFETY: a reader only returns `&T`.
 unsafe impl<T: Sync> Send for Reader<'_, T> {}
-// SAFETY: as above.
+// SAFETY: a reader only returns `&T`.
 unsafe impl<T: Sync> Sync for Reader<'_, T> {}
 
 impl<T> Clone for Reader<'_, T> {

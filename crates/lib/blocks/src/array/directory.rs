@@ -1,12 +1,17 @@
-//! The directory of a tree: one pointer a leaf, biased so that an element's address is one addition away.
+//! The directory of a tree: one pointer per leaf, biased so that adding an index gives the
+//! element's address.
 //!
 //! ```text
 //! directory[k] = leaf k - k * per_leaf elements
 //! element i    = directory[leaf_of(i)] + i          one shift (or multiplication), two loads
 //! ```
-//! The bias makes most entries point outside their leaf: they are moved by `wrapping_add` only, which is defined for that.
+//! The bias moves most entries out of their leaf. They are computed with `wrapping_add`, which
+//! permits that.
 
-#![allow(unsafe_code, reason = "a table of raw pointers, allocated by hand because readers may outlive its growth")]
+#![allow(
+    unsafe_code,
+    reason = "a table of raw pointers, allocated by hand because readers may use it after it is replaced"
+)]
 
 use alloc::alloc::{alloc, dealloc};
 use core::alloc::Layout;
@@ -14,7 +19,7 @@ use core::ptr::NonNull;
 
 use crate::error::{Error, Result};
 
-/// A table of leaves. Dropping it frees the table, not the leaves.
+/// A table of leaf pointers. Dropping it frees the table, not the leaves.
 #[derive(Debug)]
 pub(crate) struct Directory<T> {
     entries: NonNull<*mut T>,
@@ -28,16 +33,17 @@ impl<T> Directory<T> {
         Self { entries: NonNull::dangling(), capacity: 0 }
     }
 
-    /// A larger table with the first `count` entries of this one.
-    pub(crate) fn grown(&self, least: usize, count: usize) -> Result<Self> {
+    /// Allocates a larger table with the first `count` entries of this one and space for at least
+    /// `least`.
+    pub(crate) fn grow_copy(&self, least: usize, count: usize) -> Result<Self> {
         let capacity = least.max(2 * self.capacity).max(FIRST_CAPACITY);
         let layout = Layout::array::<*mut T>(capacity).map_err(|_| Error::CapacityOverflow { elements: least })?;
-        #[expect(clippy::cast_ptr_alignment, reason = "the layout is that of such pointers")]
+        #[expect(clippy::cast_ptr_alignment, reason = "the layout is that of an array of pointers")]
         // SAFETY: the layout is not of size zero.
         let entries = NonNull::new(unsafe { alloc(layout) }.cast::<*mut T>());
         let entries = entries.ok_or(Error::Table { bytes: layout.size() })?;
         debug_assert!(count <= self.capacity, "entries are in the table");
-        // SAFETY: both tables have room for `count` entries and do not overlap.
+        // SAFETY: both tables have space for `count` entries and do not overlap.
         unsafe { entries.copy_from_nonoverlapping(self.entries, count) };
         Ok(Self { entries, capacity })
     }
@@ -53,17 +59,17 @@ impl<T> Directory<T> {
     /// Entry `leaf`.
     ///
     /// # Safety
-    /// It was set.
+    /// The entry was set.
     #[inline]
     pub(crate) unsafe fn get(&self, leaf: usize) -> *mut T {
-        // SAFETY: a set entry lies within the table.
+        // SAFETY: by contract the entry was set, and `set` checks that it is within the table.
         unsafe { *self.entries.as_ptr().add(leaf) }
     }
 
-    /// Sets entry `leaf`, which is below the capacity.
+    /// Sets entry `leaf`. Panics if it is not below the capacity.
     pub(crate) fn set(&mut self, leaf: usize, biased: *mut T) {
-        assert!(leaf < self.capacity, "a table of {} entries has no {leaf}", self.capacity);
-        // SAFETY: it lies within the table.
+        assert!(leaf < self.capacity, "entry {leaf} is beyond the {} entries of the table", self.capacity);
+        // SAFETY: the assertion checks that the entry is within the table.
         unsafe { self.entries.as_ptr().add(leaf).write(biased) };
     }
 }

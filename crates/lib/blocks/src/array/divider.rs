@@ -1,13 +1,15 @@
-//! Which leaf an element lies in: a division by the elements of a leaf, without a division.
+//! Finds the leaf of an element: divides an index by the elements per leaf, without a division
+//! instruction.
 //!
-//! Elements whose size is a power of two fill a block in powers of two: a shift. Others would waste up to half of each block if their
-//! number were rounded down to one; their leaf is found by a multiplication with the reciprocal instead, which takes 3 cycles more.
+//! If the element size is a power of two, so is the number per leaf, and a shift divides. Rounding
+//! other numbers down to a power of two would waste up to half of each block. For these, a
+//! multiplication with the reciprocal divides, which takes 3 cycles more.
 
 use core::marker::PhantomData;
 
-/// Divides by the elements of a leaf of `T`.
+/// Divides an index by the elements per leaf of `T`.
 pub(super) struct Divider<T> {
-    /// The shift, or the reciprocal `floor((2^64 - 1) / per_leaf)`.
+    /// The shift count, or the reciprocal `floor((2^64 - 1) / per_leaf)`.
     by: u64,
     element: PhantomData<fn() -> T>,
 }
@@ -28,23 +30,24 @@ impl<T> Divider<T> {
         Self { by, element: PhantomData }
     }
 
-    /// Finds leaf 0 for every element: for a tree of one leaf.
+    /// A divider that maps every index to leaf 0, for a tree of one leaf.
     pub(super) const fn to_first() -> Self {
         Self { by: if Self::SHIFTS { u64::BITS as u64 - 1 } else { 0 }, element: PhantomData }
     }
 
-    /// The leaf of element `index`, which is below `MOST_ELEMENTS`.
+    /// The leaf of element `index`, which is below `MAX_ELEMENTS`.
     #[inline]
     pub(super) fn leaf_of(self, index: usize) -> usize {
         if Self::SHIFTS { index >> self.by } else { quotient(index, self.by) }
     }
 }
 
-/// `index` divided by the number whose reciprocal this is: `floor((2^64 - 1) / number)`.
+/// Divides `index` by the number with this reciprocal, `floor((2^64 - 1) / number)`.
 ///
-/// That is a little less than the true one, and `index + 1` makes up for it: with `index = q * number + r` the product is
-/// `q + (r + 1) / number` less at most `(index + 1) / 2^64`, which is under `1 / number` for every index below `MOST_ELEMENTS`;
-/// so it is at least `q` and less than `q + 1`. It holds for `number = 1` too, whose reciprocal rounded up would not fit.
+/// The rounded reciprocal is slightly too small, and `index + 1` compensates. For `index = q *
+/// number + r`, the product is `q + (r + 1) / number` less at most `(index + 1) / 2^64`. That is
+/// less than `1 / number` for every index below `MAX_ELEMENTS`, so the product is at least `q` and
+/// below `q + 1`. This includes `number = 1`, whose reciprocal rounded up would overflow.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "a quotient is at most the index")]
 fn quotient(index: usize, reciprocal: u64) -> usize {

@@ -1,27 +1,28 @@
-//! Element by element, by way of the leaves: `fold`, and all that is built on it (`for_each`, `sum`, `collect`), is a loop over
-//! slices that compilers vectorise; `next` is a slice's `next` with a branch more; `nth` passes over leaves without a look.
+//! Iterators over elements, built on leaves. `fold`, and methods built on it (`for_each`, `sum`,
+//! `collect`), loops over slices, which compilers vectorise. `next` is a slice's `next` with one
+//! more branch. `nth` skips leaves without reading them.
 
 use core::iter::FusedIterator;
 
-use super::leaves::{Elements, Leaves, LeavesMut};
+use super::leaves::{ElementRange, Leaves, LeavesMut};
 
-/// Flattens leaves, and knows its length.
+/// Flattens an iterator of leaves, with a known length.
 #[derive(Clone, Debug)]
-pub(super) struct Flat<L, S> {
+pub(super) struct FlatLeaves<L, S> {
     front: Option<S>,
     rest: L,
     back: Option<S>,
 }
 
-impl<L, S> Flat<L, S> {
+impl<L, S> FlatLeaves<L, S> {
     pub(super) fn new(rest: L) -> Self {
         Self { front: None, rest, back: None }
     }
 }
 
-impl<L, S> Flat<L, S>
+impl<L, S> FlatLeaves<L, S>
 where
-    L: Elements,
+    L: ElementRange,
     S: ExactSizeIterator,
 {
     fn elements(&self) -> usize {
@@ -30,9 +31,9 @@ where
     }
 }
 
-impl<L, S> Iterator for Flat<L, S>
+impl<L, S> Iterator for FlatLeaves<L, S>
 where
-    L: Elements + Iterator<Item: IntoIterator<IntoIter = S, Item = S::Item>>,
+    L: ElementRange + Iterator<Item: IntoIterator<IntoIter = S, Item = S::Item>>,
     S: ExactSizeIterator,
 {
     type Item = S::Item;
@@ -58,12 +59,12 @@ where
             n -= front.len();
             self.front = None;
         }
-        let passed = n.min(self.rest.elements());
-        self.rest.pass(passed);
+        let skipped = n.min(self.rest.elements());
+        self.rest.skip_front(skipped);
         if self.rest.elements() > 0 {
             return self.next();
         }
-        self.back.as_mut().and_then(|back| back.nth(n - passed))
+        self.back.as_mut().and_then(|back| back.nth(n - skipped))
     }
 
     #[inline]
@@ -88,9 +89,9 @@ where
     }
 }
 
-impl<L, S> DoubleEndedIterator for Flat<L, S>
+impl<L, S> DoubleEndedIterator for FlatLeaves<L, S>
 where
-    L: Elements + DoubleEndedIterator<Item: IntoIterator<IntoIter = S, Item = S::Item>>,
+    L: ElementRange + DoubleEndedIterator<Item: IntoIterator<IntoIter = S, Item = S::Item>>,
     S: ExactSizeIterator + DoubleEndedIterator,
 {
     #[inline]
@@ -114,12 +115,12 @@ where
             n -= back.len();
             self.back = None;
         }
-        let passed = n.min(self.rest.elements());
-        self.rest.pass_back(passed);
+        let skipped = n.min(self.rest.elements());
+        self.rest.skip_back(skipped);
         if self.rest.elements() > 0 {
             return self.next_back();
         }
-        self.front.as_mut().and_then(|front| front.nth_back(n - passed))
+        self.front.as_mut().and_then(|front| front.nth_back(n - skipped))
     }
 
     #[inline]
@@ -140,11 +141,11 @@ macro_rules! iter {
     ($(#[$doc:meta])* $name:ident, $leaves:ident, $slice:ident, $item:ty) => {
         $(#[$doc])*
         #[derive(Debug)]
-        pub struct $name<'a, T>(Flat<$leaves<'a, T>, core::slice::$slice<'a, T>>);
+        pub struct $name<'a, T>(FlatLeaves<$leaves<'a, T>, core::slice::$slice<'a, T>>);
 
         impl<'a, T> $name<'a, T> {
             pub(super) fn new(leaves: $leaves<'a, T>) -> Self {
-                Self(Flat::new(leaves))
+                Self(FlatLeaves::new(leaves))
             }
         }
 
@@ -200,11 +201,11 @@ macro_rules! iter {
 }
 
 iter!(
-    /// The elements in order.
+    /// Iterates over the elements in order.
     Iter, Leaves, Iter, &'a T
 );
 iter!(
-    /// The elements in order, to be changed.
+    /// Iterates over mutable references to the elements in order.
     IterMut, LeavesMut, IterMut, &'a mut T
 );
 

@@ -1,8 +1,9 @@
-//! Leaf by leaf: the elements as slices. Everything that is fast goes this way, since a loop over a slice is what compilers vectorise.
+//! Iteration leaf by leaf: the elements as slices, which compilers vectorise.
 //!
-//! Source: Zagieboylo, Suh and Myers, section 3: the iterator as a software walk cache. Here the cache is the slice.
+//! Source: Zagieboylo, Suh and Myers, section 3: the iterator as a software walk cache. Here the
+//! cache is the slice.
 
-#![allow(unsafe_code, reason = "makes slices of raw leaves")]
+#![allow(unsafe_code, reason = "creates slices of raw leaves")]
 
 use core::iter::FusedIterator;
 use core::marker::PhantomData;
@@ -10,7 +11,7 @@ use core::ptr::{self, NonNull};
 
 use super::tree::Tree;
 
-/// The places of elements `start..end`, leaf by leaf, from both ends.
+/// The memory of elements `start..end` as slices, one per leaf, iterated from both ends.
 #[derive(Debug)]
 pub(super) struct RawLeaves<'a, T> {
     tree: &'a Tree<T>,
@@ -19,20 +20,20 @@ pub(super) struct RawLeaves<'a, T> {
 }
 
 impl<'a, T> RawLeaves<'a, T> {
-    /// The elements `start..end`, which are below the tree's capacity.
+    /// The elements `start..end`, both at most the tree's capacity.
     pub(super) fn new(tree: &'a Tree<T>, start: usize, end: usize) -> Self {
         Self { tree, start, end }
     }
 
-    /// The leaf of an element that is there, by number.
+    /// The leaf number of an element in the range.
     fn leaf_of(&self, index: usize) -> usize {
         if self.tree.leaves <= 1 { 0 } else { self.tree.leaf_of(index) }
     }
 
     fn slice(&self, start: usize, end: usize) -> NonNull<[T]> {
-        // SAFETY: `start` is below the capacity.
-        let first = unsafe { self.tree.place(start) };
-        // SAFETY: an element's place, or a dangling one for elements of size 0, is not null.
+        // SAFETY: the range is not empty, so `start` is below the capacity.
+        let first = unsafe { self.tree.pointer(start) };
+        // SAFETY: a pointer to an element, or a dangling one for zero-sized elements, is not null.
         unsafe { NonNull::new_unchecked(ptr::slice_from_raw_parts_mut(first, end - start)) }
     }
 
@@ -59,7 +60,7 @@ impl<T> Iterator for RawLeaves<'_, T> {
         if self.start == self.end {
             return None;
         }
-        // The usual case of a small array: its only leaf, without a look at where it ends.
+        // A small array has one leaf, whose end needs no lookup.
         let next = if self.tree.leaves <= 1 {
             self.end
         } else {
@@ -89,11 +90,11 @@ impl<T> DoubleEndedIterator for RawLeaves<'_, T> {
     }
 }
 
-/// A run of elements that knows how many are left, and can pass over some.
-pub(super) trait Elements {
+/// A range of elements with a known length that can skip some at either end.
+pub(super) trait ElementRange {
     fn elements(&self) -> usize;
-    fn pass(&mut self, elements: usize);
-    fn pass_back(&mut self, elements: usize);
+    fn skip_front(&mut self, elements: usize);
+    fn skip_back(&mut self, elements: usize);
 }
 
 macro_rules! leaves {
@@ -108,7 +109,7 @@ macro_rules! leaves {
             /// The elements `start..end` of the tree.
             ///
             /// # Safety
-            /// They are initialised, and borrowed for `'a` as the type says.
+            /// The elements are initialised, and borrowed for `'a` as the type requires.
             pub(super) unsafe fn of(tree: &'a Tree<T>, start: usize, end: usize) -> Self {
                 Self { raw: RawLeaves::new(tree, start, end), borrow: PhantomData }
             }
@@ -119,7 +120,8 @@ macro_rules! leaves {
 
             #[inline]
             fn next(&mut self) -> Option<$slice> {
-                // SAFETY: initialised and borrowed, by the contract of `of`; each leaf is given once.
+                // SAFETY: by the contract of `of` the elements are initialised and borrowed; each
+                // leaf is returned once.
                 self.raw.next().map(|mut leaf| unsafe { leaf.$of() })
             }
 
@@ -131,7 +133,8 @@ macro_rules! leaves {
         impl<T> DoubleEndedIterator for $name<'_, T> {
             #[inline]
             fn next_back(&mut self) -> Option<Self::Item> {
-                // SAFETY: as in `next`.
+                // SAFETY: by the contract of `of` the elements are initialised and borrowed; each
+                // leaf is returned once.
                 self.raw.next_back().map(|mut leaf| unsafe { leaf.$of() })
             }
         }
@@ -139,16 +142,16 @@ macro_rules! leaves {
         impl<T> ExactSizeIterator for $name<'_, T> {}
         impl<T> FusedIterator for $name<'_, T> {}
 
-        impl<T> Elements for $name<'_, T> {
+        impl<T> ElementRange for $name<'_, T> {
             fn elements(&self) -> usize {
                 self.raw.elements()
             }
 
-            fn pass(&mut self, elements: usize) {
+            fn skip_front(&mut self, elements: usize) {
                 self.raw.start += elements;
             }
 
-            fn pass_back(&mut self, elements: usize) {
+            fn skip_back(&mut self, elements: usize) {
                 self.raw.end -= elements;
             }
         }
@@ -162,15 +165,15 @@ macro_rules! leaves {
 }
 
 leaves!(
-    /// Slices of the elements, a leaf each.
+    /// Iterates over slices of the elements, one per leaf.
     Leaves, &'a [T], as_ref_of, &'a T
 );
 leaves!(
-    /// Mutable slices of the elements, a leaf each.
+    /// Iterates over mutable slices of the elements, one per leaf.
     LeavesMut, &'a mut [T], as_mut_of, &'a mut T
 );
 
-/// `as_ref` and `as_mut` under names of one shape for the macro above.
+/// `as_ref` and `as_mut` with one signature, for the macro above.
 trait Borrow<T> {
     unsafe fn as_ref_of<'a>(&mut self) -> &'a [T];
     unsafe fn as_mut_of<'a>(&mut self) -> &'a mut [T];
@@ -179,13 +182,14 @@ trait Borrow<T> {
 impl<T> Borrow<T> for NonNull<[T]> {
     #[inline]
     unsafe fn as_ref_of<'a>(&mut self) -> &'a [T] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches that the slice is initialised and borrowed for `'a`.
         unsafe { self.as_ref() }
     }
 
     #[inline]
     unsafe fn as_mut_of<'a>(&mut self) -> &'a mut [T] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches that the slice is initialised and exclusively borrowed for
+        // `'a`.
         unsafe { self.as_mut() }
     }
 }
@@ -196,7 +200,7 @@ impl<T> Clone for Leaves<'_, T> {
     }
 }
 
-// SAFETY: it hands out references to elements that it borrows alone, as a mutable slice does.
+// SAFETY: it returns references to elements that it borrows exclusively, as a mutable slice does.
 unsafe impl<T: Send> Send for LeavesMut<'_, T> {}
-// SAFETY: through a shared one nothing is handed out.
+// SAFETY: a shared reference to it returns no element.
 unsafe impl<T: Sync> Sync for LeavesMut<'_, T> {}

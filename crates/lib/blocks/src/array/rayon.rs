@@ -1,18 +1,18 @@
-//! In parallel, leaf by leaf: `array.par_leaves().flatten()` and `array.par_leaves_mut()`.
+//! Parallel iteration leaf by leaf: `array.par_leaves().flatten()` and `array.par_leaves_mut()`.
 
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
 use super::{Tree, TreeArray};
 
 impl<T: Sync> Tree<T> {
-    /// The leaves' slices, shared out among the threads of rayon's pool.
+    /// The leaves' slices, distributed to the threads of rayon's pool.
     pub fn par_leaves(&self) -> impl ParallelIterator<Item = &[T]> {
         self.leaves().collect::<Vec<_>>().into_par_iter()
     }
 }
 
 impl<T: Send> TreeArray<T> {
-    /// The leaves' mutable slices, shared out among the threads of rayon's pool.
+    /// The leaves' mutable slices, distributed to the threads of rayon's pool.
     ///
     /// # Panics
     /// As [`TreeArray::leaves_mut`].

@@ -1,4 +1,4 @@
-//! As a sequence, like a vector.
+//! Serialises an array as a sequence, like a vector.
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -23,8 +23,8 @@ impl<T: Serialize> Serialize for TreeArray<T> {
 #[cfg(feature = "std")]
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for TreeArray<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Elements<T>(PhantomData<T>);
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Elements<T> {
+        struct SequenceVisitor<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for SequenceVisitor<T> {
             type Value = TreeArray<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -32,7 +32,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for TreeArray<T> {
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<TreeArray<T>, A::Error> {
-                // The length that the input claims is not trusted with memory.
+                // Do not reserve the length that the input claims: it is untrusted.
                 let mut array = TreeArray::try_new_in(crate::Pool::global()).map_err(A::Error::custom)?;
                 while let Some(element) = sequence.next_element()? {
                     array.try_push(element).map_err(|(_, error)| A::Error::custom(error))?;
@@ -40,6 +40,6 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for TreeArray<T> {
                 Ok(array)
             }
         }
-        deserializer.deserialize_seq(Elements(PhantomData))
+        deserializer.deserialize_seq(SequenceVisitor(PhantomData))
     }
 }

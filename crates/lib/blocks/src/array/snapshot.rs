@@ -1,22 +1,24 @@
-//! Snapshots: the array as it was, at no cost until somebody writes.
+//! Snapshots: read-only copies of an array that share its leaves until it is written to.
 
 use core::fmt;
 use core::ops::Deref;
 
-use super::hold::clone_leaf;
+use super::copy_on_write::clone_leaf;
 use super::{Tree, TreeArray};
 use crate::sync::Arc;
 
-/// An array as it was when [`TreeArray::snapshot`] was called. Reads as its [`Tree`]. A handle: clones are the same snapshot.
+/// An array as it was at [`TreeArray::snapshot`]. Dereferences to its [`Tree`]. Clones are handles
+/// of the same snapshot.
 pub struct Snapshot<T>(Arc<Tree<T>>);
 
 impl<T: Clone + Send + Sync> TreeArray<T> {
-    /// The array as it is now.
+    /// Returns the array's current contents.
     ///
-    /// Costs some nanoseconds. The next write to the array copies the directory (microseconds for a gigabyte), and the first write to
-    /// each leaf thereafter copies that leaf, as long as a snapshot needs it.
+    /// Takes some nanoseconds. The next write to the array copies the directory (microseconds for a
+    /// gigabyte). The first write to each leaf then copies that leaf, while a snapshot shares it.
     ///
-    /// Elements are `Sync` and `Send` since array and snapshot may go to two threads, and the last one drops what they share.
+    /// Array and snapshot can be on two threads, and either may drop the shared elements: hence `T:
+    /// Send + Sync`.
     pub fn snapshot(&mut self) -> Snapshot<T> {
         Snapshot(self.share_root(clone_leaf::<T>))
     }

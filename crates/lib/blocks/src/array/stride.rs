@@ -1,35 +1,36 @@
-//! Every nth element, asked for ahead of time.
+//! Iteration over every nth element, with prefetching.
 //!
-//! Processors prefetch along a page and stop at its end, so a stride of a page or more pays the full latency, and a walk of the page
-//! table, for each element. Here the element 40 steps ahead is asked for through the directory while this one is used, into
-//! the second cache: elements a page apart share one set of the first, which holds eight of them.
-//! Within a line's length of the next, a stride is left to the hardware.
+//! Hardware prefetching stops at the end of a page, so with a stride of a page or more each element
+//! costs the full latency and a page walk. Here the loop prefetches the element 40 steps ahead
+//! through the directory. It prefetches into the second-level cache: elements a page apart share
+//! one set of the first level, which holds eight. Strides within a cache line are left to the
+//! hardware.
 
-#![allow(unsafe_code, reason = "asks for raw places ahead of time")]
+#![allow(unsafe_code, reason = "computes addresses of later elements")]
 
 use core::iter::FusedIterator;
 
 use super::Tree;
 use crate::prefetch::prefetch_far;
 
-/// How many steps ahead: more than memory's latency divided by the time of a step.
-const AHEAD: usize = 40;
+/// Steps to prefetch ahead: more than the memory latency divided by the time of a step.
+const PREFETCH_STEPS: usize = 40;
 const LINE_BYTES: usize = 64;
 
-/// Every nth element.
+/// Iterates over every nth element.
 #[derive(Clone)]
 pub struct Stride<'a, T> {
     tree: &'a Tree<T>,
     at: usize,
     step: usize,
-    /// Steps that are left.
-    left: usize,
+    /// Remaining steps.
+    remaining: usize,
 }
 
 impl<'a, T> Stride<'a, T> {
     pub(super) fn new(tree: &'a Tree<T>, step: usize) -> Self {
-        assert!(step > 0, "a stride of 0 does not move");
-        Self { tree, at: 0, step, left: tree.len.div_ceil(step) }
+        assert!(step > 0, "the stride must not be 0");
+        Self { tree, at: 0, step, remaining: tree.len.div_ceil(step) }
     }
 
     fn is_long(&self) -> bool {
@@ -44,28 +45,29 @@ impl<'a, T> Iterator for Stride<'a, T> {
     fn next(&mut self) -> Option<&'a T> {
         let element = self.tree.get(self.at)?;
         self.at = self.at.saturating_add(self.step);
-        self.left -= 1;
+        self.remaining -= 1;
         Some(element)
     }
 
     fn nth(&mut self, n: usize) -> Option<&'a T> {
-        let passed = n.min(self.left);
-        self.at = self.at.saturating_add(passed.saturating_mul(self.step));
-        self.left -= passed;
+        let skipped = n.min(self.remaining);
+        self.at = self.at.saturating_add(skipped.saturating_mul(self.step));
+        self.remaining -= skipped;
         self.next()
     }
 
-    /// The loop with the prefetch; `for_each`, `sum` and the like are this.
+    /// The loop with the prefetch; `for_each` and `sum` call this.
     #[inline]
     fn fold<A, F: FnMut(A, &'a T) -> A>(self, first: A, mut f: F) -> A {
         let (tree, step) = (self.tree, self.step);
-        let ahead = if self.is_long() { AHEAD.min(self.left) } else { self.left };
+        let ahead = if self.is_long() { PREFETCH_STEPS.min(self.remaining) } else { self.remaining };
         let (mut all, mut at) = (first, self.at);
         let mut far = at.saturating_add(ahead.saturating_mul(step));
-        for _ in ahead..self.left {
-            // SAFETY: `far` is `ahead` steps on, of which as many are left; `at` is before it.
+        for _ in ahead..self.remaining {
+            // SAFETY: the loop leaves `ahead` steps, so `far` is the index of an element; `at` is
+            // below `far`.
             let here = unsafe {
-                prefetch_far(tree.place(far));
+                prefetch_far(tree.pointer(far));
                 tree.get_unchecked(at)
             };
             all = f(all, here);
@@ -73,7 +75,7 @@ impl<'a, T> Iterator for Stride<'a, T> {
             far += step;
         }
         for _ in 0..ahead {
-            // SAFETY: one of the steps that are left.
+            // SAFETY: `at` is the index of one of the remaining elements.
             all = f(all, unsafe { tree.get_unchecked(at) });
             at = at.saturating_add(step);
         }
@@ -81,7 +83,7 @@ impl<'a, T> Iterator for Stride<'a, T> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.left, Some(self.left))
+        (self.remaining, Some(self.remaining))
     }
 }
 

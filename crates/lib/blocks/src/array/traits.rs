@@ -1,4 +1,5 @@
-//! What a vector has too: indexing, comparing, hashing, cloning, converting, iterating by value.
+//! The traits that a vector implements: indexing, comparing, hashing, cloning, converting,
+//! iterating by value.
 
 #![allow(unsafe_code, reason = "moves elements out of raw blocks")]
 
@@ -16,7 +17,7 @@ use crate::error::Result;
 #[inline(never)]
 #[track_caller]
 pub(super) fn out_of_bounds(index: usize, len: usize) -> ! {
-    panic!("element {index} of an array of {len}")
+    panic!("index {index} is out of bounds of an array of {len} elements")
 }
 
 impl<T> Index<usize> for Tree<T> {
@@ -72,10 +73,11 @@ impl<T> Default for TreeArray<T> {
 }
 
 impl<T: Clone> TreeArray<T> {
-    /// A copy in the same pool, made at once; see [`TreeArray::snapshot`] for one that costs nothing.
+    /// Copies all elements to a new array in the same pool. [`TreeArray::snapshot`] copies only
+    /// what changes.
     ///
     /// # Errors
-    /// Without memory for it.
+    /// If there is no memory for the copy.
     pub fn try_clone(&self) -> Result<Self> {
         let mut copy = Self::try_new_in(self.pool())?;
         copy.try_reserve(self.len())?;
@@ -198,7 +200,7 @@ impl<T: Ord> Ord for TreeArray<T> {
     }
 }
 
-/// The same as that of a slice or a vector with these elements.
+/// Equal to the hash of a slice or vector with the same elements.
 impl<T: Hash> Hash for TreeArray<T> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_usize(self.len());
@@ -239,15 +241,15 @@ impl<T> IntoIterator for TreeArray<T> {
 
     fn into_iter(self) -> IntoIter<T> {
         let mut tree = self.into_tree();
-        // From here on the elements are the iterator's.
+        // From here on the iterator drops the elements.
         let end = core::mem::take(&mut tree.len);
         IntoIter { tree, start: 0, end }
     }
 }
 
-/// The elements by value, in order. The leaves go when it is dropped.
+/// Iterates over the elements by value, in order. Dropping it frees the leaves.
 pub struct IntoIter<T> {
-    /// Of length 0: it has the room, and no elements to drop.
+    /// Its length is 0, so that dropping it drops no elements.
     tree: Tree<T>,
     start: usize,
     end: usize,
@@ -262,8 +264,8 @@ impl<T> Iterator for IntoIter<T> {
             return None;
         }
         self.start += 1;
-        // SAFETY: the element is initialised, and is passed in the same step.
-        Some(unsafe { self.tree.place(self.start - 1).read() })
+        // SAFETY: the element is initialised, and `start` moves past it, so it is read once.
+        Some(unsafe { self.tree.pointer(self.start - 1).read() })
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -278,8 +280,8 @@ impl<T> DoubleEndedIterator for IntoIter<T> {
             return None;
         }
         self.end -= 1;
-        // SAFETY: as in `next`.
-        Some(unsafe { self.tree.place(self.end).read() })
+        // SAFETY: the element is initialised, and `end` moves below it, so it is read once.
+        Some(unsafe { self.tree.pointer(self.end).read() })
     }
 }
 
@@ -294,6 +296,6 @@ impl<T> Drop for IntoIter<T> {
 
 impl<T> fmt::Debug for IntoIter<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IntoIter").field("left", &(self.end - self.start)).finish_non_exhaustive()
+        f.debug_struct("IntoIter").field("remaining", &(self.end - self.start)).finish_non_exhaustive()
     }
 }

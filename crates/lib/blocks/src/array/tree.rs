@@ -1,21 +1,23 @@
-//! The tree itself: where its elements lie, and how they are read.
+//! The tree of an array: the layout of its elements, and reading them.
 //!
 //! ```text
-//! small                   | T T T . |                      from the program's allocator, doubling until a block is worth it
-//! one leaf       first -> | T T T T T T . . |              a block; no directory is looked at
+//! small                   | T T T . |                      from the global allocator, doubling up to half a block
+//! one leaf       first -> | T T T T T T . . |              a block, found without a directory
 //! more       directory -> [ 0 | 1 | 2 | . ]
 //!                           |   |   `-> | T T T . . . . . |
 //!                           |   `-----> | T T T T T T T T |
 //!                           `---------> | T T T T T T T T |   per_leaf elements each
 //! ```
-//! Source: Zagieboylo, Suh and Myers, sections 3 and 4.2; Zagieboylo's "Custom Array Implementation". Where we differ: theirs is a
-//! radix tree of up to three levels that is walked, and its depth tested, at each access. Here one directory of biased pointers is
-//! all there is above the leaves (16 KiB of it for 4 GiB), so that a get is two dependent loads at any size, and one for a single leaf.
+//! Source: Zagieboylo, Suh and Myers, sections 3 and 4.2; Zagieboylo, "Custom Array
+//! Implementation". Their radix tree has up to three levels, and each access tests its depth and
+//! walks it. Here one directory of biased pointers is all there is above the leaves (16 KiB for 4
+//! GiB). A get is two dependent loads at any size, and one for a single leaf.
 //!
-//! Invariants: elements `0..len` are initialised; leaves `0..leaves` exist; `first` is leaf 0 where there is one; where leaves are
-//! blocks and there is a directory, its entries `0..leaves` are set. An element of size 0 has no leaf; its address is dangling.
+//! Invariants: elements `0..len` are initialised. Leaves `0..leaves` exist, and `first` is leaf 0
+//! if there is one. If leaves are blocks and there is a directory, its entries `0..leaves` are set.
+//! Zero-sized elements have no leaf and a dangling address.
 
-#![allow(unsafe_code, reason = "elements lie in raw blocks")]
+#![allow(unsafe_code, reason = "elements are stored in raw blocks")]
 
 use alloc::alloc::{alloc, dealloc};
 use core::alloc::Layout;
@@ -28,32 +30,33 @@ use super::divider::Divider;
 use crate::error::{Error, Result};
 use crate::pool::Pool;
 
-/// The elements of an array, to be read: what a [`crate::TreeArray`] and a [`crate::Snapshot`] have in common.
+/// Read access to an array's elements, common to [`crate::TreeArray`] and [`crate::Snapshot`].
 ///
-/// It stands to them as a slice stands to a vector.
+/// It corresponds to a slice, as `TreeArray` corresponds to a vector.
 pub struct Tree<T> {
     pub(super) first: *mut T,
     pub(super) directory: Directory<T>,
     pub(super) len: usize,
     pub(super) leaves: usize,
-    /// Elements of a leaf.
+    /// Elements per leaf.
     pub(super) per_leaf: usize,
     pub(super) divider: Divider<T>,
-    /// Elements that the small beginning has room for; 0 when the first leaf is a block.
+    /// Capacity of the small buffer in elements; 0 when the first leaf is a block.
     pub(super) small: usize,
     pub(super) pool: Pool,
     owns: PhantomData<T>,
 }
 
-// SAFETY: a tree owns its elements, as a vector does; shares of leaves with snapshots need `T: Send + Sync` to be made.
+// SAFETY: a tree owns its elements, as a vector does. Sharing leaves with snapshots requires `T:
+// Send + Sync`.
 unsafe impl<T: Send> Send for Tree<T> {}
-// SAFETY: through a shared tree elements are only read.
+// SAFETY: a shared reference to the tree only allows reading elements.
 unsafe impl<T: Sync> Sync for Tree<T> {}
 
-/// More elements than this cannot be numbered by the reciprocal.
-pub(super) const MOST_ELEMENTS: usize = 1 << 42;
+/// The most elements for which the reciprocal of [`Divider`] is exact.
+pub(super) const MAX_ELEMENTS: usize = 1 << 42;
 
-/// Small beginnings start here and end at half a block.
+/// The first size of the small buffer, which grows to half a block.
 const FIRST_SMALL_BYTES: usize = 64;
 
 impl<T> Tree<T> {
@@ -79,21 +82,21 @@ impl<T> Tree<T> {
         })
     }
 
-    /// How many elements there are.
+    /// The number of elements.
     #[must_use]
     #[inline]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the tree has no elements.
     #[must_use]
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How many elements there is room for without another block.
+    /// The number of elements that fit without another block.
     #[must_use]
     pub const fn capacity(&self) -> usize {
         if Self::IS_ZERO_SIZED {
@@ -105,7 +108,7 @@ impl<T> Tree<T> {
         }
     }
 
-    /// Elements of a leaf: the length of every slice of [`Tree::leaves`] but the last.
+    /// Elements per leaf: the length of every slice of [`Tree::leaves`] but the last.
     #[must_use]
     pub const fn per_leaf(&self) -> usize {
         self.per_leaf
@@ -117,12 +120,13 @@ impl<T> Tree<T> {
         &self.pool
     }
 
-    /// Element `index`, if there is one. One shift, one load of the directory, and the element's own.
+    /// Element `index`; `None` beyond the end. Takes one shift, one load of the directory, and the
+    /// element's own.
     #[must_use]
     #[inline]
     pub fn get(&self, index: usize) -> Option<&T> {
         if index < self.len {
-            // SAFETY: it is an element.
+            // SAFETY: the index is below the length.
             Some(unsafe { self.get_unchecked(index) })
         } else {
             None
@@ -136,29 +140,30 @@ impl<T> Tree<T> {
     #[must_use]
     #[inline]
     pub unsafe fn get_unchecked(&self, index: usize) -> &T {
-        // SAFETY: by contract and the invariants the place holds an element; `&self` keeps it from changing.
-        unsafe { &*self.place(index) }
+        // SAFETY: by contract and the invariants the pointer is that of an initialised element,
+        // which `&self` keeps from changing.
+        unsafe { &*self.pointer(index) }
     }
 
-    /// The first element.
+    /// The first element; `None` when the tree is empty.
     #[must_use]
     pub fn first(&self) -> Option<&T> {
         self.get(0)
     }
 
-    /// The last element.
+    /// The last element; `None` when the tree is empty.
     #[must_use]
     pub fn last(&self) -> Option<&T> {
         self.get(self.len.wrapping_sub(1))
     }
 
-    /// The leaf of element `index`.
+    /// The leaf number of element `index`.
     #[inline]
     pub(super) fn leaf_of(&self, index: usize) -> usize {
         self.divider.leaf_of(index)
     }
 
-    /// The biased pointer of a leaf: element `i` of it lies at `+ i`.
+    /// The biased pointer of a leaf: adding `i` gives element `i` of the array.
     ///
     /// # Safety
     /// The leaf exists.
@@ -172,20 +177,21 @@ impl<T> Tree<T> {
         }
     }
 
-    /// Where element `index` lies.
+    /// A pointer to element `index`.
     ///
     /// # Safety
     /// `index` is below the capacity.
     #[inline]
-    pub(super) unsafe fn place(&self, index: usize) -> *mut T {
+    pub(super) unsafe fn pointer(&self, index: usize) -> *mut T {
         if self.leaves <= 1 {
             return self.first.wrapping_add(index);
         }
-        // SAFETY: below the capacity, so its leaf exists.
+        // SAFETY: `index` is below the capacity, so its leaf exists and has an entry.
         unsafe { self.directory.get(self.leaf_of(index)) }.wrapping_add(index)
     }
 
-    /// What finds a place in a loop without a look at the tree: a directory, be it of one leaf, and its divider.
+    /// The directory and divider for loops, which then do not read the tree. A single leaf gets a
+    /// directory of one entry.
     #[inline]
     pub(super) fn finder(&self) -> Finder<T> {
         if self.leaves <= 1 {
@@ -195,23 +201,23 @@ impl<T> Tree<T> {
         }
     }
 
-    /// A leaf's block.
+    /// The block of a leaf.
     ///
     /// # Safety
     /// The leaf exists and is a block.
     pub(super) unsafe fn block(&self, leaf: usize) -> NonNull<u8> {
-        // SAFETY: by contract; a block is not null.
+        // SAFETY: by contract the leaf is a block, whose address is not null.
         unsafe { NonNull::new_unchecked(self.biased(leaf).wrapping_add(leaf * self.per_leaf).cast()) }
     }
 
-    /// Elements that lie in a leaf.
+    /// The number of elements in a leaf.
     pub(super) const fn leaf_len(&self, leaf: usize) -> usize {
         let before = leaf * self.per_leaf;
         let rest = self.len.saturating_sub(before);
         if rest < self.per_leaf { rest } else { self.per_leaf }
     }
 
-    /// Puts a block where a leaf is.
+    /// Sets the block of a leaf.
     pub(super) fn set_leaf(&mut self, leaf: usize, block: NonNull<u8>) {
         let memory = block.as_ptr().cast::<T>();
         if leaf == 0 {
@@ -222,7 +228,8 @@ impl<T> Tree<T> {
         }
     }
 
-    /// Adds room: doubles the small beginning, or takes a block. What it returns is the directory that was replaced, if one was.
+    /// Adds capacity: doubles the small buffer, or adds a block. Returns the directory if it was
+    /// replaced.
     pub(super) fn grow(&mut self) -> Result<Option<Directory<T>>> {
         if Self::IS_ZERO_SIZED {
             return Err(Error::CapacityOverflow { elements: self.len });
@@ -232,20 +239,22 @@ impl<T> Tree<T> {
         }
         let wanted = (2 * self.small).max(FIRST_SMALL_BYTES / size_of::<T>()).max(1);
         if wanted * size_of::<T>() > self.pool.block_bytes() / 2 {
-            self.begin_leaf().map(|()| None)
+            self.ensure_first_block().map(|()| None)
         } else {
             self.resize_small(wanted).map(|()| None)
         }
     }
 
-    /// Moves the small beginning, if there is one, into a first block. From then on no element ever moves.
-    pub(super) fn begin_leaf(&mut self) -> Result<()> {
+    /// Moves the elements of the small buffer, if there is one, to a first block. No element moves
+    /// afterwards.
+    pub(super) fn ensure_first_block(&mut self) -> Result<()> {
         if Self::IS_ZERO_SIZED || self.leaves > 0 && self.small == 0 {
             return Ok(());
         }
         let block = self.pool.alloc()?;
         let memory = block.as_ptr().cast::<T>();
-        // SAFETY: the block has room for a leaf's elements, of which these are fewer; the old place is not used again.
+        // SAFETY: the block has space for a leaf's elements, of which these are fewer; the old
+        // buffer is not used again.
         unsafe { memory.copy_from_nonoverlapping(self.first, self.len) };
         self.free_small();
         self.set_leaf(0, block);
@@ -253,44 +262,48 @@ impl<T> Tree<T> {
         Ok(())
     }
 
-    /// Moves the small beginning to one with room for `capacity` elements; 0 frees it.
+    /// Moves the elements to a small buffer for `capacity` elements; 0 frees the buffer.
     pub(super) fn resize_small(&mut self, capacity: usize) -> Result<()> {
-        debug_assert!(self.len <= capacity && (self.leaves == 0 || self.small > 0), "it is small and fits");
+        debug_assert!(
+            self.len <= capacity && (self.leaves == 0 || self.small > 0),
+            "the tree has no blocks and its elements fit"
+        );
         if capacity == 0 {
             self.free_small();
             return Ok(());
         }
         let layout = small_layout::<T>(capacity)?;
-        // SAFETY: neither elements nor capacity are of size zero.
+        // SAFETY: neither the element size nor the capacity is zero.
         let memory = unsafe { alloc(layout) }.cast::<T>();
         if memory.is_null() {
             return Err(Error::Table { bytes: layout.size() });
         }
-        // SAFETY: the new place has room for the elements; the old one is not used again.
+        // SAFETY: the new buffer has space for the elements; the old one is not used again.
         unsafe { memory.copy_from_nonoverlapping(self.first, self.len) };
         self.free_small();
         (self.first, self.leaves, self.small) = (memory, 1, capacity);
         Ok(())
     }
 
-    /// Frees the small beginning's memory; its elements have moved, or are dropped.
+    /// Frees the small buffer. Its elements have moved or are dropped.
     pub(super) fn free_small(&mut self) {
         if self.small > 0
             && let Ok(layout) = small_layout::<T>(self.small)
         {
-            // SAFETY: it was allocated with this layout.
+            // SAFETY: the buffer was allocated with this layout.
             unsafe { dealloc(self.first.cast(), layout) };
         }
         (self.first, self.small, self.leaves) = (ptr::dangling_mut(), 0, 0);
     }
 
-    /// Adds a block at the end.
+    /// Adds a block at the end. Returns the directory if it was replaced.
     fn add_leaf(&mut self) -> Result<Option<Directory<T>>> {
         let leaf = self.leaves;
-        if (leaf + 1).saturating_mul(self.per_leaf) > MOST_ELEMENTS {
+        if (leaf + 1).saturating_mul(self.per_leaf) > MAX_ELEMENTS {
             return Err(Error::CapacityOverflow { elements: self.len });
         }
-        // The block first: a reader may be in the directory that is replaced, so nothing may fail after that.
+        // Allocate the block first: a reader may use the directory that is replaced, so nothing may
+        // fail afterwards.
         let block = self.pool.alloc()?;
         let replaced = self.reserve_directory(leaf + 1).inspect_err(|_| self.free_block(block))?;
         self.leaves += 1;
@@ -298,40 +311,40 @@ impl<T> Tree<T> {
         Ok(replaced)
     }
 
-    /// Makes room for `leaves` entries.
+    /// Makes space for `leaves` directory entries. Returns the directory if it was replaced.
     pub(super) fn reserve_directory(&mut self, leaves: usize) -> Result<Option<Directory<T>>> {
         if leaves <= self.directory.capacity() {
             return Ok(None);
         }
-        let mut grown = self.directory.grown(leaves, self.leaves.min(self.directory.capacity()))?;
+        let mut larger = self.directory.grow_copy(leaves, self.leaves.min(self.directory.capacity()))?;
         if self.leaves == 1 && self.small == 0 {
-            grown.set(0, self.first);
+            larger.set(0, self.first);
         }
-        Ok(Some(mem::replace(&mut self.directory, grown)))
+        Ok(Some(mem::replace(&mut self.directory, larger)))
     }
 
-    /// Gives a block back that holds no elements of ours.
+    /// Frees a block of which this tree drops no elements.
     pub(super) fn free_block(&self, block: NonNull<u8>) {
-        // SAFETY: the tree holds the block, and forgets it in the same step.
+        // SAFETY: the tree holds the block, and the callers forget it.
         let freed = unsafe { self.pool.free(block) };
-        debug_assert_eq!(freed, Ok(()), "a leaf is a block of the pool");
+        debug_assert_eq!(freed, Ok(()), "a leaf's block belongs to the pool");
     }
 }
 
-/// See [`Tree::finder`]. Good while the tree is borrowed and does not grow.
+/// See [`Tree::finder`]. Valid while the tree is borrowed and does not grow.
 pub(super) struct Finder<T> {
     entries: *const *mut T,
     divider: Divider<T>,
 }
 
 impl<T> Finder<T> {
-    /// Where element `index` lies.
+    /// A pointer to element `index`.
     ///
     /// # Safety
     /// `index` is below the capacity of the tree, which has not changed.
     #[inline]
-    pub(super) unsafe fn place(&self, index: usize) -> *mut T {
-        // SAFETY: the element's leaf has an entry.
+    pub(super) unsafe fn pointer(&self, index: usize) -> *mut T {
+        // SAFETY: by contract the element's leaf exists, so it has an entry.
         unsafe { *self.entries.add(self.divider.leaf_of(index)) }.wrapping_add(index)
     }
 }

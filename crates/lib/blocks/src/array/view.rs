@@ -1,6 +1,6 @@
-//! Views: the leaves and the elements of a tree, all or a range, to be read; and of an array, to be changed.
+//! Views of all or a range of the elements: slices and iterators, for reading and for writing.
 
-#![allow(unsafe_code, reason = "promises that elements are initialised")]
+#![allow(unsafe_code, reason = "asserts that elements are initialised")]
 
 use alloc::vec::Vec;
 use core::ops::{Bound, RangeBounds};
@@ -8,13 +8,13 @@ use core::ops::{Bound, RangeBounds};
 use super::{Cursor, Iter, IterMut, Leaves, LeavesMut, Stride, Tree, TreeArray};
 
 impl<T> Tree<T> {
-    /// The elements as slices, one a leaf: what to loop over when speed counts.
+    /// The elements as slices, one per leaf. The fastest way to loop over an array.
     #[must_use]
     pub fn leaves(&self) -> Leaves<'_, T> {
         self.leaves_in(..)
     }
 
-    /// The elements of a range as slices, one a leaf.
+    /// The elements of a range as slices, one per leaf.
     ///
     /// # Panics
     /// If the range is not within the array.
@@ -40,7 +40,7 @@ impl<T> Tree<T> {
         Iter::new(self.leaves_in(range))
     }
 
-    /// Every `step`-th element from the first on.
+    /// Every `step`-th element, from the first on.
     ///
     /// # Panics
     /// If `step` is 0.
@@ -49,13 +49,13 @@ impl<T> Tree<T> {
         Stride::new(self, step)
     }
 
-    /// A place among the elements that finds its neighbours without a walk.
+    /// A cursor at index 0, which finds elements of the same leaf without a directory access.
     #[must_use]
     pub fn cursor(&self) -> Cursor<'_, T> {
         Cursor::new(self)
     }
 
-    /// Clones of the elements, contiguous.
+    /// Clones of the elements in a vector.
     #[must_use]
     pub fn to_vec(&self) -> Vec<T>
     where
@@ -77,38 +77,44 @@ impl<T> Tree<T> {
             Bound::Excluded(&end) => end,
             Bound::Unbounded => self.len,
         };
-        assert!(start <= end && end <= self.len, "the range {start}..{end} is not within the {} elements", self.len);
+        assert!(
+            start <= end && end <= self.len,
+            "the range {start}..{end} is out of bounds of an array of {} elements",
+            self.len
+        );
         (start, end)
     }
 }
 
 impl<T> TreeArray<T> {
-    /// The elements as mutable slices, one a leaf.
+    /// The elements as mutable slices, one per leaf.
     ///
     /// # Panics
-    /// Without memory for the copies of leaves that a snapshot shares.
+    /// If there is no memory to copy leaves that a snapshot shares.
     pub fn leaves_mut(&mut self) -> LeavesMut<'_, T> {
         self.leaves_mut_in(..)
     }
 
-    /// The elements of a range as mutable slices, one a leaf.
+    /// The elements of a range as mutable slices, one per leaf.
     ///
     /// # Panics
-    /// If the range is not within the array; without memory for the copies of leaves that a snapshot shares.
+    /// If the range is not within the array, or if there is no memory to copy leaves that a
+    /// snapshot shares.
     pub fn leaves_mut_in(&mut self, range: impl RangeBounds<usize>) -> LeavesMut<'_, T> {
         let (start, end) = self.tree.check(&range);
-        if self.hold.is_some() {
+        if self.cow.is_some() {
             let mut at = start;
             while at < end {
-                self.own_leaf_of(at);
+                self.unshare_leaf_of(at);
                 at = if self.tree.leaves <= 1 { end } else { (self.tree.leaf_of(at) + 1) * self.tree.per_leaf };
             }
         }
-        // SAFETY: elements below `len` are initialised, their leaves are ours alone, and `&mut self` borrows them.
+        // SAFETY: elements below `len` are initialised, their leaves were unshared above, and `&mut
+        // self` borrows them.
         unsafe { LeavesMut::of(&self.tree, start, end) }
     }
 
-    /// The elements in order, to be changed.
+    /// Mutable references to the elements in order.
     ///
     /// # Panics
     /// As [`TreeArray::leaves_mut`].
@@ -116,7 +122,7 @@ impl<T> TreeArray<T> {
         self.range_mut(..)
     }
 
-    /// The elements of a range in order, to be changed.
+    /// Mutable references to the elements of a range in order.
     ///
     /// # Panics
     /// As [`TreeArray::leaves_mut_in`].

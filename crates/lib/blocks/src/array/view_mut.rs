@@ -1,10 +1,10 @@
-//! A mutable view: what `&mut [T]` is to a vector.
+//! A mutable view of an array, as `&mut [T]` is of a vector.
 //!
-//! An array must ask at each write whether a snapshot shares the leaf, and after each write the compiler must assume that the answer,
-//! and where the directory is, have changed. The view asks once, for all leaves, and keeps what it needs in registers: a loop of
-//! writes at random places takes about a third less time.
+//! Each write to an array tests whether a snapshot shares the leaf. After each write the compiler
+//! must assume that this and the directory have changed. A view unshares all leaves once and keeps
+//! the directory in registers: a loop of random writes takes about a third less time.
 
-#![allow(unsafe_code, reason = "finds elements in raw leaves")]
+#![allow(unsafe_code, reason = "computes element addresses in raw leaves")]
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -15,7 +15,7 @@ use super::traits::out_of_bounds;
 use super::tree::Finder;
 use crate::error::Result;
 
-/// All elements of an array, borrowed to be changed. It cannot grow.
+/// A mutable borrow of all elements of an array. It cannot grow.
 pub struct ViewMut<'a, T> {
     pub(super) finder: Finder<T>,
     pub(super) len: usize,
@@ -23,58 +23,60 @@ pub struct ViewMut<'a, T> {
 }
 
 impl<T> TreeArray<T> {
-    /// All elements, to be changed; leaves that a snapshot shares are copied now.
+    /// Borrows all elements mutably. Copies leaves that a snapshot shares first.
     ///
     /// # Panics
-    /// Without memory for those copies.
+    /// If there is no memory for those copies.
     #[inline]
     #[track_caller]
     pub fn view_mut(&mut self) -> ViewMut<'_, T> {
-        self.try_view_mut().unwrap_or_else(|error| panic!("what a snapshot shares cannot be copied: {error}"))
+        self.try_view_mut().unwrap_or_else(|error| panic!("cannot copy leaves shared with a snapshot: {error}"))
     }
 
-    /// All elements, to be changed; leaves that a snapshot shares are copied now.
+    /// Borrows all elements mutably. Copies leaves that a snapshot shares first.
     ///
     /// # Errors
-    /// Without memory for those copies.
+    /// If there is no memory for those copies.
     #[inline]
     pub fn try_view_mut(&mut self) -> Result<ViewMut<'_, T>> {
-        if self.hold.is_some() {
-            self.try_own_all()?;
+        if self.cow.is_some() {
+            self.try_unshare_all()?;
         }
         Ok(ViewMut { finder: self.tree.finder(), len: self.tree.len, borrow: PhantomData })
     }
 }
 
 impl<T> ViewMut<'_, T> {
-    /// How many elements there are.
+    /// The number of elements.
     #[must_use]
     #[inline]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the view has no elements.
     #[must_use]
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Element `index`, if there is one.
+    /// Element `index`; `None` beyond the end.
     #[must_use]
     #[inline]
     pub fn get(&self, index: usize) -> Option<&T> {
-        // SAFETY: an element of the array, which the view borrows alone; `&self` keeps it from changing.
-        (index < self.len).then(|| unsafe { &*self.finder.place(index) })
+        // SAFETY: the index is that of an element, which the view borrows; `&self` keeps it from
+        // changing.
+        (index < self.len).then(|| unsafe { &*self.finder.pointer(index) })
     }
 
-    /// Element `index`, to be changed, if there is one.
+    /// A mutable reference to element `index`; `None` beyond the end.
     #[must_use]
     #[inline]
     pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
-        // SAFETY: an element of the array, which the view borrows alone, in a leaf that nobody shares.
-        (index < self.len).then(|| unsafe { &mut *self.finder.place(index) })
+        // SAFETY: the index is that of an element in an unshared leaf, which the view borrows
+        // exclusively.
+        (index < self.len).then(|| unsafe { &mut *self.finder.pointer(index) })
     }
 }
 
@@ -103,9 +105,9 @@ impl<T> IndexMut<usize> for ViewMut<'_, T> {
     }
 }
 
-// SAFETY: it stands for a mutable borrow of the elements.
+// SAFETY: the view is equivalent to a mutable borrow of the elements.
 unsafe impl<T: Send> Send for ViewMut<'_, T> {}
-// SAFETY: through a shared one elements are only read.
+// SAFETY: a shared reference to the view only allows reading elements.
 unsafe impl<T: Sync> Sync for ViewMut<'_, T> {}
 
 impl<T> fmt::Debug for ViewMut<'_, T> {

@@ -1,13 +1,15 @@
-//! Chunks of one range of memory that is there already: a static array, or what a machine without an operating system has.
+//! Chunks from one existing range of memory: a static array, or the memory of a machine without an
+//! operating system.
 //!
-//! Free chunks are a list in address order; the link lies in the chunk's own first words, so that nothing else is needed.
+//! Free chunks form a list in address order. The link is in the chunk's first words, so the list
+//! needs no other memory.
 //!
 //! ```text
 //! |skip|  chunk  |  chunk  |  chunk  | rest |
 //!       first ->  next ----------->  none
 //! ```
 
-#![allow(unsafe_code, reason = "keeps its list in the memory that it hands out")]
+#![allow(unsafe_code, reason = "stores its free list in the chunks themselves")]
 
 use core::ptr::NonNull;
 
@@ -15,7 +17,7 @@ use super::{CHUNK_BYTES, Frames, bytes_of};
 use crate::error::{Error, Result};
 use crate::sync::Lock;
 
-/// Chunks of one range.
+/// Chunks of one fixed range.
 #[derive(Debug)]
 pub struct FixedFrames {
     list: Lock<List>,
@@ -32,21 +34,24 @@ struct Free {
     next: Option<NonNull<Free>>,
 }
 
-// SAFETY: the list is the only way to its chunks, and moves with its lock.
+// SAFETY: the list owns its chunks, and no thread keeps a pointer to them.
 unsafe impl Send for List {}
 
 impl FixedFrames {
-    /// The whole chunks in `bytes` from `start` on. What lies before the first and after the last of them is not used.
+    /// Uses the whole chunks in `bytes` from `start` on. Bytes before the first and after the last
+    /// of them stay unused.
     ///
     /// # Safety
-    /// The range is readable, writable, below 2^48 and used by nobody else as long as this value, or what it gave, lives.
+    /// The range is readable, writable and below 2^48. Nothing else uses it while this value, or a
+    /// chunk from it, is alive.
     #[must_use]
     pub unsafe fn new(start: NonNull<u8>, bytes: usize) -> Self {
         let skip = start.as_ptr().align_offset(CHUNK_BYTES);
         let chunks = bytes.saturating_sub(skip) / CHUNK_BYTES;
         let mut list = List { first: None };
         for chunk in (0..chunks).rev() {
-            // SAFETY: the chunk lies in the range: skip + (chunk + 1) * CHUNK_BYTES is at most `bytes`.
+            // SAFETY: the chunk is in the range: skip + (chunk + 1) * CHUNK_BYTES is at most
+            // `bytes`.
             unsafe { list.insert(start.add(skip + chunk * CHUNK_BYTES)) };
         }
         Self { list: Lock::new(list), bytes: chunks * CHUNK_BYTES }
@@ -54,10 +59,10 @@ impl FixedFrames {
 }
 
 impl List {
-    /// Puts a chunk at its place.
+    /// Inserts a chunk in address order.
     ///
     /// # Safety
-    /// It is a chunk of the range, on no list, used by nobody.
+    /// The chunk is in the range, is on no list and is unused.
     unsafe fn insert(&mut self, chunk: NonNull<u8>) {
         let free = chunk.cast::<Free>();
         let mut link = &mut self.first;
@@ -65,27 +70,30 @@ impl List {
             if there > free {
                 break;
             }
-            // SAFETY: what is on the list is a free chunk whose first words are a link, ours alone under the lock.
+            // SAFETY: a listed chunk is free and begins with a `Free`, which only the lock's holder
+            // accesses.
             link = unsafe { &mut there.as_mut().next };
         }
-        // SAFETY: the chunk is aligned and large enough for a link, and nobody uses it.
+        // SAFETY: the chunk is aligned and large enough for a link, and unused by contract.
         unsafe { free.write(Free { next: *link }) };
         *link = Some(free);
     }
 
-    /// Takes the first `chunks` neighbours out.
+    /// Removes the first `chunks` contiguous chunks.
     fn take(&mut self, chunks: usize) -> Option<NonNull<u8>> {
         let mut link = &mut self.first;
         while let Some(first) = *link {
             let (mut last, mut count) = (first, 1);
-            // SAFETY: what is on the list is a free chunk whose first words are a link, ours alone under the lock.
+            // SAFETY: a listed chunk is free and begins with a `Free`, which only the lock's holder
+            // accesses.
             while let Some(next) = unsafe { last.as_ref().next } {
                 if count == chunks || next.addr().get() != last.addr().get() + CHUNK_BYTES {
                     break;
                 }
                 (last, count) = (next, count + 1);
             }
-            // SAFETY: as above.
+            // SAFETY: `last` is a listed chunk, which begins with a `Free` that only the lock's
+            // holder accesses.
             let after = unsafe { &mut (*last.as_ptr()).next };
             if count == chunks {
                 *link = *after;
@@ -97,7 +105,8 @@ impl List {
     }
 }
 
-// SAFETY: a chunk is taken off the list before it is given, so it is given once; the range is good by `new`'s contract.
+// SAFETY: `take` unlinks a chunk before returning it, so each is returned once; `new`'s caller
+// vouches for the range.
 unsafe impl Frames for FixedFrames {
     fn take(&self, chunks: usize) -> Result<NonNull<u8>> {
         let wanted_bytes = bytes_of(chunks)?;
@@ -109,10 +118,11 @@ unsafe impl Frames for FixedFrames {
         self.list.with(|list| list.take(chunks)).ok_or(none)
     }
 
-    unsafe fn give(&self, start: NonNull<u8>, chunks: usize) {
+    unsafe fn release(&self, start: NonNull<u8>, chunks: usize) {
         self.list.with(|list| {
             for chunk in 0..chunks {
-                // SAFETY: by contract these are chunks of ours that nobody uses, so they are on no list.
+                // SAFETY: by contract these chunks came from `take` and are unused, so they are on
+                // no list.
                 unsafe { list.insert(start.add(chunk * CHUNK_BYTES)) };
             }
         });
@@ -136,10 +146,10 @@ mod tests {
         let lowest = taken[0];
         taken.swap(0, 2);
         for &chunk in &taken[..3] {
-            // SAFETY: each was taken, and is given back once.
-            unsafe { frames.give(chunk, 1) };
+            // SAFETY: each chunk was taken above and is released once.
+            unsafe { frames.release(chunk, 1) };
         }
         assert_eq!(frames.take(4).unwrap_err(), Error::NoRun { blocks: 4 });
-        assert_eq!(frames.take(3).unwrap(), lowest, "neighbours are found again");
+        assert_eq!(frames.take(3).unwrap(), lowest, "adjacent chunks are reused");
     }
 }

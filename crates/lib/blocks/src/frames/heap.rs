@@ -1,4 +1,4 @@
-//! Chunks from the program's own allocator. Not for speed: for tests under Miri, and where there is no kernel to ask.
+//! Chunks from the global allocator, for tests under Miri and for targets without `mmap`.
 
 #![allow(unsafe_code, reason = "asks the allocator for raw memory")]
 
@@ -18,11 +18,12 @@ const CHUNK: Layout = match Layout::from_size_align(CHUNK_BYTES, CHUNK_BYTES) {
     Err(_) => panic!("a chunk is a power of two"),
 };
 
-// SAFETY: the allocator gives memory of the chunk's size and alignment to us alone, until it is deallocated.
+// SAFETY: the allocator returns memory of the chunk's size and alignment that nothing else uses
+// until `dealloc`.
 unsafe impl Frames for HeapFrames {
     fn take(&self, chunks: usize) -> Result<NonNull<u8>> {
         if chunks != 1 {
-            // Parts of an allocation could not be given back on their own.
+            // The allocator cannot free a part of an allocation.
             return Err(Error::NoRun { blocks: chunks });
         }
         let bytes = bytes_of(chunks)?;
@@ -31,9 +32,10 @@ unsafe impl Frames for HeapFrames {
         NonNull::new(chunk).ok_or(Error::Exhausted { wanted_bytes: bytes, held_bytes: 0 })
     }
 
-    unsafe fn give(&self, start: NonNull<u8>, chunks: usize) {
+    unsafe fn release(&self, start: NonNull<u8>, chunks: usize) {
         debug_assert_eq!(chunks, 1, "chunks were taken one by one");
-        // SAFETY: the chunk came from `take`, with this layout, and nobody uses it any more.
+        // SAFETY: the chunk came from `take`, with this layout, and by contract nothing uses it any
+        // more.
         unsafe { dealloc(start.as_ptr(), CHUNK) };
     }
 }

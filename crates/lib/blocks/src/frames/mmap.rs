@@ -1,17 +1,22 @@
-//! Chunks from the kernel.
+//! Chunks from the kernel, by `mmap`.
 //!
 //! ```text
-//! span   | rw | rw | rw |      no access, nothing behind it       |     64 MiB, the next ones twice as large, up to 64 GiB
+//! span   | rw | rw | rw |      reserved, no access             |     64 MiB, each next span twice as large, up to 64 GiB
 //!        chunks in use   ^ next
 //! ```
-//! Address space is reserved in spans and opened chunk by chunk from the low end, so that blocks come in address order, and a
-//! span is two mappings however many chunks it has. What is given back loses its memory and keeps its address, which is the
-//! first to be taken again. Where a limit forbids a span, smaller ones are tried, down to what was asked for.
+//! The frames reserve address space in spans and open them chunk by chunk from the low end. Blocks
+//! therefore come in address order, and a span is two mappings regardless of its chunks. A released
+//! chunk loses its memory and keeps its address, which is reused first. If a limit forbids a span,
+//! smaller sizes are tried, down to the requested one.
 //!
-//! Page kinds: `4k` and `thp` are advice on the span; `folio-64k` is advice too, and the system has to allow such folios
-//! and no larger ones (`fieldstone run --region --pages folio-64k` switches them; a library does not); `hugetlb` maps a chunk of
-//! the pool and goes on with transparent pages when the pool is empty; `hugetlb-1g` maps spans of whole such pages, and keeps
-//! them. What was really got is read from the kernel: see [`crate::Pool::placement`].
+//! | page kind | how it is requested |
+//! |---|---|
+//! | `4k`, `thp` | `madvise` on the span |
+//! | `folio-64k` | the same advice as `thp`; the system must enable 64 KiB folios and no larger ones |
+//! | `hugetlb` | a page of the hugetlb pool for each chunk; transparent pages when the pool is empty |
+//! | `hugetlb-1g` | spans of whole 1 GiB pages, which are kept |
+//!
+//! [`crate::Pool::placement`] reports which pages the kernel used.
 
 #![allow(unsafe_code, reason = "maps memory")]
 
@@ -33,7 +38,7 @@ const FIRST_SPAN_BYTES: usize = 64 << 20;
 const LAST_SPAN_BYTES: usize = 64 << 30;
 const GIB: usize = 1 << 30;
 
-/// Chunks from the kernel, on one kind of pages.
+/// Chunks from the kernel, with one kind of pages.
 #[derive(Debug)]
 pub struct MmapFrames {
     kind: PageKind,
@@ -42,34 +47,35 @@ pub struct MmapFrames {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Every span with its size, to be unmapped at the end.
+    /// Every span with its size in bytes, for `munmap`.
     spans: Vec<(NonNull<u8>, usize)>,
-    /// The part of the last span that was never opened.
+    /// The unopened part of the last span is `next..end`.
     next: usize,
     end: usize,
     next_span_bytes: usize,
-    /// Chunks that were given back.
+    /// Released chunks.
     free: BTreeSet<NonNull<u8>>,
 }
 
-// SAFETY: the pointers name mappings that belong to this value, not to a thread; the lock guards them.
+// SAFETY: the pointers name mappings that belong to this value, not to a thread; the lock
+// serialises access.
 unsafe impl Send for State {}
 
 impl MmapFrames {
-    /// Chunks on pages of `kind`; none is mapped yet.
+    /// Creates frames with pages of `kind`. Nothing is mapped yet.
     #[must_use]
     pub fn new(kind: PageKind) -> Self {
         let next_span_bytes = if kind == PageKind::Hugetlb1g { GIB } else { FIRST_SPAN_BYTES };
         Self { kind, state: Lock::new(State { next_span_bytes, ..State::default() }) }
     }
 
-    /// The kind of pages that is asked for.
+    /// The requested kind of pages.
     #[must_use]
     pub const fn kind(&self) -> PageKind {
         self.kind
     }
 
-    /// Maps chunks that were reserved or given back for use.
+    /// Maps reserved or released chunks for use.
     fn open(&self, start: NonNull<u8>, bytes: usize) -> Result<()> {
         let place = start.as_ptr().cast();
         if self.kind == PageKind::Hugetlb2m && open_hugetlb(place, bytes) {
@@ -78,7 +84,7 @@ impl MmapFrames {
         if self.kind == PageKind::Hugetlb1g {
             return Ok(());
         }
-        // SAFETY: the range lies in a span of ours; access is only added.
+        // SAFETY: the range is in a span of this value; the call only adds access rights.
         unsafe { mprotect(place, bytes, MprotectFlags::READ | MprotectFlags::WRITE) }
             .map_err(|errno| system("mprotect", bytes, errno))
     }
@@ -90,7 +96,7 @@ impl State {
             return Ok(start);
         }
         while self.end - self.next < bytes {
-            self.leave_span();
+            self.retire_span();
             self.reserve(kind, bytes)?;
         }
         let (last, span_bytes) = self.spans.last().ok_or(Error::NoRun { blocks: bytes })?;
@@ -102,7 +108,7 @@ impl State {
         Ok(start)
     }
 
-    /// Takes the lowest neighbours that were given back.
+    /// Takes the lowest released chunks that are contiguous.
     fn take_free(&mut self, bytes: usize) -> Option<NonNull<u8>> {
         let chunks = bytes / CHUNK_BYTES;
         let (mut first, mut count, mut last) = (None, 0, 0);
@@ -116,23 +122,23 @@ impl State {
         }
         let start = first.filter(|_| count == chunks)?;
         for chunk in 0..chunks {
-            // SAFETY: these chunks are neighbours in one mapping, as the set says.
+            // SAFETY: the loop above found these chunks to be contiguous, in one mapping.
             self.free.remove(&unsafe { start.add(chunk * CHUNK_BYTES) });
         }
         Some(start)
     }
 
-    /// What is left of a span that is too small for what is wanted serves later.
-    fn leave_span(&mut self) {
+    /// Moves the unopened rest of a span that is too small for a request to the free set.
+    fn retire_span(&mut self) {
         let Some(&(start, _)) = self.spans.last() else { return };
         while self.next < self.end {
-            // SAFETY: `next` lies below the span's end.
+            // SAFETY: `next` is below the span's end.
             self.free.insert(unsafe { start.add(self.next - start.addr().get()) });
             self.next += CHUNK_BYTES;
         }
     }
 
-    /// Reserves another span of at least `least` bytes.
+    /// Reserves a span of at least `least` bytes.
     fn reserve(&mut self, kind: PageKind, least: usize) -> Result<()> {
         let unit = if kind == PageKind::Hugetlb1g { GIB } else { CHUNK_BYTES };
         let least = least.next_multiple_of(unit);
@@ -153,7 +159,7 @@ impl State {
     }
 }
 
-/// Maps a span, aligned to its unit.
+/// Maps a span, aligned to [`CHUNK_BYTES`].
 fn map_span(kind: PageKind, bytes: usize) -> Result<NonNull<u8>> {
     if kind == PageKind::Hugetlb1g {
         let flags = MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_1GB;
@@ -162,7 +168,8 @@ fn map_span(kind: PageKind, bytes: usize) -> Result<NonNull<u8>> {
     let slack = bytes + CHUNK_BYTES;
     let start = map(slack, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE)?;
     let before = start.as_ptr().align_offset(CHUNK_BYTES);
-    // SAFETY: the mapping is ours and new; the two ends that are cut off are not used, and `before` is less than a chunk.
+    // SAFETY: the mapping is new and owned here; the two ends that are unmapped are unused, and
+    // `before` is less than a chunk.
     let start = unsafe {
         if before > 0 {
             let _ = munmap(start.as_ptr().cast(), before);
@@ -178,31 +185,34 @@ fn map_span(kind: PageKind, bytes: usize) -> Result<NonNull<u8>> {
         PageKind::Small4k => Advice::LinuxNoHugepage,
         _ => Advice::LinuxHugepage,
     };
-    // SAFETY: the span is ours; the advice changes no contents. A kernel without transparent pages refuses it: small ones then.
+    // SAFETY: the span is owned here, and the advice changes no contents. A kernel without huge
+    // pages refuses it, which is harmless.
     let _ = unsafe { madvise(start.as_ptr().cast(), bytes, advice) };
     Ok(start)
 }
 
-/// Puts pages of the hugetlb pool at a place in a span; false, and nothing changed, when the pool has none.
+/// Maps pages of the hugetlb pool at `place` in a span. Returns false, and changes nothing, when
+/// the pool has none.
 ///
-/// They are mapped elsewhere and moved: mapping them at the place would remove what reserves it even when it fails, and leave a hole
-/// for anybody's next mapping.
+/// The pages are mapped elsewhere and moved: a failing `MAP_FIXED` at `place` would already have
+/// removed the reservation there, so another mapping could take the address.
 fn open_hugetlb(place: *mut c_void, bytes: usize) -> bool {
     let Ok(pages) = map(bytes, read_write(), MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB) else {
         return false;
     };
     let pages = pages.as_ptr().cast();
-    // SAFETY: the pages are ours and new; the place lies in a span of ours and nobody uses it, so what it held may go.
+    // SAFETY: the pages are new and owned here; `place` is in a span of this value and is unused,
+    // so its contents may go.
     let moved = unsafe { mremap_fixed(pages, bytes, bytes, MremapFlags::MAYMOVE, place) }.is_ok();
     if !moved {
-        // SAFETY: the pages are ours, and nobody has them.
+        // SAFETY: the pages are new and nothing points to them.
         let _ = unsafe { munmap(pages, bytes) };
     }
     moved
 }
 
 fn map(bytes: usize, access: ProtFlags, flags: MapFlags) -> Result<NonNull<u8>> {
-    // SAFETY: no address is named, so nothing that exists is touched.
+    // SAFETY: the kernel chooses the address, so no existing mapping changes.
     let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, access, flags) };
     let start = start.map_err(|errno| system("mmap", bytes, errno))?;
     NonNull::new(start.cast()).ok_or(system("mmap", bytes, Errno::NOMEM))
@@ -216,41 +226,44 @@ const fn system(operation: &'static str, bytes: usize, errno: Errno) -> Error {
     Error::System { operation, bytes, errno: errno.raw_os_error() }
 }
 
-// SAFETY: chunks lie in spans that are mapped until the value is dropped, are opened for reading and writing before they are
-// given, and are in use at most once: they leave the free set, or `next` passes them.
+// SAFETY: chunks are in spans that stay mapped until the value is dropped, and `open` makes them
+// readable and writable. A chunk in use is neither in the free set nor above `next`, so it is
+// returned once.
 unsafe impl Frames for MmapFrames {
     fn take(&self, chunks: usize) -> Result<NonNull<u8>> {
         let bytes = bytes_of(chunks)?;
         let start = self.state.with(|state| state.take(self.kind, bytes))?;
         self.open(start, bytes).inspect_err(|_| {
-            // SAFETY: nobody has the chunks yet.
-            unsafe { self.give(start, chunks) }
+            // SAFETY: the chunks were just taken and nothing uses them.
+            unsafe { self.release(start, chunks) }
         })?;
         Ok(start)
     }
 
-    unsafe fn give(&self, start: NonNull<u8>, chunks: usize) {
+    unsafe fn release(&self, start: NonNull<u8>, chunks: usize) {
         let bytes = chunks * CHUNK_BYTES;
         if self.kind != PageKind::Hugetlb1g {
             let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
             let place = start.as_ptr().cast();
-            // SAFETY: nobody uses these chunks of ours any more: an empty mapping may take their place.
+            // SAFETY: by contract nothing uses these chunks any more, so an empty mapping may
+            // replace them.
             let emptied = unsafe { mmap_anonymous(place, bytes, ProtFlags::empty(), flags) };
             if emptied.is_ok() && self.kind != PageKind::Small4k {
-                // SAFETY: as above. It makes the chunk one mapping with the rest of the span again.
+                // SAFETY: the new mapping is empty and owned here. The advice lets it merge with
+                // the rest of the span.
                 let _ = unsafe { madvise(place, bytes, Advice::LinuxHugepage) };
             }
         }
         self.state.with(|state| {
             for chunk in 0..chunks {
-                // SAFETY: the chunk lies within what is given back.
+                // SAFETY: the chunk is within the released range.
                 state.free.insert(unsafe { start.add(chunk * CHUNK_BYTES) });
             }
         });
     }
 
     unsafe fn prefault(&self, start: NonNull<u8>, bytes: usize) -> Result<()> {
-        // SAFETY: the range is mapped, by contract; populating changes no contents.
+        // SAFETY: by contract the range is mapped; populating changes no contents.
         unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxPopulateWrite) }
             .map_err(|errno| system("madvise(POPULATE_WRITE)", bytes, errno))
     }
@@ -260,7 +273,8 @@ impl Drop for MmapFrames {
     fn drop(&mut self) {
         self.state.with(|state| {
             for &(start, bytes) in &state.spans {
-                // SAFETY: the pool has dropped its blocks; the span is ours and is unmapped once.
+                // SAFETY: the pool has dropped its blocks; the span is owned here and is unmapped
+                // once.
                 let _ = unsafe { munmap(start.as_ptr().cast(), bytes) };
             }
         });

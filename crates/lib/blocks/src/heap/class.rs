@@ -1,21 +1,23 @@
-//! Size classes: eight to each doubling, so that an object is at most 12.5 % larger than what was asked for; 16 bytes at least.
+//! Size classes, eight per doubling: an object is at most 12.5 % larger than the request, and at
+//! least 16 bytes.
 //!
 //! ```text
 //! class    0  1  2 ...   7    8   9 ...  15   16  17 ...  23   24
 //! bytes   16 32 48 ... 128  144 160 ... 256  288 320 ... 512  576 ...
 //! ```
-//! A class is multiples of the power of two that divides its size, so that an aligned request is one of a class whose size
-//! the alignment divides.
+//! A class size is a multiple of the power of two that divides it. An aligned request takes a class
+//! whose size the alignment divides.
 
 use core::alloc::Layout;
 
-/// More than any block has: an object of the last is larger than half of 2 MiB.
+/// The number of classes. An object of the last one is larger than half of 2 MiB, so no block needs
+/// more.
 pub(super) const CLASSES: usize = 120;
 
 /// Alignment of every object.
 pub(super) const MIN_ALIGN: usize = 16;
 
-/// The class of a request. [`CLASSES`] or more where it is too large for any.
+/// The class of a request; [`CLASSES`] or more if no class is large enough.
 #[inline(always)]
 pub(super) const fn of_layout(layout: Layout) -> usize {
     if layout.align() <= MIN_ALIGN {
@@ -32,7 +34,8 @@ const fn of_bytes(bytes: usize) -> usize {
 }
 
 const fn of_aligned(layout: Layout) -> usize {
-    // A power of two always does; where the size is a multiple of the alignment, its own class mostly does.
+    // A power of two always fits. If the size is a multiple of the alignment, its own class usually
+    // fits.
     let class = of_bytes(if layout.size() < layout.align() { layout.align() } else { layout.size() });
     if class >= CLASSES || object_bytes(class).is_multiple_of(layout.align()) {
         return class;

@@ -1,4 +1,4 @@
-//! The heap as a program's global allocator, so that a whole Rust program lives in blocks alone.
+//! The heap as a program's global allocator: all its allocations come from blocks.
 //!
 //! ```
 //! use fieldstone_blocks::heap::GlobalHeap;
@@ -9,14 +9,16 @@
 //! let numbers: Vec<u64> = (0..1000).collect();
 //! assert!(HEAP.stats().used_bytes >= 8 * numbers.len());
 //! ```
-//! The pool is made at the first allocation. Its own tables, and those of its frames, come from an arena of 1 GiB of address
-//! space (`arena`) whenever a slab cannot serve them at once: the pool must not ask itself while it holds its lock.
+//! The first allocation creates the pool. The tables of the pool and its frames come from an arena
+//! of 1 GiB of address space (`arena`) if a slab cannot serve them at once: the pool cannot
+//! allocate from itself under its lock.
 //!
 //! # Fork
-//! As with any allocator without handlers for it: a child that is forked while another thread takes a chunk from the kernel must
-//! not allocate before it calls exec. What the parent's other threads held stays held in the child.
+//! Like any allocator without fork handlers: if one thread forks while another takes a chunk from
+//! the kernel, the child must not allocate before it calls `exec`. Locks and numbers of the
+//! parent's other threads stay taken in the child.
 
-#![allow(unsafe_code, reason = "is an allocator")]
+#![allow(unsafe_code, reason = "implements an allocator")]
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{self, NonNull, null_mut};
@@ -28,15 +30,15 @@ use super::slab::Slab;
 use super::{Heap, HeapStats, Large, class, thread};
 use crate::frames::{MmapFrames, PageKind};
 use crate::pool::Pool;
-use crate::sync::{hold, is_held};
+use crate::sync::{enter_internals, is_in_internals};
 
-/// The global heap's blocks, which are its slabs: a class that is hardly used takes no more.
+/// The block size, which is the slab size. A rarely used class takes one block.
 pub(super) const BLOCK_BYTES: usize = 64 << 10;
 
-/// A heap with a pool of 64 KiB blocks of its own, that can be a `static`.
+/// A heap with its own pool of 64 KiB blocks, usable as a `static`.
 #[derive(Debug)]
 pub struct GlobalHeap {
-    /// The heap's number; 0 while there is none.
+    /// The heap's number; 0 before the heap exists.
     id: AtomicUsize,
     heap: OnceLock<Heap>,
     start: Mutex<()>,
@@ -46,14 +48,15 @@ pub struct GlobalHeap {
 }
 
 impl GlobalHeap {
-    /// On transparent huge pages; large objects are runs of blocks.
+    /// A heap on transparent huge pages; large objects are runs of blocks.
     #[must_use]
     pub const fn new() -> Self {
         Self::with(PageKind::Thp, Large::Runs)
     }
 
-    /// On pages of this kind; large objects as `large` says. With [`Large::Refuse`] a program gets no object of more than a
-    /// block, which few survive: the standard library's hash tables and growing vectors are contiguous.
+    /// A heap on pages of this kind. With [`Large::Refuse`] every request larger than a block
+    /// fails. Few programs survive that: the standard library's hash tables and vectors are
+    /// contiguous.
     #[must_use]
     pub const fn with(pages: PageKind, large: Large) -> Self {
         Self {
@@ -66,12 +69,12 @@ impl GlobalHeap {
         }
     }
 
-    /// The heap, with its pool; none when there was no memory to make it.
+    /// The heap, which the first call creates with its pool. `None` when there is no memory for it.
     pub fn heap(&self) -> Option<&Heap> {
         self.heap.get().or_else(|| self.start())
     }
 
-    /// What the program holds.
+    /// What the program holds; zeros before the first allocation.
     #[must_use]
     pub fn stats(&self) -> HeapStats {
         self.heap.get().map(Heap::stats).unwrap_or_default()
@@ -79,13 +82,13 @@ impl GlobalHeap {
 
     #[cold]
     fn start(&self) -> Option<&Heap> {
-        hold(|| {
-            let _alone = self.start.lock().unwrap_or_else(PoisonError::into_inner);
+        enter_internals(|| {
+            let _guard = self.start.lock().unwrap_or_else(PoisonError::into_inner);
             if self.heap.get().is_none() {
                 let pool = Pool::with_block_bytes(MmapFrames::new(self.pages), BLOCK_BYTES).ok()?;
                 let heap = Heap::new(&pool, self.large).ok()?;
                 let id = heap.0.id;
-                // Nobody else sets it: the lock is ours.
+                // `set` cannot fail: this thread holds the lock.
                 let _ = self.heap.set(heap);
                 self.id.store(id, Ordering::Release);
             }
@@ -96,7 +99,7 @@ impl GlobalHeap {
     #[cold]
     #[inline(never)]
     fn alloc_slow(&self, layout: Layout) -> *mut u8 {
-        if is_held() {
+        if is_in_internals() {
             return self.arena.alloc(layout);
         }
         let object = self.heap().and_then(|heap| heap.alloc(layout).ok());
@@ -107,11 +110,13 @@ impl GlobalHeap {
     #[inline(never)]
     unsafe fn free_slow(&self, object: *mut u8, layout: Layout) {
         if self.arena.contains(object.addr()) {
-            // SAFETY: it came from the arena, with this layout.
+            // SAFETY: the arena contains the address, so the object came from it, with this layout
+            // by contract.
             return unsafe { self.arena.free(object, layout) };
         }
         if let (Some(heap), Some(object)) = (self.heap.get(), NonNull::new(object)) {
-            // SAFETY: what did not come from the arena came from the heap.
+            // SAFETY: an object that is not the arena's is the heap's, and the caller vouches for
+            // its layout.
             unsafe { heap.free(object, layout) };
         }
     }
@@ -123,12 +128,13 @@ impl Default for GlobalHeap {
     }
 }
 
-// SAFETY: objects of the heap and pieces of the arena are the caller's alone until they are freed, and fit the layout. Nothing
-// here unwinds: what a program may not do ends it.
+// SAFETY: an object belongs to the caller alone until it is freed, and fits the layout. Nothing
+// here unwinds: an invalid free ends the process.
 unsafe impl GlobalAlloc for GlobalHeap {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: what this thread remembers for the number of a heap is a local of it. A number is there only after its heap.
+        // SAFETY: the pointer cached under a heap's number is a `ThreadHeap` of it. The number is
+        // nonzero only after the heap exists.
         let local = unsafe { thread::cached(self.id.load(Ordering::Relaxed)).as_ref() };
         let object = local.and_then(|local| local.alloc(class::of_layout(layout)));
         object.map_or_else(|| self.alloc_slow(layout), NonNull::as_ptr)
@@ -137,37 +143,40 @@ unsafe impl GlobalAlloc for GlobalHeap {
     #[inline]
     unsafe fn dealloc(&self, object: *mut u8, layout: Layout) {
         let address = object.addr();
-        // SAFETY: as in `alloc`.
+        // SAFETY: the pointer cached under a heap's number is a `ThreadHeap` of it. The number is
+        // nonzero only after the heap exists.
         let local = unsafe { thread::cached(self.id.load(Ordering::Relaxed)).as_ref() };
         if let Some(local) = local
             && !address.is_multiple_of(BLOCK_BYTES)
             && !cfg!(debug_assertions)
         {
             let slab = Slab::of(address, BLOCK_BYTES);
-            // SAFETY: what does not lie at a block's start is a slab's, or the arena's, whose blocks begin with a header that
-            // names no owner.
+            // SAFETY: an object that is not at a block's start is in a slab, or in a block of the
+            // arena, whose zeroed header names no owner.
             unsafe {
                 if ptr::eq((*slab).local, local) {
                     return local.free(&*slab, ptr::with_exposed_provenance_mut(address));
                 }
             }
         }
-        // SAFETY: as promised.
+        // SAFETY: the caller vouches for the object and its layout.
         unsafe { self.free_slow(object, layout) };
     }
 
     unsafe fn realloc(&self, object: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        // SAFETY: by contract the size is good for the alignment.
+        // SAFETY: by contract the size is valid for the alignment.
         let wanted = unsafe { Layout::from_size_align_unchecked(bytes, layout.align()) };
         if !self.arena.contains(object.addr())
             && let (Some(heap), Some(place)) = (self.heap.get(), NonNull::new(object))
         {
-            // SAFETY: the object is the heap's, since it is not the arena's.
+            // SAFETY: the object is not the arena's, so it is the heap's; the caller vouches for
+            // its layout.
             if unsafe { heap.0.fits_in_place(place, layout, wanted) } {
                 return object;
             }
         }
-        // SAFETY: by contract the size is not 0; both have so many bytes, and the new one is nobody else's.
+        // SAFETY: by contract the size is not 0. Both objects have at least this many bytes, and
+        // the new one is not shared.
         unsafe {
             let moved = self.alloc(wanted);
             if !moved.is_null() {

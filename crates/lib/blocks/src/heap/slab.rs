@@ -1,21 +1,25 @@
 //! A slab: one block cut into objects of one class.
 //!
 //! ```text
-//! block  | header 128 | rest | object | object | ... | object | never touched | rest |
-//!        ^ address & !(block - 1)    first      carved ^        up to capacity ^
+//! block  | header 128 | rest | object | object | ... | object | not carved    | rest |
+//!        ^ address & !(block - 1)    first      carved ^              capacity ^
 //! ```
-//! The header is found by masking an object's address. Free objects are linked through their first word; objects are carved a
-//! few at a time, so that a fresh slab is not touched whole. The first one lies at a multiple of the power of two that divides
-//! the object size, and so do all.
+//! Masking an object's address finds the header. Free objects are linked through their first word.
+//! Objects are carved a few at a time, so that a fresh slab does not fault in whole. Every object
+//! is aligned to the largest power of two that divides the object size.
 //!
-//! # Who touches what
-//! The owner alone: all fields but the last two, without atomics. Any thread: `remote`, on which it pushes what it frees, and
-//! `mail_next`, which belongs to who found `remote` empty, until the owner takes it (see `local`).
+//! # Concurrency
+//! Only the owner accesses the fields before `remote`, without atomics. Any thread pushes objects
+//! that it frees on `remote`. A thread that finds `remote` empty writes `next_remote`, before it
+//! queues the slab (see `thread_heap`).
 //!
 //! # Invariant
-//! `left + rest` objects are out: with the program, on the owner's list for its class, or on `remote`. What is carved and not
-//! out is on `free`. When `left` falls to 0 the owner looks at the slab; nothing else is tested when an object is freed.
-//! Source: snmalloc's slab metadata (`needed`), mimalloc's lazily extended pages (MSR-TR-2019-18, section 2).
+//! `countdown + rest` objects are outstanding: allocated, on the owner's list for the class, or on
+//! `remote`. Carved objects that are not outstanding are on `free`. When `countdown` reaches 0 the
+//! owner handles the slab; a free tests nothing else.
+//!
+//! Source: snmalloc's slab metadata (`needed`), and mimalloc's lazily extended pages
+//! (MSR-TR-2019-18, section 2).
 
 #![allow(unsafe_code, reason = "writes links into free objects")]
 
@@ -24,82 +28,83 @@ use core::ptr::{self, NonNull, null_mut};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use super::class;
-use super::local::Local;
+use super::thread_heap::ThreadHeap;
 
 pub(super) const HEADER_BYTES: usize = size_of::<Slab>();
-/// Objects are carved up to so many bytes at a time, two at least.
+/// Bytes of objects that are carved at a time; at least two objects.
 const CARVE_BYTES: usize = 4096;
 const MARK: usize = 0x5ab5_f7ee_0b1e_c75a;
 
 /// A free object.
 #[repr(C)]
 #[derive(Debug)]
-pub(super) struct Free {
-    pub(super) next: *mut Free,
-    /// In debug builds: that the object is free.
+pub(super) struct FreeObject {
+    pub(super) next: *mut FreeObject,
+    /// In debug builds: a mark that the object is free.
     mark: usize,
 }
 
-impl Free {
-    /// Marks an object as free, or as the program's; in release builds nothing.
+impl FreeObject {
+    /// In debug builds, marks an object as free or as allocated.
     ///
     /// # Safety
-    /// It is an object of ours.
+    /// The pointer is that of an object in a slab.
     #[inline(always)]
     pub(super) unsafe fn set_mark(object: *mut Self, is_free: bool) {
         if cfg!(all(debug_assertions, not(miri))) {
-            // SAFETY: an object has two words.
+            // SAFETY: by contract this is an object, which has at least two words.
             unsafe { (&raw mut (*object).mark).write_volatile(if is_free { MARK ^ object.addr() } else { 0 }) };
         }
     }
 
-    /// Whether the object is free already, as far as that is known.
+    /// Whether the object carries the mark of a free one; always false in release builds.
     ///
     /// # Safety
-    /// It is an object of ours.
+    /// The pointer is that of an object in a slab.
     #[inline(always)]
     pub(super) unsafe fn is_marked(object: *mut Self) -> bool {
-        // SAFETY: an object has two words. Volatile, since the program may have left bytes there that it never wrote.
+        // SAFETY: by contract this is an object, which has at least two words. Volatile: the
+        // program may never have written them.
         cfg!(all(debug_assertions, not(miri)))
             && unsafe { (&raw const (*object).mark).read_volatile() } == MARK ^ object.addr()
     }
 }
 
-/// Where a slab stands in its owner's list for its class.
+/// A slab's position in its owner's list for the class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum SlabState {
     /// Its free objects are on the owner's list for the class.
     Current,
-    /// In front: it has free objects.
+    /// At the list's front: it has free objects.
     Available,
-    /// At the back: it has none, or not enough to be worth a visit.
+    /// At the list's back: it has no free objects, or fewer than [`Slab::wake_threshold`].
     Parked,
 }
 
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(super) struct Slab {
-    /// The owner. Null in memory that is no slab: what the arena gave.
-    pub(super) local: *const Local,
-    free: Cell<*mut Free>,
-    left: Cell<u32>,
+    /// The owner. Null in the arena's blocks, which are not slabs.
+    pub(super) local: *const ThreadHeap,
+    free: Cell<*mut FreeObject>,
+    countdown: Cell<u32>,
     rest: Cell<u32>,
     carved: Cell<u32>,
     capacity: u32,
     object_bytes: u32,
     class: u16,
-    pub(super) state: Cell<State>,
+    pub(super) state: Cell<SlabState>,
     pub(super) next: Cell<*const Slab>,
     pub(super) prev: Cell<*const Slab>,
     remote: Remote,
 }
 
-/// On a cache line of its own: other threads write here.
+/// On its own cache line, since other threads write to it.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Remote {
-    list: AtomicPtr<Free>,
-    mail_next: Cell<*const Slab>,
+    list: AtomicPtr<FreeObject>,
+    next_remote: Cell<*const Slab>,
 }
 
 /// Bytes before the first object of a class.
@@ -116,36 +121,38 @@ impl Slab {
     /// Makes a block a slab, as its owner's current one.
     ///
     /// # Safety
-    /// The block is the caller's, and has this size.
+    /// The caller owns the block, which has `block_bytes` bytes.
     pub(super) unsafe fn make(
         block: NonNull<u8>,
         block_bytes: usize,
         class: usize,
-        local: *const Local,
+        local: *const ThreadHeap,
     ) -> *const Self {
-        // Objects come back as plain addresses: a program's pointer to one need not be good for the header.
+        // Objects are freed by address: the program's pointer to one need not have provenance for
+        // the header.
         block.expose_provenance();
         let slab = Self {
             local,
             free: Cell::new(null_mut()),
-            left: Cell::new(0),
+            countdown: Cell::new(0),
             rest: Cell::new(0),
             carved: Cell::new(0),
             capacity: narrow(capacity(class, block_bytes)),
             object_bytes: narrow(class::object_bytes(class)),
             class: u16::try_from(class).unwrap_or(u16::MAX),
-            state: Cell::new(State::Current),
+            state: Cell::new(SlabState::Current),
             next: Cell::new(ptr::null()),
             prev: Cell::new(ptr::null()),
-            remote: Remote { list: AtomicPtr::new(null_mut()), mail_next: Cell::new(ptr::null()) },
+            remote: Remote { list: AtomicPtr::new(null_mut()), next_remote: Cell::new(ptr::null()) },
         };
         let place = block.cast::<Self>();
-        // SAFETY: the block is the caller's, larger than a header, and aligned to its size.
+        // SAFETY: by contract the caller owns the block; it is larger than a header and aligned to
+        // its size.
         unsafe { place.write(slab) };
         place.as_ptr()
     }
 
-    /// The slab that an object lies in, if it does.
+    /// The slab of an object's address. Valid only if the address is in a slab.
     #[inline(always)]
     pub(super) fn of(address: usize, block_bytes: usize) -> *const Self {
         ptr::with_exposed_provenance(address & !(block_bytes - 1))
@@ -160,66 +167,69 @@ impl Slab {
         self.object_bytes as usize
     }
 
-    /// The block that the slab is.
+    /// The slab's block.
     pub(super) fn block(&self) -> NonNull<u8> {
         let address = ptr::from_ref(self).addr();
-        // The header's own reference is good for the header alone.
+        // A pointer from the header's reference would have provenance for the header alone.
         NonNull::new(ptr::with_exposed_provenance_mut(address)).unwrap_or(NonNull::dangling())
     }
 
-    /// Objects that are out.
-    pub(super) fn out(&self) -> u32 {
-        self.left.get() + self.rest.get()
+    /// The number of outstanding objects.
+    pub(super) fn outstanding(&self) -> u32 {
+        self.countdown.get() + self.rest.get()
     }
 
     pub(super) fn has_free(&self) -> bool {
-        self.out() < self.carved.get() || self.carved.get() < self.capacity
+        self.outstanding() < self.carved.get() || self.carved.get() < self.capacity
     }
 
-    /// Puts an object on the free list. True when the owner has to look at the slab.
+    /// Puts an object on the free list. Returns whether the countdown reached zero.
     ///
     /// # Safety
-    /// The caller is the owner, and the object is one of the slab's that are out.
+    /// The caller owns the slab, and the object is an outstanding one of it that nothing uses.
     #[inline(always)]
-    pub(super) unsafe fn push(&self, object: *mut Free) -> bool {
-        // SAFETY: the object is out, so its words are ours from here on.
+    pub(super) unsafe fn push(&self, object: *mut FreeObject) -> bool {
+        // SAFETY: by contract nothing uses the object, so its first word may hold the link.
         unsafe { (*object).next = self.free.get() };
         self.free.set(object);
-        let left = self.left.get().wrapping_sub(1);
-        self.left.set(left);
-        left == 0
+        let countdown = self.countdown.get().wrapping_sub(1);
+        self.countdown.set(countdown);
+        countdown == 0
     }
 
-    /// Whether the object was the last to be freed here.
+    /// Whether the object is the one freed last in this slab.
     #[inline(always)]
-    pub(super) fn is_first_free(&self, object: *mut Free) -> bool {
+    pub(super) fn is_first_free(&self, object: *mut FreeObject) -> bool {
         self.free.get() == object
     }
 
-    /// Takes what is free as a list, all of it or what is newly carved; all of it counts as out.
-    pub(super) fn grant(&self) -> Option<NonNull<Free>> {
+    /// Takes the list of free objects, or of newly carved ones. All of them then count as
+    /// outstanding.
+    pub(super) fn take_free_list(&self) -> Option<NonNull<FreeObject>> {
         let carved = self.carved.get();
-        if self.out() == carved {
+        if self.outstanding() == carved {
             let count = (narrow(CARVE_BYTES) / self.object_bytes).max(2).min(self.capacity - carved);
             self.carve(carved, count);
         }
-        self.left.set(self.carved.get());
+        self.countdown.set(self.carved.get());
         self.rest.set(0);
         NonNull::new(self.free.replace(null_mut()))
     }
 
-    /// Links `count` objects from number `from` on, in address order. The free list is empty.
+    /// Carves `count` objects from number `from` on into the free list, which is empty, in address
+    /// order.
     fn carve(&self, from: u32, count: u32) {
         let bytes = self.object_bytes();
-        // SAFETY: object `from` lies in the block, or `count` is 0 and nothing is written.
+        // SAFETY: object `from` is in the block, or `count` is 0 and nothing is written.
         let start = unsafe { self.block().add(first_bytes(self.class()) + from as usize * bytes) };
-        let mut next = null_mut::<Free>();
+        let mut next = null_mut::<FreeObject>();
         for at in (0..count as usize).rev() {
-            // SAFETY: `from + at` is below the capacity, so the object lies in the block; no one has had it yet.
+            // SAFETY: `from + at` is below the capacity, so the object is in the block; it was
+            // never allocated.
             unsafe {
-                let object = start.add(at * bytes).cast::<Free>().as_ptr();
+                let object = start.add(at * bytes).cast::<FreeObject>().as_ptr();
                 (*object).next = next;
-                Free::set_mark(object, true);
+                FreeObject::set_mark(object, true);
                 next = object;
             }
         }
@@ -227,26 +237,27 @@ impl Slab {
         self.carved.set(from + count);
     }
 
-    /// Asks to be looked at after `count` frees, or when the last object is back.
-    pub(super) fn watch(&self, count: u32) {
-        let out = self.out();
-        self.left.set(count.min(out));
-        self.rest.set(out - count.min(out));
+    /// Starts a countdown of `count` frees, or of all outstanding objects if these are fewer.
+    pub(super) fn set_countdown(&self, count: u32) {
+        let outstanding = self.outstanding();
+        self.countdown.set(count.min(outstanding));
+        self.rest.set(outstanding - count.min(outstanding));
     }
 
-    /// How many frees make a parked slab worth a visit.
-    pub(super) fn wake_after(&self) -> u32 {
+    /// The number of frees after which a parked slab is available again.
+    pub(super) fn wake_threshold(&self) -> u32 {
         (self.capacity / 8).max(1)
     }
 
-    /// Puts an object on the list of what other threads freed. True when that was empty: the caller then mails the slab.
+    /// Puts an object on the list of remote frees. Returns whether the list was empty: the caller
+    /// then queues the slab.
     ///
     /// # Safety
-    /// The object is one of the slab's that are out.
-    pub(super) unsafe fn push_remote(&self, object: *mut Free) -> bool {
+    /// The object is an outstanding one of the slab, and nothing uses it.
+    pub(super) unsafe fn push_remote(&self, object: *mut FreeObject) -> bool {
         let mut seen = self.remote.list.load(Ordering::Relaxed);
         loop {
-            // SAFETY: the object is out, and the caller gives it up.
+            // SAFETY: by contract nothing uses the object, so its first word may hold the link.
             unsafe { (*object).next = seen };
             match self.remote.list.compare_exchange_weak(seen, object, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return seen.is_null(),
@@ -255,14 +266,16 @@ impl Slab {
         }
     }
 
-    /// Puts what other threads freed on the free list; how many that were, and whether the owner has to look at the slab.
+    /// Moves the remote frees to the free list. Returns their number, and whether the countdown
+    /// reached zero.
     ///
     /// # Safety
-    /// The caller is the owner, and has taken the slab out of its mail, so that there is something.
+    /// The caller owns the slab and took it off the queue, so the remote list is not empty.
     pub(super) unsafe fn take_remote(&self) -> (u32, bool) {
         let first = self.remote.list.swap(null_mut(), Ordering::Acquire);
         let (mut last, mut count) = (first, 1);
-        // SAFETY: what is on the list is free, and the owner's from here on; its links are only read, but for the last.
+        // SAFETY: listed objects are free, and the swap made them this thread's. The list is not
+        // empty by contract.
         unsafe {
             while !(*last).next.is_null() {
                 last = (*last).next;
@@ -270,19 +283,19 @@ impl Slab {
             }
             (*last).next = self.free.replace(first);
         }
-        let (left, out) = (self.left.get(), self.out() - count);
-        let is_run_down = count >= left;
-        self.left.set(if is_run_down { 0 } else { left - count });
-        self.rest.set(out - self.left.get());
-        (count, is_run_down)
+        let (countdown, outstanding) = (self.countdown.get(), self.outstanding() - count);
+        let is_countdown_over = count >= countdown;
+        self.countdown.set(if is_countdown_over { 0 } else { countdown - count });
+        self.rest.set(outstanding - self.countdown.get());
+        (count, is_countdown_over)
     }
 
-    /// The next slab in the owner's mail.
-    pub(super) fn mail_next(&self) -> &Cell<*const Self> {
-        &self.remote.mail_next
+    /// The link to the next slab in the owner's queue.
+    pub(super) fn next_remote(&self) -> &Cell<*const Self> {
+        &self.remote.next_remote
     }
 
-    /// Whether an address is that of an object that was carved.
+    /// Whether the address is the start of a carved object.
     pub(super) fn is_object(&self, address: usize) -> bool {
         let first = ptr::from_ref(self).addr() + first_bytes(self.class());
         address >= first
@@ -291,7 +304,7 @@ impl Slab {
     }
 }
 
-/// What is at most a block's size fits.
+/// Converts a size of at most a block's.
 fn narrow(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }

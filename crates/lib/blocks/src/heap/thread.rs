@@ -1,23 +1,24 @@
-//! Which local a thread has: a small number for each thread that runs, the same in all heaps.
+//! Thread numbers: a small number for each running thread, which selects its `ThreadHeap` in every
+//! heap.
 //!
-//! A thread takes the lowest number that is free, and its end frees it; the next thread that takes the number has with it, in
-//! each heap, what the former one left: slabs with live objects, free objects, mail. Nothing has to be handed over. Number 0 is
-//! everybody's, under a lock of the heap: for threads beyond [`THREADS`], for those that are so near their end that their
-//! thread-local values are gone, and for programs without `std`.
+//! A thread takes the lowest free number, and its end frees the number. The next thread with that
+//! number inherits the former one's slabs, free objects and queue in each heap, so nothing is
+//! handed over. Number 0 is shared, under a lock of the heap. It serves threads beyond [`THREADS`],
+//! threads whose thread-local values are destroyed, and programs without `std`.
 //!
-//! A forked child has one thread and its number; those of its parent's other threads stay taken, with what they held.
-//! Their objects can be freed.
+//! A forked child has one thread and its number. The numbers of the parent's other threads stay
+//! taken, with what they held; their objects can be freed.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Numbers, with 0.
+/// The number of thread numbers, including 0.
 pub(super) const THREADS: usize = 1024;
-/// The number that is everybody's.
+/// The shared number.
 pub(super) const SHARED: usize = 0;
 
 static TAKEN: [AtomicU64; THREADS / 64] = [const { AtomicU64::new(0) }; THREADS / 64];
 
-/// Takes a number, if it is free. The former holder's writes are seen.
+/// Takes a number if it is free. Acquires the former holder's writes.
 pub(super) fn claim(index: usize) -> bool {
     let bit = 1 << (index % 64);
     index != SHARED && TAKEN[index / 64].fetch_or(bit, Ordering::AcqRel) & bit == 0
@@ -29,61 +30,61 @@ pub(super) fn release(index: usize) {
 }
 
 #[cfg(feature = "std")]
-pub(super) use own::{cache, cached, index};
+pub(super) use current::{cache, cached, index};
 
 #[cfg(feature = "std")]
-mod own {
+mod current {
     use core::cell::Cell;
     use core::ptr;
 
     use super::{SHARED, THREADS, claim, release};
-    use crate::heap::local::Local;
+    use crate::heap::thread_heap::ThreadHeap;
 
-    /// A thread that has not asked yet.
+    /// The index of a thread that has not taken a number yet.
     const UNSET: usize = usize::MAX;
 
     struct Thread {
         index: Cell<usize>,
-        /// The heap that was used last, by its number, and what this thread has of it.
+        /// The number of the heap used last, and this thread's part of it.
         heap: Cell<usize>,
-        local: Cell<*const Local>,
+        local: Cell<*const ThreadHeap>,
     }
 
-    struct AtEnd;
+    struct ThreadExit;
 
     std::thread_local! {
-        // Without a destructor, so that it is there to the thread's very end.
+        // Without a destructor, so that it stays accessible until the thread has ended.
         static THREAD: Thread =
             const { Thread { index: Cell::new(UNSET), heap: Cell::new(usize::MAX), local: Cell::new(ptr::null()) } };
-        static AT_END: AtEnd = const { AtEnd };
+        static THREAD_EXIT: ThreadExit = const { ThreadExit };
     }
 
-    /// What this thread has of a heap, if that is the one that it used last; else null.
+    /// This thread's part of a heap if it used that heap last; else null.
     #[inline(always)]
-    pub(in crate::heap) fn cached(heap: usize) -> *const Local {
+    pub(in crate::heap) fn cached(heap: usize) -> *const ThreadHeap {
         THREAD.with(|thread| if thread.heap.get() == heap { thread.local.get() } else { ptr::null() })
     }
 
-    pub(in crate::heap) fn cache(heap: usize, local: *const Local) {
+    pub(in crate::heap) fn cache(heap: usize, local: *const ThreadHeap) {
         THREAD.with(|thread| {
             thread.heap.set(heap);
             thread.local.set(local);
         });
     }
 
-    /// This thread's number.
+    /// This thread's number; the first call takes one.
     pub(in crate::heap) fn index() -> usize {
         THREAD.with(|thread| {
             if thread.index.get() == UNSET {
-                let can_end = AT_END.try_with(|_| ()).is_ok();
-                let free = (1..THREADS).find(|&index| can_end && claim(index));
+                let has_exit_hook = THREAD_EXIT.try_with(|_| ()).is_ok();
+                let free = (1..THREADS).find(|&index| has_exit_hook && claim(index));
                 thread.index.set(free.unwrap_or(SHARED));
             }
             thread.index.get()
         })
     }
 
-    impl Drop for AtEnd {
+    impl Drop for ThreadExit {
         fn drop(&mut self) {
             THREAD.with(|thread| {
                 thread.heap.set(usize::MAX);

@@ -1,14 +1,15 @@
-//! One chunk's record: which of its blocks are free, and who else holds one.
+//! The record of one chunk: which blocks are free, and how many holders a block has.
 //!
 //! ```text
-//! free     a bit a block, set while it is free; the lowest one goes first
-//! shares   a count a block of the holders beyond the first; made when a block of the chunk is first shared
-//! owner    the lane that takes blocks here, so that each has runs of neighbours
+//! free     a bit a block, set while it is free; the lowest is taken first
+//! shares   a count per block of holders beyond the first; allocated at the first share
+//! owner    the lane that takes blocks here, so that each lane gets adjacent blocks
 //! ```
-//! A bit is cleared by compare-exchange before a block is handed out and set by fetch-or when it comes back: that one
-//! instruction is also the check for a double free. Releasing and acquiring the bit carries the block's contents.
+//! A compare-exchange clears the bit before a block is handed out, and a fetch-or sets it when the
+//! block is freed. That instruction also detects a double free. Release and acquire on the bit
+//! order the block's contents.
 
-#![allow(unsafe_code, reason = "frees the table of counts that it made")]
+#![allow(unsafe_code, reason = "allocates and frees its table of counts")]
 
 use alloc::alloc::{Layout, alloc_zeroed, dealloc};
 use core::ptr::{NonNull, null_mut};
@@ -16,61 +17,61 @@ use core::ptr::{NonNull, null_mut};
 use crate::error::{Error, Result};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-/// Words of free bits: for 4 KiB blocks all are used.
+/// Words of free bits: 4 KiB blocks need all of them.
 #[cfg(not(loom))]
 pub(crate) const WORDS: usize = 8;
 #[cfg(loom)]
 pub(crate) const WORDS: usize = 1;
 
-/// Nobody's chunk.
-pub(crate) const NOBODY: u32 = 0;
+/// The owner of a chunk that no lane owns.
+pub(crate) const NO_OWNER: u32 = 0;
 
 #[derive(Debug)]
-pub(crate) struct Chunk {
-    /// The chunk's first byte; null while the record stands for no chunk.
+pub(crate) struct ChunkRecord {
+    /// The chunk's first byte; null while the record has no chunk.
     base: AtomicPtr<u8>,
     free: [AtomicU64; WORDS],
     shares: AtomicPtr<AtomicU32>,
     owner: AtomicU32,
 }
 
-impl Chunk {
+impl ChunkRecord {
     #[cfg(any(loom, test))]
     pub(crate) fn vacant() -> Self {
         Self {
             base: AtomicPtr::new(null_mut()),
             free: core::array::from_fn(|_| AtomicU64::new(0)),
             shares: AtomicPtr::new(null_mut()),
-            owner: AtomicU32::new(NOBODY),
+            owner: AtomicU32::new(NO_OWNER),
         }
     }
 
-    /// The chunk's first byte, if the record stands for a chunk.
+    /// The chunk's first byte; `None` while the record has no chunk.
     pub(crate) fn base(&self) -> Option<NonNull<u8>> {
         NonNull::new(self.base.load(Ordering::Acquire))
     }
 
-    /// Makes the record stand for a chunk whose blocks are all in use.
+    /// Assigns a chunk, all of whose blocks are in use.
     pub(crate) fn occupy(&self, base: NonNull<u8>) {
         self.base.store(base.as_ptr(), Ordering::Release);
     }
 
-    /// Makes it stand for none. Its blocks are all taken, by who calls this.
+    /// Removes the chunk. The caller holds all its blocks.
     pub(crate) fn vacate(&self, blocks: u32) {
         self.drop_shares(blocks);
         self.base.store(null_mut(), Ordering::Release);
     }
 
-    /// Takes the chunk for a lane, if it is nobody's.
+    /// Makes `lane` the owner, if there is none.
     pub(crate) fn claim(&self, lane: u32) -> bool {
-        self.owner.compare_exchange(NOBODY, lane, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        self.owner.compare_exchange(NO_OWNER, lane, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     pub(crate) fn disown(&self, lane: u32) {
-        let _ = self.owner.compare_exchange(lane, NOBODY, Ordering::AcqRel, Ordering::Relaxed);
+        let _ = self.owner.compare_exchange(lane, NO_OWNER, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Takes the lowest free block; its number.
+    /// Takes the lowest free block. Returns its index.
     pub(crate) fn take_lowest(&self) -> Option<u32> {
         for (word, bits) in (0_u32..).zip(&self.free) {
             let mut seen = bits.load(Ordering::Relaxed);
@@ -85,11 +86,11 @@ impl Chunk {
         None
     }
 
-    /// Takes `count` neighbours, all or none; the first one's number.
+    /// Takes `count` adjacent blocks, all or none. Returns the first index.
     pub(crate) fn take_run(&self, count: u32, blocks: u32) -> Option<u32> {
         let mut first = 0;
         while first + count <= blocks {
-            // The last block in the way tells where the next try begins.
+            // Continue after the last block that is in use.
             match (first..first + count).rev().find(|&block| !self.is_free(block)) {
                 Some(taken) => first = taken + 1,
                 None if self.take_exactly(first, count) => return Some(first),
@@ -99,7 +100,7 @@ impl Chunk {
         None
     }
 
-    /// Takes these blocks, all or none.
+    /// Takes blocks `first` to `first + count`, all or none.
     pub(super) fn take_exactly(&self, first: u32, count: u32) -> bool {
         let mut at = first;
         while at < first + count {
@@ -129,7 +130,7 @@ impl Chunk {
         self.take_exactly(0, blocks)
     }
 
-    /// Makes blocks free that were in use.
+    /// Frees blocks that were in use.
     pub(crate) fn put_back(&self, first: u32, count: u32) {
         let mut at = first;
         while at < first + count {
@@ -139,7 +140,7 @@ impl Chunk {
         }
     }
 
-    /// Makes one block free; whether it was in use.
+    /// Frees one block. Returns whether it was in use.
     pub(crate) fn free(&self, block: u32) -> bool {
         let (word, mask) = mask(block, block + 1);
         self.free[word].fetch_or(mask, Ordering::SeqCst) & mask == 0
@@ -164,9 +165,10 @@ impl Chunk {
             Some(counts) => counts,
             None => self.make_shares(blocks)?,
         };
-        // SAFETY: the table has a count for each of the chunk's blocks, and lives as long as a block is in use.
+        // SAFETY: the table has a count for each of the chunk's blocks, and is freed only when no
+        // block is in use.
         let count = unsafe { counts.add(block as usize).as_ref() };
-        // Far below where it would wrap: holders that are forgotten are never taken away.
+        // Far below overflow: a holder that is leaked with `mem::forget` is never removed.
         if count.fetch_add(1, Ordering::Relaxed) > u32::MAX / 2 {
             count.fetch_sub(1, Ordering::Relaxed);
             return Err(Error::CapacityOverflow { elements: (u32::MAX / 2) as usize });
@@ -174,12 +176,13 @@ impl Chunk {
         Ok(())
     }
 
-    /// Takes a holder away; whether it was the last one, which then has the block for itself.
+    /// Removes a holder. Returns true, and changes nothing, if the caller is the only one.
     pub(crate) fn unshare(&self, block: u32) -> bool {
         let Some(counts) = NonNull::new(self.shares.load(Ordering::Acquire)) else { return true };
-        // SAFETY: as in `share`.
+        // SAFETY: the table has a count for each of the chunk's blocks, and is freed only when no
+        // block is in use.
         let count = unsafe { counts.add(block as usize).as_ref() };
-        // A count of 0 cannot rise: only a holder shares, and the only one is the caller.
+        // A count of 0 cannot rise: only a holder can share, and the caller is the only one.
         let mut seen = count.load(Ordering::Acquire);
         while seen > 0 {
             match count.compare_exchange_weak(seen, seen - 1, Ordering::AcqRel, Ordering::Acquire) {
@@ -193,24 +196,25 @@ impl Chunk {
     /// Whether a block has more than one holder.
     pub(crate) fn is_shared(&self, block: u32) -> bool {
         let counts = NonNull::new(self.shares.load(Ordering::Acquire));
-        // SAFETY: as in `share`.
+        // SAFETY: the table has a count for each of the chunk's blocks, and is freed only when no
+        // block is in use.
         counts.is_some_and(|counts| unsafe { counts.add(block as usize).as_ref() }.load(Ordering::Acquire) > 0)
     }
 
     fn make_shares(&self, blocks: u32) -> Result<NonNull<AtomicU32>> {
         let layout = shares_layout(blocks);
-        #[expect(clippy::cast_ptr_alignment, reason = "the layout is that of such counts")]
-        // SAFETY: the layout is not of size zero; zeroed memory is counts of 0.
+        #[expect(clippy::cast_ptr_alignment, reason = "the layout is that of an array of counts")]
+        // SAFETY: the layout is not of size zero, and zeroed memory is valid counts.
         let made = unsafe { alloc_zeroed(layout) }.cast::<AtomicU32>();
         let made = NonNull::new(made).ok_or(Error::Table { bytes: layout.size() })?;
         #[cfg(loom)]
         for block in 0..blocks as usize {
-            // SAFETY: loom's counts are objects of their own; the table has room for each.
+            // SAFETY: loom's counts are objects that need `new`; the table has space for each.
             unsafe { made.add(block).write(AtomicU32::new(0)) };
         }
         let put = self.shares.compare_exchange(null_mut(), made.as_ptr(), Ordering::AcqRel, Ordering::Acquire);
         put.map(|_| made).or_else(|there| {
-            // SAFETY: `made` was never shown to anybody.
+            // SAFETY: `made` was not published, so no other thread has it.
             unsafe { dealloc(made.as_ptr().cast(), layout) };
             NonNull::new(there).ok_or(Error::Table { bytes: layout.size() })
         })
@@ -219,13 +223,14 @@ impl Chunk {
     pub(crate) fn drop_shares(&self, blocks: u32) {
         let counts = self.shares.swap(null_mut(), Ordering::AcqRel);
         if !counts.is_null() {
-            // SAFETY: the table was made with this layout, and no block of the chunk has a holder but the caller.
+            // SAFETY: the table was allocated with this layout, and no other thread holds a block
+            // of the chunk.
             unsafe { dealloc(counts.cast(), shares_layout(blocks)) };
         }
     }
 }
 
-/// The word of block `at`, and the bits of the blocks from there to `end` in it.
+/// The word index of block `at`, and the bits of blocks `at..end` in that word.
 fn mask(at: u32, end: u32) -> (usize, u64) {
     let count = (end - at).min(64 - at % 64);
     ((at / 64) as usize, (u64::MAX >> (64 - count)) << (at % 64))
@@ -240,13 +245,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_go_lowest_first_and_come_back_once() {
-        let chunk = Chunk::vacant();
+    fn the_lowest_block_is_taken_first_and_freed_once() {
+        let chunk = ChunkRecord::vacant();
         chunk.put_back(0, 512);
         assert_eq!((chunk.take_lowest(), chunk.take_lowest()), (Some(0), Some(1)));
-        assert!(chunk.free(0) && !chunk.free(0), "a second time is seen");
+        assert!(chunk.free(0) && !chunk.free(0), "a double free is detected");
         assert_eq!(chunk.take_lowest(), Some(0));
-        assert_eq!(chunk.take_run(100, 512), Some(2), "over the words' borders");
+        assert_eq!(chunk.take_run(100, 512), Some(2), "across word boundaries");
         assert_eq!((chunk.free_blocks(), chunk.take_run(411, 512)), (410, None));
         assert_eq!(chunk.take_run(410, 512), Some(102));
         assert!(!chunk.has_free());
@@ -255,8 +260,8 @@ mod tests {
     }
 
     #[test]
-    fn the_last_holder_has_the_block() {
-        let chunk = Chunk::vacant();
+    fn the_last_holder_owns_the_block() {
+        let chunk = ChunkRecord::vacant();
         assert!(chunk.unshare(3), "never shared");
         chunk.share(3, 32).unwrap();
         chunk.share(3, 32).unwrap();

@@ -1,6 +1,8 @@
-//! Lanes: which chunk a thread takes its blocks from, so that threads keep out of each other's way and each gets neighbours.
+//! Lanes: the chunk that a thread allocates from. Separate chunks avoid contention and give each
+//! thread adjacent blocks.
 //!
-//! A thread keeps one of 16 lanes for its life; threads that share one share its chunk, which is slower and no less right.
+//! A thread keeps one of 16 lanes for its life. Threads that share a lane share its chunk, which is
+//! slower but correct.
 
 use crate::sync::{AtomicU32, Ordering};
 
@@ -9,15 +11,15 @@ pub(crate) const LANES: usize = 16;
 #[cfg(loom)]
 pub(crate) const LANES: usize = 2;
 
-/// A lane's chunk, on a cache line of its own.
+/// The chunk of a lane, on a cache line of its own.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(crate) struct Lane {
+pub(crate) struct PoolLane {
     /// The chunk's number + 1, or 0.
     chunk: AtomicU32,
 }
 
-impl Lane {
+impl PoolLane {
     pub(crate) fn new() -> Self {
         Self { chunk: AtomicU32::new(0) }
     }
@@ -26,7 +28,8 @@ impl Lane {
         self.chunk.load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// Goes to another chunk; the one that it left. Threads may share the lane, so that each leaves what the one before entered.
+    /// Replaces the chunk and returns the previous one. Threads may share the lane, so each
+    /// releases the chunk that it replaced.
     pub(crate) fn enter(&self, chunk: u32) -> Option<u32> {
         self.chunk.swap(chunk + 1, Ordering::Relaxed).checked_sub(1)
     }
@@ -34,30 +37,30 @@ impl Lane {
 
 /// The lane of this thread.
 #[cfg(all(feature = "std", not(loom)))]
-pub(crate) fn mine() -> usize {
+pub(crate) fn current() -> usize {
     use core::sync::atomic::AtomicUsize;
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     std::thread_local! {
-        static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % LANES;
+        static LANE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % LANES;
     }
-    // A thread that is ending has no lane of its own any more.
-    MINE.try_with(|&lane| lane).unwrap_or(0)
+    // A thread whose thread-local values are destroyed uses lane 0.
+    LANE.try_with(|&lane| lane).unwrap_or(0)
 }
 
 #[cfg(loom)]
-pub(crate) fn mine() -> usize {
+pub(crate) fn current() -> usize {
     use core::sync::atomic::AtomicUsize;
-    // One of loom's, so that each of its runs begins anew.
+    // loom's `lazy_static` starts each explored execution from 0.
     loom::lazy_static! {
         static ref NEXT: AtomicUsize = AtomicUsize::new(0);
     }
     loom::thread_local! {
-        static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % LANES;
+        static LANE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % LANES;
     }
-    MINE.with(|&lane| lane)
+    LANE.with(|&lane| lane)
 }
 
 #[cfg(not(any(feature = "std", loom)))]
-pub(crate) fn mine() -> usize {
+pub(crate) fn current() -> usize {
     0
 }

@@ -1,4 +1,4 @@
-//! What the pool's memory really lies on, from the kernel's tables.
+//! The pages that back the pool's memory, from the kernel's tables.
 
 use core::ops::Range;
 
@@ -8,35 +8,37 @@ use fieldstone_sys::smaps;
 use super::Pool;
 use crate::frames::CHUNK_BYTES;
 
-/// The pages under a pool, as the kernel tells them.
+/// The pages that back a pool, as the kernel reports them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Placement {
+pub struct PoolPlacement {
     /// Resident bytes.
     pub resident_bytes: u64,
-    /// Of these, bytes in transparent huge pages.
+    /// Of the resident bytes, those in transparent huge pages.
     pub huge_bytes: u64,
-    /// Of these, bytes of the hugetlb pools.
+    /// Of the resident bytes, those in hugetlb pages.
     pub hugetlb_bytes: u64,
-    /// Bytes by the size of the folio that they lie in, smallest first: exact, and only where this user sees frames (root).
+    /// Pairs of folio size and bytes in such folios, smallest size first. `None` where this user
+    /// cannot read page frames (root can).
     pub folios: Option<Vec<(u64, u64)>>,
 }
 
 impl Pool {
-    /// What the pool's memory really lies on. Costs a reading of the process's mappings, milliseconds.
+    /// Reports the pages that back the pool. Reads the process's mappings, which takes
+    /// milliseconds.
     ///
     /// # Errors
-    /// Where `/proc` cannot be read.
-    pub fn placement(&self) -> fieldstone_sys::Result<Placement> {
+    /// When `/proc` cannot be read.
+    pub fn placement(&self) -> fieldstone_sys::Result<PoolPlacement> {
         let ranges = self.ranges();
         let pid = std::process::id();
-        let mut found = Placement::default();
+        let mut found = PoolPlacement::default();
         for mapping in smaps::read(pid)? {
             let ours: u64 = ranges.iter().map(|range| overlap(range, &mapping.range())).sum();
             if ours == 0 {
                 continue;
             }
-            // A mapping that is shared with what is not ours counts whole: chunks are mapped by themselves.
+            // A mapping that overlaps the pool counts in full: chunks have mappings of their own.
             found.resident_bytes += mapping.present_bytes();
             found.huge_bytes += mapping.anon_huge_bytes;
             found.hugetlb_bytes += mapping.present_bytes() - mapping.resident_bytes;
@@ -47,7 +49,7 @@ impl Pool {
         Ok(found)
     }
 
-    /// The chunks' addresses, neighbours joined.
+    /// The address ranges of the chunks, with adjacent ones joined.
     fn ranges(&self) -> Vec<Range<u64>> {
         let bases = (0..self.0.table.count()).filter_map(|number| self.0.table.chunk(number).base());
         let mut starts: Vec<u64> = bases.map(|base| base.addr().get() as u64).collect();

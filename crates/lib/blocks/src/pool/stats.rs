@@ -1,22 +1,23 @@
-//! What a pool holds, counted when it is asked for.
+//! Statistics of a pool, counted on demand.
 
 use super::Pool;
 use crate::frames::CHUNK_BYTES;
 
-/// What a pool holds.
+/// What a pool holds, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolStats {
-    /// Bytes that the frames gave.
+    /// Bytes taken from the frames.
     pub held_bytes: usize,
-    /// Of these, bytes in blocks that are handed out.
+    /// Of these, bytes in allocated blocks.
     pub used_bytes: usize,
-    /// Bytes in chunks that [`Pool::release_free`] would give back.
+    /// Bytes in chunks that [`Pool::release_free`] would release.
     pub releasable_bytes: usize,
 }
 
 impl Pool {
-    /// What the pool holds. Costs a look at each chunk; other threads go on meanwhile, so that it is exact only at rest.
+    /// Counts what the pool holds. Reads each chunk's record; the result is exact only while no
+    /// other thread allocates.
     #[must_use]
     pub fn stats(&self) -> PoolStats {
         let mut stats = PoolStats::default();

@@ -1,27 +1,28 @@
-//! The pool's records of its chunks: found by number, by address, and by "has a free block".
+//! The pool's chunk records, found by number, by address, or by "has a free block".
 //!
 //! ```text
 //! segments   [ -> 2048 records + a summary bit each | -> ... | null ]     a record's number never changes
-//! map        address >> 21:  [ -> 8192 numbers | null | ... ]             number + 1; 0 is no chunk of ours
+//! map        address >> 21:  [ -> 8192 numbers | null | ... ]             number + 1; 0 means no chunk
 //! ```
-//! Readers take no lock: segments and maps are only added. A summary bit may be set for a chunk that is full (the next to look
-//! clears it) and is never clear while a block is free: who clears looks again, and both sides are sequentially consistent.
+//! Readers take no lock: segments and maps are only added. A summary bit may be set for a full
+//! chunk; the next search clears it. It is never clear while a block is free: the thread that
+//! clears it checks again, and both sides are sequentially consistent.
 
-#![allow(unsafe_code, reason = "publishes tables that it made, and frees them")]
+#![allow(unsafe_code, reason = "allocates, publishes and frees its tables")]
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
 use core::ptr::{NonNull, null_mut};
 
-use super::chunk::Chunk;
+use super::chunk::ChunkRecord;
 use crate::error::{Error, Result};
 use crate::frames::CHUNK_BYTES;
 use crate::sync::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
 
 #[cfg(not(loom))]
 const SEGMENTS: usize = 512;
-/// Miri, which looks at every word that a reference covers, takes small tables.
+/// Miri checks every word that a reference covers, so it gets small tables.
 #[cfg(not(loom))]
 const SUMMARY_WORDS: usize = if cfg!(miri) { 1 } else { 32 };
 #[cfg(loom)]
@@ -39,44 +40,46 @@ const CHUNK_BITS: u32 = CHUNK_BYTES.trailing_zeros();
 
 struct Segment {
     summary: [AtomicU64; SUMMARY_WORDS],
-    chunks: [Chunk; SEGMENT_CHUNKS],
+    chunks: [ChunkRecord; SEGMENT_CHUNKS],
 }
 
-/// Not loom's, which could not have so many; its threads pass blocks on by what it sees.
+/// Not loom's atomics, of which there would be too many. Loom still explores the atomics through
+/// which threads pass blocks.
 type MapLeaf = [core::sync::atomic::AtomicU32; 1 << LEAF_BITS];
 
-pub(crate) struct Table {
+pub(crate) struct ChunkTable {
     segments: Box<[AtomicPtr<Segment>]>,
     map: Box<[core::sync::atomic::AtomicPtr<MapLeaf>]>,
-    /// Records in use or vacant: numbers below this exist.
+    /// Records in use or vacant. Their numbers are below this.
     count: AtomicUsize,
 }
 
-impl Table {
+impl ChunkTable {
     pub(crate) fn new() -> Result<Self> {
         let segments = boxed(SEGMENTS, || AtomicPtr::new(null_mut()))?;
         let map = boxed(1 << ROOT_BITS, || core::sync::atomic::AtomicPtr::new(null_mut()))?;
         Ok(Self { segments, map, count: AtomicUsize::new(0) })
     }
 
-    /// How many records there are; their numbers are below it.
+    /// The number of records; their numbers are below it.
     pub(crate) fn count(&self) -> u32 {
         u32::try_from(self.count.load(Ordering::Acquire)).unwrap_or(u32::MAX)
     }
 
-    /// A record by its number.
-    pub(crate) fn chunk(&self, number: u32) -> &Chunk {
+    /// Returns a record by its number.
+    pub(crate) fn chunk(&self, number: u32) -> &ChunkRecord {
         let (segment, at) = place(number);
         &self.segment(segment).chunks[at]
     }
 
     fn segment(&self, segment: usize) -> &Segment {
         let segment = NonNull::new(self.segments[segment].load(Ordering::Acquire));
-        // SAFETY: a segment is published whole, before the first number in it is given out, and freed with the table.
-        unsafe { segment.expect("a number is given out after its segment was made").as_ref() }
+        // SAFETY: a segment is initialised before the first number in it is returned, and freed
+        // with the table.
+        unsafe { segment.expect("a number exists only after its segment").as_ref() }
     }
 
-    /// Adds a vacant record; its number. One caller at a time.
+    /// Adds a vacant record and returns its number. The caller serialises calls.
     pub(crate) fn add(&self) -> Result<u32> {
         let number = self.count.load(Ordering::Relaxed);
         let (segment, at) = (number / SEGMENT_CHUNKS, number % SEGMENT_CHUNKS);
@@ -90,10 +93,11 @@ impl Table {
         u32::try_from(number).map_err(|_| Error::CapacityOverflow { elements: number })
     }
 
-    /// Tells that a chunk has a free block.
-    pub(crate) fn tell_free(&self, number: u32) {
+    /// Records that a chunk has a free block.
+    pub(crate) fn mark_free(&self, number: u32) {
         let (word, bit) = self.summary(number);
-        // The block was freed before this load, and both are sequentially consistent; loom knows that order of fences only.
+        // The block was freed before this load, and both are sequentially consistent. Loom models
+        // that order for fences only.
         #[cfg(loom)]
         fence(Ordering::SeqCst);
         if word.load(Ordering::SeqCst) & bit == 0 {
@@ -101,8 +105,8 @@ impl Table {
         }
     }
 
-    /// Tells that a chunk has none.
-    pub(crate) fn tell_full(&self, number: u32) {
+    /// Records that a chunk has no free block.
+    pub(crate) fn mark_full(&self, number: u32) {
         let (word, bit) = self.summary(number);
         word.fetch_and(!bit, Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -131,17 +135,18 @@ impl Table {
         })
     }
 
-    /// The number of the chunk that `address` lies in.
+    /// The number of the chunk that contains `address`.
     pub(crate) fn find(&self, address: usize) -> Option<u32> {
         let (root, leaf) = map_place(address)?;
         let leaves = NonNull::new(self.map[root].load(Ordering::Acquire))?;
-        // SAFETY: a leaf of the map is published whole and freed with the table.
+        // SAFETY: a leaf of the map is initialised before it is published, and freed with the
+        // table.
         let leaves = unsafe { leaves.as_ref() };
         leaves[leaf].load(Ordering::Acquire).checked_sub(1)
     }
 
-    /// Enters where chunk `number` lies. One caller at a time.
-    pub(crate) fn enter(&self, base: NonNull<u8>, number: u32) -> Result<()> {
+    /// Maps the address of chunk `number` to it. The caller serialises calls.
+    pub(crate) fn insert(&self, base: NonNull<u8>, number: u32) -> Result<()> {
         let address = base.addr().get();
         let (root, leaf) = map_place(address).ok_or(Error::Foreign { address })?;
         let mut leaves = self.map[root].load(Ordering::Acquire);
@@ -149,17 +154,19 @@ impl Table {
             leaves = Box::into_raw(map_leaf()?);
             self.map[root].store(leaves, Ordering::Release);
         }
-        // SAFETY: as in `find`.
+        // SAFETY: a leaf of the map is initialised before it is published, and freed with the
+        // table.
         let leaves = unsafe { &*leaves };
         leaves[leaf].store(number + 1, Ordering::Release);
         Ok(())
     }
 
-    /// Forgets where a chunk lay.
-    pub(crate) fn leave(&self, base: NonNull<u8>) {
+    /// Removes a chunk's address from the map.
+    pub(crate) fn remove(&self, base: NonNull<u8>) {
         let Some((root, leaf)) = map_place(base.addr().get()) else { return };
         if let Some(leaves) = NonNull::new(self.map[root].load(Ordering::Acquire)) {
-            // SAFETY: as in `find`.
+            // SAFETY: a leaf of the map is initialised before it is published, and freed with the
+            // table.
             let leaves = unsafe { leaves.as_ref() };
             leaves[leaf].store(0, Ordering::Release);
         }
@@ -176,7 +183,7 @@ fn map_place(address: usize) -> Option<(usize, usize)> {
     (root < 1 << ROOT_BITS).then_some((root, leaf))
 }
 
-/// A boxed slice, or an error where there is no memory.
+/// A boxed slice, or [`Error::Table`] when there is no memory.
 fn boxed<T>(count: usize, make: impl Fn() -> T) -> Result<Box<[T]>> {
     let mut made = Vec::new();
     made.try_reserve_exact(count).map_err(|_| Error::Table { bytes: count * size_of::<T>() })?;
@@ -200,8 +207,8 @@ impl Segment {
         if made.is_null() {
             return Err(Error::Table { bytes: layout.size() });
         }
-        // SAFETY: zeroed memory is a good segment: atomics of 0 and null are its vacant records; the allocator and the layout
-        // are those that a box frees with.
+        // SAFETY: zeroed memory is a valid segment of vacant records, since its fields are atomics.
+        // `Box` frees with the same allocator and layout.
         Ok(unsafe { Box::from_raw(made) })
     }
 
@@ -209,32 +216,33 @@ impl Segment {
     fn boxed() -> Result<Box<Self>> {
         Ok(Box::new(Self {
             summary: core::array::from_fn(|_| AtomicU64::new(0)),
-            chunks: core::array::from_fn(|_| Chunk::vacant()),
+            chunks: core::array::from_fn(|_| ChunkRecord::vacant()),
         }))
     }
 }
 
-impl Drop for Table {
+impl Drop for ChunkTable {
     fn drop(&mut self) {
         for segment in &self.segments {
             let segment = segment.load(Ordering::Acquire);
             if !segment.is_null() {
-                // SAFETY: the table made it as a box, and nobody reads the table any more.
+                // SAFETY: the segment came from `Box::into_raw`, and no reader of the table is
+                // left.
                 drop(unsafe { Box::from_raw(segment) });
             }
         }
         for leaf in &self.map {
             let leaf = leaf.load(Ordering::Acquire);
             if !leaf.is_null() {
-                // SAFETY: as above.
+                // SAFETY: the leaf came from `Box::into_raw`, and no reader of the table is left.
                 drop(unsafe { Box::from_raw(leaf) });
             }
         }
     }
 }
 
-impl fmt::Debug for Table {
+impl fmt::Debug for ChunkTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Table").field("chunks", &self.count()).finish_non_exhaustive()
+        f.debug_struct("ChunkTable").field("chunks", &self.count()).finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-//! Many at once, and twice over.
+//! Many arrays, and a forked process.
 
 use fieldstone_blocks::{MmapFrames, PageKind, Pool, TreeArray};
 
@@ -43,24 +43,24 @@ fn ten_thousand_arrays_with_a_block_each() {
     }
     assert_eq!(pool.stats().used_bytes, 10_000 * 4096);
     assert!((0..).zip(&arrays).all(|(number, array)| array.iter().all(|&element| element == number)));
-    // Every other one goes; the rest is as it was, and new ones lie where those were.
+    // Free every other array. The others stay unchanged, and new blocks reuse the freed ones.
     let held = pool.stats().held_bytes;
     let kept: Vec<_> = arrays.into_iter().enumerate().filter(|(at, _)| at % 2 == 1).collect();
     let more: Vec<_> = (0..5000).map(|_| pool.alloc().unwrap()).collect();
     assert_eq!(pool.stats().held_bytes, held);
     assert!(kept.iter().all(|(at, array)| array.iter().all(|element| *element == *at as u64)));
-    // SAFETY: nobody uses them.
+    // SAFETY: nothing uses the blocks.
     more.into_iter().for_each(|block| unsafe { pool.free(block).unwrap() });
 }
 
 #[test]
-fn a_forked_child_has_its_own() {
-    alone("crowd::a_forked_child_has_its_own", || {
+fn a_forked_child_has_its_own_memory() {
+    alone("crowd::a_forked_child_has_its_own_memory", || {
         let pool = Pool::with_block_bytes(MmapFrames::new(PageKind::Thp), 64 << 10).unwrap();
         let mut array = TreeArray::new_in(&pool);
         array.extend(0..300_000_u64);
         let snapshot = array.snapshot();
-        // SAFETY: this process has no other thread at work, and the child does nothing that would need one.
+        // SAFETY: this process runs no other thread, and the child needs none.
         let child = unsafe { libc::fork() };
         assert!(child >= 0);
         array.iter_mut().for_each(|element| *element += if child == 0 { 1 } else { 2 });
@@ -69,11 +69,11 @@ fn a_forked_child_has_its_own() {
         if child == 0 {
             drop((array, snapshot));
             let whole = sum == 300_000 && pool.stats().used_bytes == 0 && pool.release_free() > 0;
-            // SAFETY: ends the child at once, without what the parent's exit does.
+            // SAFETY: ends the child at once, without running the parent's exit handlers.
             unsafe { libc::_exit(if whole { 7 } else { 8 }) };
         }
         let mut status = 0;
-        // SAFETY: waits for the child that was made here.
+        // SAFETY: waits for the child that was forked above.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7, "the child ended with {status:#x}");
         assert_eq!(sum, 600_000);

@@ -1,17 +1,17 @@
-//! Memory from the kernel: what is really got, what happens when there is none, a million arrays, forks.
+//! Memory from the kernel: the pages used, failures without memory, a million arrays, forks.
 
 #![cfg(not(any(loom, miri)))]
-#![allow(unsafe_code, reason = "forks, and gives raw blocks back")]
+#![allow(unsafe_code, reason = "forks, and frees raw blocks")]
 #![expect(clippy::unwrap_used, reason = "a test")]
 mod crowd;
+mod exhaustion;
 mod pages;
-mod want;
 
 use std::process::Command;
 
 const CHILD: &str = "FIELDSTONE_BLOCKS_CHILD";
 
-/// Runs a test's body in a process of its own, since it changes limits, or measures memory.
+/// Runs a test's body in its own process, since it changes limits or measures memory.
 fn alone(test: &str, body: impl FnOnce()) {
     if std::env::var(CHILD).is_ok_and(|name| name == test) {
         body();
@@ -24,7 +24,7 @@ fn alone(test: &str, body: impl FnOnce()) {
     assert!(output.status.success() && text.contains(&format!("the end of {test}")), "{}: {text}", output.status);
 }
 
-/// A number of `/proc/self/status`, in bytes.
+/// A field of `/proc/self/status`, in bytes.
 fn status_bytes(name: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();

@@ -1,4 +1,4 @@
-//! The pages that are really got, as the kernel tells.
+//! The pages that back a pool, as the kernel reports them.
 
 use std::fs::{self, File};
 
@@ -29,8 +29,8 @@ fn small_pages_are_small() {
 }
 
 #[test]
-fn huge_pages_are_huge_where_there_are_any() {
-    alone("pages::huge_pages_are_huge_where_there_are_any", || {
+fn huge_pages_are_used_if_the_kernel_has_any() {
+    alone("pages::huge_pages_are_used_if_the_kernel_has_any", || {
         let _mode = lock("fieldstone-transparent.lock");
         let (pool, _array) = filled(PageKind::Thp, 4);
         let placement = pool.placement().unwrap();
@@ -44,14 +44,15 @@ fn huge_pages_are_huge_where_there_are_any() {
     });
 }
 
-/// Folios of 64 KiB and no larger ones, for one test of this machine at a time; as it was when it is dropped.
+/// Enables 64 KiB folios and no larger ones, for one test on this machine at a time. Dropping it
+/// restores the settings.
 struct Folios {
     before: [(String, String); 2],
     _alone: File,
 }
 
 impl Folios {
-    /// `None`, told as a skip, where they cannot be had.
+    /// `None`, reported as a skip, if they cannot be enabled.
     fn alone() -> Option<Self> {
         let file = lock("fieldstone-transparent.lock");
         let read = |kib: u32| {
@@ -81,29 +82,29 @@ impl Drop for Folios {
 }
 
 #[test]
-fn folios_are_got_and_the_memory_is_right() {
-    alone("pages::folios_are_got_and_the_memory_is_right", || {
+fn folios_are_used_and_the_contents_are_right() {
+    alone("pages::folios_are_used_and_the_contents_are_right", || {
         let Some(_mode) = Folios::alone() else { return };
         let (pool, array) = filled(PageKind::Folio64k, 4);
         assert!((0..).zip(array.iter()).all(|(at, &element)| at == element));
         let placement = pool.placement().unwrap();
         assert_eq!((placement.resident_bytes, placement.hugetlb_bytes), (4 * CHUNK_BYTES as u64, 0));
-        let folios = placement.folios.expect("root, which may switch them on, may see them");
-        // Fragmented memory may refuse some of them.
-        let got: u64 = folios.iter().filter(|(size, _)| *size == 64 << 10).map(|(_, bytes)| bytes).sum();
-        assert!(got >= 2 * CHUNK_BYTES as u64, "{folios:?}");
+        let folios = placement.folios.expect("root can enable folios and read page frames");
+        // With fragmented memory some allocations get smaller folios.
+        let in_folios: u64 = folios.iter().filter(|(size, _)| *size == 64 << 10).map(|(_, bytes)| bytes).sum();
+        assert!(in_folios >= 2 * CHUNK_BYTES as u64, "{folios:?}");
     });
 }
 
 #[test]
-fn prefaulted_memory_is_resident_and_memory_given_back_is_not() {
+fn prefaulted_memory_is_resident_and_released_memory_is_not() {
     for kind in [PageKind::Small4k, PageKind::Thp] {
         let resident = |pool: &Pool| pool.placement().unwrap().resident_bytes;
         let pool = Pool::new(MmapFrames::new(kind)).unwrap();
         pool.reserve_prefault(3 * CHUNK_BYTES).unwrap();
         assert_eq!((resident(&pool), pool.stats().used_bytes), (3 * CHUNK_BYTES as u64, 0));
         pool.reserve_prefault(2 * CHUNK_BYTES).unwrap();
-        assert_eq!(pool.stats().held_bytes, 3 * CHUNK_BYTES, "what is there is enough");
+        assert_eq!(pool.stats().held_bytes, 3 * CHUNK_BYTES, "the resident memory suffices");
         let mut array = TreeArray::<u64>::new_in(&pool);
         array.reserve_prefault(5 * CHUNK_BYTES / 8).unwrap();
         assert_eq!(resident(&pool), 5 * CHUNK_BYTES as u64);
@@ -115,7 +116,7 @@ fn prefaulted_memory_is_resident_and_memory_given_back_is_not() {
     }
 }
 
-/// A lock that all tests of this machine share, held until it is dropped.
+/// Takes a file lock shared by all tests on this machine. Dropping the file releases it.
 fn lock(name: &str) -> File {
     let path = std::env::temp_dir().join(name);
     let file = File::open(&path).or_else(|_| File::options().create(true).append(true).open(&path)).unwrap();
@@ -123,27 +124,28 @@ fn lock(name: &str) -> File {
     file
 }
 
-/// The hugetlb pool with so many pages, for one test of this machine at a time; as it was when it is dropped.
+/// Gives the hugetlb pool a number of free pages, for one test on this machine at a time. Dropping
+/// it restores the pool.
 struct Hugetlb {
     before: u64,
     _alone: File,
 }
 
 impl Hugetlb {
-    /// `None`, told as a skip, where it cannot be had.
+    /// `None`, reported as a skip, if the pool cannot be changed.
     fn with_free(pages: u64) -> Option<Self> {
         let file = lock("fieldstone-hugetlb.lock");
         let (Some(total), Some(free)) = (number("nr_hugepages"), number("free_hugepages")) else {
             println!("SKIP no hugetlb pool");
             return None;
         };
-        let promised = number("resv_hugepages").unwrap_or(0);
+        let reserved = number("resv_hugepages").unwrap_or(0);
         let this = Self { before: total - number("surplus_hugepages").unwrap_or(0), _alone: file };
-        if fs::write(format!("{HUGETLB}/nr_hugepages"), (total - free + promised + pages).to_string()).is_err() {
+        if fs::write(format!("{HUGETLB}/nr_hugepages"), (total - free + reserved + pages).to_string()).is_err() {
             println!("SKIP not root: the hugetlb pool cannot be changed");
             return None;
         }
-        if number("free_hugepages") != Some(promised + pages) {
+        if number("free_hugepages") != Some(reserved + pages) {
             println!("SKIP not enough memory for a hugetlb pool of {pages} pages");
             return None;
         }
@@ -162,7 +164,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn hugetlb_pages_and_others_when_they_are_used_up() {
+fn hugetlb_pages_are_used_first_then_transparent_ones() {
     let Some(_pool) = Hugetlb::with_free(3) else { return };
     let (pool, mut array) = filled(PageKind::Hugetlb2m, 5);
     let placement = pool.placement().unwrap();

@@ -1,4 +1,5 @@
-//! Elements of every awkward kind: small, large, odd-sized, over-aligned, of no size, and such as own memory and count their drops.
+//! Elements of every kind: small, large, odd-sized, over-aligned, zero-sized, and ones that own
+//! memory and count drops.
 
 use std::cell::Cell;
 use std::fmt::Debug;
@@ -20,7 +21,7 @@ impl Element for u64 {
     }
 }
 
-/// 24 bytes: leaves have a rest, and are found by the reciprocal.
+/// 24 bytes: a leaf has unused bytes, and the reciprocal divides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Triple(u64, u64, u64);
 
@@ -31,7 +32,7 @@ impl Element for Triple {
     }
 }
 
-/// More than half of the smallest block, and no power of two: one a leaf.
+/// Larger than half of the smallest block, and not a power of two: one per leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Bulky([u32; 750]);
 
@@ -67,61 +68,61 @@ thread_local! {
     static LIVE: Cell<isize> = const { Cell::new(0) };
 }
 
-/// How many counted elements live on this thread: made and not yet dropped.
+/// The number of live counted elements on this thread.
 pub(crate) fn live() -> isize {
     LIVE.get()
 }
 
-/// Counts itself, in a type that `Element`s contain.
+/// Counts its live instances, as a field of elements.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Life;
+struct LiveCount;
 
-impl Life {
-    fn begin() -> Self {
+impl LiveCount {
+    fn new() -> Self {
         LIVE.set(LIVE.get() + 1);
         Self
     }
 }
 
-impl Clone for Life {
+impl Clone for LiveCount {
     fn clone(&self) -> Self {
-        Self::begin()
+        Self::new()
     }
 }
 
-impl Drop for Life {
+impl Drop for LiveCount {
     fn drop(&mut self) {
         LIVE.set(LIVE.get() - 1);
     }
 }
 
-/// Owns memory, so that a second drop or a read of what is gone shows under Miri and sanitizers too.
+/// Owns memory, so that Miri and sanitizers detect a double drop or a read of a dropped element.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Text(Box<str>, Life);
+pub(crate) struct Text(Box<str>, LiveCount);
 
 impl Element for Text {
     fn of(seed: u32) -> Self {
-        Self(seed.to_string().into(), Life::begin())
+        Self(seed.to_string().into(), LiveCount::new())
     }
 }
 
-/// No size, yet drops that count.
+/// Zero-sized, and counts drops.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Nothing(Life);
+pub(crate) struct Nothing(LiveCount);
 
 impl Element for Nothing {
     fn of(_: u32) -> Self {
-        Self(Life::begin())
+        Self(LiveCount::new())
     }
 }
 
-/// No size, and an alignment.
+/// Zero-sized and over-aligned.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(align(4096))]
-pub(crate) struct NoPage(Life);
+pub(crate) struct AlignedNothing(LiveCount);
 
-impl Element for NoPage {
+impl Element for AlignedNothing {
     fn of(_: u32) -> Self {
-        Self(Life::begin())
+        Self(LiveCount::new())
     }
 }

@@ -1,43 +1,45 @@
-//! A tree array against a vector: random sequences of all that it can do, on elements of every kind and blocks of several sizes.
+//! Compares a tree array with a vector: random sequences of all operations, on elements of every
+//! kind and blocks of several sizes.
 //!
-//! The vector is the oracle; each snapshot keeps its own. At the end every element is dropped and every block is back.
+//! The vector is the oracle; each snapshot has its own. At the end every element is dropped and
+//! every block is free.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
+mod check;
 mod element;
-mod look;
 mod op;
 
 use fieldstone_blocks::{HeapFrames, Pool, TreeArray};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use element::{Bulky, Element, Line, NoPage, Nothing, Page, Text, Triple, live};
-use look::look;
+use check::check;
+use element::{AlignedNothing, Bulky, Element, Line, Nothing, Page, Text, Triple, live};
 use op::{Op, Pair, ops};
 
 const CASES: u32 = if cfg!(miri) { 1 } else { 32 };
-const MOST_OPS: usize = if cfg!(miri) { 8 } else { 40 };
+const MAX_OPS: usize = if cfg!(miri) { 8 } else { 40 };
 
 fn same_as_a_vector<T: Element>(block_bytes: usize) {
     let pool = Pool::with_block_bytes(HeapFrames, block_bytes).unwrap();
     let config = Config { cases: CASES, failure_persistence: None, max_shrink_iters: 2000, ..Config::default() };
-    let looks = (any::<u16>(), any::<u16>(), prop::collection::vec(any::<(u8, u16)>(), 0..24));
-    let strategy = (ops(MOST_OPS), looks);
-    let tried = TestRunner::new(config).run(&strategy, |(ops, where_to_look)| {
+    let probes = (any::<u16>(), any::<u16>(), prop::collection::vec(any::<(u8, u16)>(), 0..24));
+    let strategy = (ops(MAX_OPS), probes);
+    let result = TestRunner::new(config).run(&strategy, |(ops, probe)| {
         let mut pair = Pair::<T>::new(TreeArray::new_in(&pool));
         for op in &ops {
             pair.apply(op);
-            look(&mut pair, &where_to_look);
+            check(&mut pair, &probe);
         }
         drop(pair);
-        assert_eq!((live(), pool.stats().used_bytes), (0, 0), "every element dropped, every block back");
+        assert_eq!((live(), pool.stats().used_bytes), (0, 0), "every element is dropped, every block is free");
         Ok(())
     });
-    tried.unwrap_or_else(|failure| panic!("{failure}"));
+    result.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Every operation, whatever the dice say: few cases are drawn under Miri.
+/// Runs every operation once: Miri draws few random cases.
 #[test]
 fn each_operation_once() {
     use Op::*;
@@ -51,10 +53,10 @@ fn each_operation_once() {
         script.chain([LeavesMut, Appender(30_000), Clone, Resize(50_000), ResizeWith(60_000), Reserve(30_000)]);
     let script =
         script.chain([ReservePrefault(9_000), Truncate(30_000), Shrink, IntoIter(5, 2), IntoIter(3, 1), Clear]);
-    let places = (9_000, 50_000, vec![(0, 0), (1, 0), (2, 9_000), (3, 30_000), (6, 60_000)]);
+    let probe = (9_000, 50_000, vec![(0, 0), (1, 0), (2, 9_000), (3, 30_000), (6, 60_000)]);
     for op in script {
         pair.apply(&op);
-        look(&mut pair, &places);
+        check(&mut pair, &probe);
     }
     drop(pair);
     assert_eq!((live(), pool.stats().used_bytes), (0, 0));
@@ -75,13 +77,13 @@ same_as_a_vector! {
     numbers_in_blocks_of_32k: u64, 32 << 10;
     odd_sizes_in_the_smallest_blocks: Triple, 4096;
     odd_sizes_in_blocks_of_64k: Triple, 64 << 10;
-    one_a_leaf: Bulky, 4096;
-    five_a_leaf: Bulky, 16 << 10;
+    one_element_per_leaf: Bulky, 4096;
+    five_elements_per_leaf: Bulky, 16 << 10;
     lines: Line, 4096;
     pages_of_a_block_each: Page, 4096;
     pages_in_large_blocks: Page, 256 << 10;
     texts: Text, 4096;
     texts_in_blocks_of_a_chunk: Text, 2 << 20;
     nothings: Nothing, 4096;
-    aligned_nothings: NoPage, 4096;
+    aligned_nothings: AlignedNothing, 4096;
 }

@@ -1,11 +1,11 @@
-//! What can be done to an array, drawn at random, done to it and to a vector alike.
+//! Random operations on an array, applied to it and to a vector.
 
 use fieldstone_blocks::{Snapshot, TreeArray};
 use proptest::prelude::*;
 
 use crate::element::Element;
 
-/// Numbers are fractions of 65536: of some leaves where they are amounts, of the length where they are places.
+/// Numbers are fractions of 65536: of some leaves for amounts, of the length for indices.
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
     Push,
@@ -69,7 +69,7 @@ pub(crate) fn ops(most: usize) -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..most)
 }
 
-/// The array, the vector that it should equal, and snapshots with what they should equal.
+/// The array, the vector that it must equal, and snapshots with the vectors that they must equal.
 pub(crate) struct Pair<T> {
     pub(crate) array: TreeArray<T>,
     pub(crate) model: Vec<T>,
@@ -82,23 +82,23 @@ impl<T: Element> Pair<T> {
         Self { array, model: Vec::new(), snapshots: Vec::new(), seed: 0 }
     }
 
-    fn fresh(&mut self) -> T {
+    fn next_element(&mut self) -> T {
         self.seed += 1;
         T::of(self.seed)
     }
 
-    fn some(&mut self, fraction: u16) -> Vec<T> {
-        (0..self.amount(fraction)).map(|_| self.fresh()).collect()
+    fn next_elements(&mut self, fraction: u16) -> Vec<T> {
+        (0..self.amount(fraction)).map(|_| self.next_element()).collect()
     }
 
-    /// Up to two and a half leaves.
+    /// An amount of up to two and a half leaves.
     fn amount(&self, fraction: u16) -> usize {
         let leaf = self.array.per_leaf().min(if cfg!(miri) { 20 } else { 4500 });
         usize::from(fraction) * leaf * 5 / 2 / 65536
     }
 
-    /// A place in the array; none while it is empty.
-    pub(crate) fn place(&self, fraction: u16) -> Option<usize> {
+    /// An index in the array; `None` while it is empty.
+    pub(crate) fn index(&self, fraction: u16) -> Option<usize> {
         (!self.model.is_empty()).then(|| usize::from(fraction) * self.model.len() / 65536)
     }
 
@@ -110,23 +110,23 @@ impl<T: Element> Pair<T> {
     pub(crate) fn apply(&mut self, op: &Op) {
         match *op {
             Op::Push => {
-                let element = self.fresh();
+                let element = self.next_element();
                 self.model.push(element.clone());
                 self.array.push(element);
             }
             Op::TryPush => {
-                let element = self.fresh();
+                let element = self.next_element();
                 self.model.push(element.clone());
                 self.array.try_push(element).unwrap();
             }
             Op::Pop => assert_eq!(self.array.pop(), self.model.pop()),
             Op::Extend(n) => {
-                let new = self.some(n);
+                let new = self.next_elements(n);
                 self.array.extend(new.iter().filter(|_| true).cloned());
                 self.model.extend(new);
             }
             Op::ExtendFromSlice(n) => {
-                let new = self.some(n);
+                let new = self.next_elements(n);
                 self.array.extend_from_slice(&new);
                 self.model.extend(new);
             }
@@ -139,7 +139,7 @@ impl<T: Element> Pair<T> {
     fn apply_size(&mut self, op: &Op) {
         match *op {
             Op::Resize(n) => {
-                let (len, element) = (self.amount(n), self.fresh());
+                let (len, element) = (self.amount(n), self.next_element());
                 self.model.resize(len, element.clone());
                 self.array.resize(len, element);
             }
@@ -172,7 +172,7 @@ impl<T: Element> Pair<T> {
             Op::Shrink => {
                 self.array.shrink_to_fit();
                 let spare = self.array.capacity() - self.array.len();
-                assert!(size_of::<T>() == 0 || spare < self.array.per_leaf(), "{spare} places are left");
+                assert!(size_of::<T>() == 0 || spare < self.array.per_leaf(), "{spare} elements of capacity remain");
             }
             _ => self.apply_change(op),
         }
@@ -181,30 +181,30 @@ impl<T: Element> Pair<T> {
     fn apply_change(&mut self, op: &Op) {
         match *op {
             Op::Set(at) => {
-                let Some(at) = self.place(at) else { return };
-                let element = self.fresh();
+                let Some(at) = self.index(at) else { return };
+                let element = self.next_element();
                 self.model[at] = element.clone();
                 self.array[at] = element;
             }
-            Op::Update(ref places) => {
-                let places: Vec<_> =
-                    places.iter().filter_map(|&(at, seed)| self.place(at).map(|at| (at, seed))).collect();
-                places.iter().for_each(|&(at, seed)| self.model[at] = T::of(seed));
-                self.array.update(places, |element, seed| *element = T::of(seed));
+            Op::Update(ref updates) => {
+                let updates: Vec<_> =
+                    updates.iter().filter_map(|&(at, seed)| self.index(at).map(|at| (at, seed))).collect();
+                updates.iter().for_each(|&(at, seed)| self.model[at] = T::of(seed));
+                self.array.update(updates, |element, seed| *element = T::of(seed));
             }
             Op::Swap(a, b) => {
-                let (Some(a), Some(b)) = (self.place(a), self.place(b)) else { return };
+                let (Some(a), Some(b)) = (self.index(a), self.index(b)) else { return };
                 self.model.swap(a, b);
                 self.array.swap(a, b);
             }
             Op::SwapRemove(at) => {
-                let Some(at) = self.place(at) else { return };
+                let Some(at) = self.index(at) else { return };
                 assert_eq!(self.array.swap_remove(at), self.model.swap_remove(at));
             }
             Op::RangeMut(a, b) => {
-                let (range, element) = (self.range(a, b), self.fresh());
+                let (range, element) = (self.range(a, b), self.next_element());
                 self.model[range.clone()].fill(element.clone());
-                self.array.range_mut(range).rev().for_each(|place| *place = element.clone());
+                self.array.range_mut(range).rev().for_each(|slot| *slot = element.clone());
             }
             Op::LeavesMut => {
                 let leaf = self.array.per_leaf().min(self.model.len().max(1));
@@ -242,7 +242,7 @@ impl<T: Element> Pair<T> {
                     assert_eq!(ours.next_back(), theirs.next_back());
                 }
                 assert_eq!(ours.len(), theirs.len());
-                // One in three is dropped half-way.
+                // Drop one in three before its end.
                 if front % 3 > 0 {
                     self.array.extend(ours);
                     self.model.extend(theirs);
@@ -253,10 +253,10 @@ impl<T: Element> Pair<T> {
     }
 
     fn append(&mut self, n: u16) {
-        let new = self.some(n);
+        let new = self.next_elements(n);
         let mut other = TreeArray::new_in(self.array.pool());
         other.extend_from_slice(&new);
-        // An array that shares is moved from, too.
+        // Append also moves elements out of an array that a snapshot shares.
         let kept = other.snapshot();
         self.array.append(&mut other);
         assert!(other.is_empty() && *kept == *new);
@@ -264,7 +264,7 @@ impl<T: Element> Pair<T> {
     }
 
     fn append_and_read(&mut self, n: u16) {
-        let new = self.some(n);
+        let new = self.next_elements(n);
         let (mut appender, reader) = self.array.appender().unwrap();
         for element in new {
             self.model.push(element.clone());

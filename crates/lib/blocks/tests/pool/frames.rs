@@ -1,6 +1,6 @@
-//! Frames that watch what is taken and given, and fail when they are told to.
+//! Test frames that record chunks in use and fail at a limit.
 
-#![allow(unsafe_code, reason = "passes raw chunks on")]
+#![allow(unsafe_code, reason = "forwards raw chunks")]
 
 use std::collections::HashSet;
 use std::ptr::NonNull;
@@ -9,52 +9,53 @@ use std::sync::{Arc, Mutex};
 
 use fieldstone_blocks::{CHUNK_BYTES, Error, Frames, HeapFrames, Result};
 
-/// Chunks from the heap: at most so many at once. A chunk that comes back is poisoned, and must have been taken.
+/// Supplies chunks from the heap, up to a limit. Checks that a released chunk was in use, and
+/// overwrites it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Watched(Arc<State>);
+pub(crate) struct TestFrames(Arc<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    most: AtomicUsize,
-    out: Mutex<HashSet<usize>>,
+    limit: AtomicUsize,
+    in_use: Mutex<HashSet<usize>>,
 }
 
-impl Watched {
-    pub(crate) fn with_most(chunks: usize) -> Self {
-        let watched = Self::default();
-        watched.set_most(chunks);
-        watched
+impl TestFrames {
+    pub(crate) fn with_limit(chunks: usize) -> Self {
+        let frames = Self::default();
+        frames.set_limit(chunks);
+        frames
     }
 
-    pub(crate) fn set_most(&self, chunks: usize) {
-        self.0.most.store(chunks, Ordering::Relaxed);
+    pub(crate) fn set_limit(&self, chunks: usize) {
+        self.0.limit.store(chunks, Ordering::Relaxed);
     }
 
-    /// Chunks that are out.
-    pub(crate) fn out(&self) -> usize {
-        self.0.out.lock().unwrap().len()
+    /// The number of chunks in use.
+    pub(crate) fn in_use(&self) -> usize {
+        self.0.in_use.lock().unwrap().len()
     }
 }
 
-// SAFETY: chunks are those of `HeapFrames`.
-unsafe impl Frames for Watched {
+// SAFETY: the chunks come from `HeapFrames`, which meets the contract.
+unsafe impl Frames for TestFrames {
     fn take(&self, chunks: usize) -> Result<NonNull<u8>> {
-        let mut out = self.0.out.lock().unwrap();
-        if out.len() >= self.0.most.load(Ordering::Relaxed) {
+        let mut in_use = self.0.in_use.lock().unwrap();
+        if in_use.len() >= self.0.limit.load(Ordering::Relaxed) {
             return Err(Error::System { operation: "a test", bytes: chunks * CHUNK_BYTES, errno: 12 });
         }
         let start = HeapFrames.take(chunks)?;
-        assert!(out.insert(start.addr().get()), "the heap gives nothing twice");
+        assert!(in_use.insert(start.addr().get()), "the heap returns no chunk twice");
         Ok(start)
     }
 
-    unsafe fn give(&self, start: NonNull<u8>, chunks: usize) {
+    unsafe fn release(&self, start: NonNull<u8>, chunks: usize) {
         assert_eq!(chunks, 1, "chunks were taken one by one");
-        assert!(self.0.out.lock().unwrap().remove(&start.addr().get()), "a chunk came back that was not out");
-        // SAFETY: nobody uses the chunk any more, and it was taken from the heap's frames.
+        assert!(self.0.in_use.lock().unwrap().remove(&start.addr().get()), "a released chunk was not in use");
+        // SAFETY: by contract nothing uses the chunk, and it came from the heap's frames.
         unsafe {
             start.write_bytes(0xee, if cfg!(miri) { 64 } else { 4096 });
-            HeapFrames.give(start, 1);
+            HeapFrames.release(start, 1);
         }
     }
 }

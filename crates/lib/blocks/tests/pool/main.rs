@@ -1,6 +1,7 @@
-//! Pools: no block is given twice and none is lost, with many threads, with frames that fail, while memory is given back.
+//! Pools: no block is allocated twice or lost, with many threads, with frames that fail, while
+//! memory is released.
 
-#![allow(unsafe_code, reason = "writes to raw blocks and gives them back")]
+#![allow(unsafe_code, reason = "writes to and frees raw blocks")]
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 mod faults;
@@ -12,15 +13,15 @@ use std::ptr::NonNull;
 
 use fieldstone_blocks::Pool;
 
-/// A block that bears its holder's mark at its ends, so that a second holder shows.
-struct Marked<'a> {
+/// A block with a mark at both ends, which detects a second holder.
+struct MarkedBlock<'a> {
     pool: &'a Pool,
     block: NonNull<u8>,
     bytes: usize,
     mark: u64,
 }
 
-impl<'a> Marked<'a> {
+impl<'a> MarkedBlock<'a> {
     fn new(pool: &'a Pool, mark: u64) -> Option<Self> {
         let block = pool.alloc().ok()?;
         Some(Self::of(pool, block, pool.block_bytes(), mark))
@@ -28,7 +29,7 @@ impl<'a> Marked<'a> {
 
     fn of(pool: &'a Pool, block: NonNull<u8>, bytes: usize, mark: u64) -> Self {
         let marked = Self { pool, block, bytes, mark };
-        // SAFETY: the block is ours, and its ends are aligned words within it.
+        // SAFETY: the block is held here, and its ends are aligned words within it.
         marked.ends().iter().for_each(|&end| unsafe { end.write(mark) });
         marked
     }
@@ -39,20 +40,20 @@ impl<'a> Marked<'a> {
     }
 
     fn check(&self) {
-        // SAFETY: as in `of`.
-        assert!(self.ends().iter().all(|&end| unsafe { end.read() } == self.mark), "somebody else wrote to the block");
+        // SAFETY: the block is held here, and `of` has written its end words.
+        assert!(self.ends().iter().all(|&end| unsafe { end.read() } == self.mark), "another holder wrote to the block");
     }
 }
 
-impl Drop for Marked<'_> {
+impl Drop for MarkedBlock<'_> {
     fn drop(&mut self) {
         self.check();
-        // SAFETY: the blocks are ours and are not used any more.
+        // SAFETY: the blocks are held here and not used any more.
         unsafe { self.pool.free_run(self.block, self.bytes / self.pool.block_bytes()).unwrap() };
     }
 }
 
-/// A cheap random number, from a state that is not 0.
+/// A pseudo-random number by xorshift; the state is not 0.
 fn random(state: &mut u64) -> usize {
     *state ^= *state << 13;
     *state ^= *state >> 7;

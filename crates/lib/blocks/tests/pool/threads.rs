@@ -7,17 +7,17 @@ use std::thread;
 
 use fieldstone_blocks::{CHUNK_BYTES, Pool, TreeArray};
 
-use crate::frames::Watched;
-use crate::{Marked, random};
+use crate::frames::TestFrames;
+use crate::{MarkedBlock, random};
 
 const ROUNDS: usize = if cfg!(miri) { 8 } else { 10_000 };
 
-/// Takes and gives at random, with up to `most` blocks at a time.
+/// Allocates and frees at random, with up to `most` blocks at a time.
 fn churn(pool: &Pool, seed: u64, most: usize) {
     let (mut state, mut held) = (seed, Vec::new());
     for round in 0..ROUNDS {
         if random(&mut state) % (2 * most) > held.len() {
-            held.extend(Marked::new(pool, seed << 32 | round as u64));
+            held.extend(MarkedBlock::new(pool, seed << 32 | round as u64));
         } else {
             let at = random(&mut state) % held.len().max(1);
             if at < held.len() {
@@ -25,22 +25,22 @@ fn churn(pool: &Pool, seed: u64, most: usize) {
             }
         }
     }
-    held.iter().for_each(Marked::check);
+    held.iter().for_each(MarkedBlock::check);
 }
 
-/// Takes every block that the pool has without growing; how many.
+/// Allocates every block of the pool without growing it. Returns their number.
 fn drain(pool: &Pool) -> usize {
     pool.set_limit(0);
-    let blocks: Vec<_> = std::iter::from_fn(|| Marked::new(pool, 1)).collect();
+    let blocks: Vec<_> = std::iter::from_fn(|| MarkedBlock::new(pool, 1)).collect();
     let distinct: HashSet<_> = blocks.iter().map(|marked| marked.block).collect();
-    assert_eq!(distinct.len(), blocks.len(), "no block is given twice");
+    assert_eq!(distinct.len(), blocks.len(), "no block is allocated twice");
     blocks.len()
 }
 
 #[test]
-fn no_block_is_given_twice_and_none_is_lost() {
+fn no_block_is_allocated_twice_and_none_is_lost() {
     for &block_bytes in if cfg!(miri) { &[256 << 10][..] } else { &[4 << 10, 32 << 10, 64 << 10, 2 << 20] } {
-        let frames = Watched::with_most(64);
+        let frames = TestFrames::with_limit(64);
         let pool = Pool::with_block_bytes(frames.clone(), block_bytes).unwrap();
         let threads = if cfg!(miri) { 3 } else { 8 };
         thread::scope(|scope| {
@@ -50,17 +50,17 @@ fn no_block_is_given_twice_and_none_is_lost() {
             }
         });
         assert_eq!(pool.stats().used_bytes, 0);
-        assert_eq!(drain(&pool) * block_bytes, pool.stats().held_bytes, "every block can be had");
+        assert_eq!(drain(&pool) * block_bytes, pool.stats().held_bytes, "every block can be allocated");
         let held = pool.stats().held_bytes;
         assert_eq!(pool.release_free(), held);
-        assert_eq!((frames.out(), pool.stats().held_bytes), (0, 0));
+        assert_eq!((frames.in_use(), pool.stats().held_bytes), (0, 0));
     }
 }
 
 #[test]
-fn memory_is_given_back_while_others_take_and_give() {
+fn memory_is_released_while_other_threads_allocate() {
     for &block_bytes in if cfg!(miri) { &[256 << 10][..] } else { &[4 << 10, 64 << 10] } {
-        let frames = Watched::with_most(if cfg!(miri) { 8 } else { 24 });
+        let frames = TestFrames::with_limit(if cfg!(miri) { 8 } else { 24 });
         let pool = Pool::with_block_bytes(frames.clone(), block_bytes).unwrap();
         let (done, released) = (AtomicBool::new(false), AtomicUsize::new(0));
         thread::scope(|scope| {
@@ -85,20 +85,21 @@ fn memory_is_given_back_while_others_take_and_give() {
             releasing.into_iter().for_each(|thread| thread.join().unwrap());
         });
         assert_eq!(pool.stats().used_bytes, 0);
-        assert_eq!(pool.stats().held_bytes, frames.out() * CHUNK_BYTES);
-        assert_eq!(drain(&pool) * block_bytes, pool.stats().held_bytes, "every block can be had");
+        assert_eq!(pool.stats().held_bytes, frames.in_use() * CHUNK_BYTES);
+        assert_eq!(drain(&pool) * block_bytes, pool.stats().held_bytes, "every block can be allocated");
         released.fetch_add(pool.release_free(), Ordering::Relaxed);
         assert!(released.load(Ordering::Relaxed) > 0);
-        assert_eq!((frames.out(), pool.stats().held_bytes), (0, 0));
+        assert_eq!((frames.in_use(), pool.stats().held_bytes), (0, 0));
     }
 }
 
-/// Threads share lanes when there are more of them than lanes. A chunk that its lane forgets would not be found again.
+/// With more threads than lanes, threads share lanes. A chunk that a lane lost would never be found
+/// again.
 #[test]
-fn more_threads_than_lanes_forget_no_chunk() {
+fn more_threads_than_lanes_lose_no_chunk() {
     const THREADS: usize = if cfg!(miri) { 17 } else { 40 };
     const BLOCKS: usize = if cfg!(miri) { 2 } else { 6 };
-    let (waves, frames) = (if cfg!(miri) { 1 } else { 150 }, Watched::with_most(10_000));
+    let (waves, frames) = (if cfg!(miri) { 1 } else { 150 }, TestFrames::with_limit(10_000));
     let pool = Pool::with_block_bytes(frames.clone(), CHUNK_BYTES / 2).unwrap();
     let start = Barrier::new(THREADS);
     thread::scope(|scope| {
@@ -106,22 +107,22 @@ fn more_threads_than_lanes_forget_no_chunk() {
             scope.spawn(|| {
                 for _ in 0..waves {
                     start.wait();
-                    let blocks: Vec<_> = (0..BLOCKS).map(|_| Marked::new(&pool, 3).unwrap()).collect();
+                    let blocks: Vec<_> = (0..BLOCKS).map(|_| MarkedBlock::new(&pool, 3).unwrap()).collect();
                     start.wait();
                     drop(blocks);
                 }
             });
         }
     });
-    // What all use at once, and a chunk for each lane and for each thread on its way.
+    // The blocks in use at once, and a chunk for each lane and for each thread that changes chunks.
     let enough = THREADS * BLOCKS / 2 + 16 + THREADS;
-    assert!(frames.out() <= enough, "{} chunks, where {enough} are enough", frames.out());
+    assert!(frames.in_use() <= enough, "{} chunks, where {enough} are enough", frames.in_use());
 }
 
 #[test]
 fn runs_and_releases_hide_no_blocks_from_others() {
     const BLOCK_BYTES: usize = if cfg!(miri) { 128 << 10 } else { 4096 };
-    let frames = Watched::with_most(6);
+    let frames = TestFrames::with_limit(6);
     let pool = Pool::with_block_bytes(frames, BLOCK_BYTES).unwrap();
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -131,7 +132,7 @@ fn runs_and_releases_hide_no_blocks_from_others() {
                 pool.release_free();
                 let count = if cfg!(miri) { 2 + random(&mut state) % 10 } else { 65 + random(&mut state) % 300 };
                 if let Ok(start) = pool.alloc_run(count) {
-                    drop(Marked::of(&pool, start, count * BLOCK_BYTES, 9));
+                    drop(MarkedBlock::of(&pool, start, count * BLOCK_BYTES, 9));
                 }
             }
         });
@@ -146,12 +147,12 @@ fn runs_and_releases_hide_no_blocks_from_others() {
         done.store(true, Ordering::Relaxed);
         hiding.join().unwrap();
     });
-    assert_eq!(drain(&pool) * BLOCK_BYTES, pool.stats().held_bytes, "every block can be had");
+    assert_eq!(drain(&pool) * BLOCK_BYTES, pool.stats().held_bytes, "every block can be allocated");
 }
 
 #[test]
-fn snapshots_go_in_other_threads_while_the_array_is_written() {
-    let pool = Pool::with_block_bytes(Watched::with_most(64), 4096).unwrap();
+fn snapshots_are_dropped_in_other_threads_while_the_array_is_written() {
+    let pool = Pool::with_block_bytes(TestFrames::with_limit(64), 4096).unwrap();
     let mut array = TreeArray::new_in(&pool);
     array.extend((0..300_u32).map(|number| vec![number; 3]));
     thread::scope(|scope| {

@@ -1,8 +1,9 @@
 /*
- * fieldstone/remap.h: bytes that shall live on cache lines of their own.
+ * fieldstone/remap.h: requests for bytes on separate cache lines.
  *
- * A program that knows which of its words threads will fight for says so. `fieldstone run --repair -- PROGRAM`, or `fieldstone attach
- * --repair PID` at any later time, then has these bytes on lines of their own without waiting to see them fight. Where nobody looks on
+ * A program that knows which of its words will be falsely shared lists them here. `fieldstone run
+ * --repair -- PROGRAM`, or `fieldstone attach --repair PID` at any later time, then moves these
+ * bytes to separate cache lines without waiting to detect the contention. Without a repairer
  * nothing happens: a call writes 16 bytes into a table.
  *
  *     #include <fieldstone/remap.h>
@@ -12,7 +13,8 @@
  *     remapper_isolate(&stats.reads, sizeof stats.reads);
  *     remapper_isolate(&stats.writes, sizeof stats.writes);
  *
- * All may be called in any thread, at any time, in handlers of signals too. Memory that is freed has to be given back before.
+ * The functions may be called in any thread at any time, in signal handlers too. Call
+ * remapper_restore before the memory is freed.
  *
  * Source: Taylor, Cachekata (2013), figure 5.1.
  */
@@ -26,12 +28,12 @@ extern "C" {
 #endif
 
 /*
- * Asks for these bytes to be on lines that they share with nothing else. 0; EINVAL where the address is null or there are no bytes;
- * ENOSPC where 255 ranges were asked for already.
+ * Requests that these bytes share no cache line with others. Returns 0, EINVAL if the address is
+ * null or `bytes` is 0, or ENOSPC if 255 ranges are requested already.
  */
 int remapper_isolate(const volatile void *address, size_t bytes);
 
-/* Asks for it no longer: the very range that was given before. 0, or ENOENT where it was not. */
+/* Withdraws a request with exactly this range. Returns 0, or ENOENT if there is none. */
 int remapper_restore(const volatile void *address, size_t bytes);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* What the C tests share: a check that says what failed, and ends the program. */
+/* Shared by the C tests: a check that prints the failed condition and ends the program. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -18,7 +18,7 @@
 
 enum { PAGE = 4096, PAGES = 8 };
 
-/* Eight pages of one kind or the other. */
+/* Eight pages of the kind that `make` creates. */
 static inline fs_memory *pages_of(int (*make)(size_t, fs_memory **))
 {
     fs_memory *memory;
@@ -27,7 +27,7 @@ static inline fs_memory *pages_of(int (*make)(size_t, fs_memory **))
     return memory;
 }
 
-/* Whether a machine without userfaultfd refuses a mechanism, which is told. */
+/* Whether a machine without userfaultfd refuses a mechanism; prints a SKIP line then. */
 static inline int lacks(enum fs_mechanism mechanism, int code)
 {
     if (code == FS_OK || mechanism == 0 || mechanism == FS_PROTECT_THREAD || mechanism == FS_PROTECT_SIGNAL)

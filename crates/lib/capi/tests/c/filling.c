@@ -7,7 +7,7 @@
 static unsigned char contents[PAGES][PAGE];
 static fs_memory *staging;
 
-/* Pages by their numbers; page 2 is zeros, page 7 cannot be had. */
+/* Fills a page with its number plus 1, page 2 with zeros; refuses page 7. */
 static enum fs_outcome fill(const fs_fault *fault, void *user)
 {
     (void)user;
@@ -61,7 +61,7 @@ static enum fs_outcome poison(const fs_fault *fault, void *user)
     return *(volatile int *)user == FS_OK ? FS_RESOLVED : FS_CHAIN;
 }
 
-/* Whether a fresh process ends by the signal when it touches a page whose handler is this. */
+/* Whether the signal ends a new process that accesses a page with this handler. */
 static int ends_by(int signal_number, fs_handler handler, int *user)
 {
     pid_t child = fork();

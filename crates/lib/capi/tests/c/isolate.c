@@ -1,4 +1,4 @@
-/* Ranges that are asked for: the answers. What comes of it, `fieldstone run --repair` has tests for. */
+/* Requests for ranges and their results; tests of `fieldstone run --repair` cover the effect. */
 #include <errno.h>
 #include <fieldstone/remap.h>
 

@@ -4,7 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* How a child ends that touches an address. */
+/* The signal that ends a child which accesses an address; 0 if none. */
 static int touched(volatile char *address)
 {
     pid_t child = fork();

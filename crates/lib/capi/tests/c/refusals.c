@@ -1,4 +1,4 @@
-/* Null and unknown arguments are codes with words, in each function; nothing crashes. */
+/* Null and unknown arguments return codes with messages in each function, without a crash. */
 #include "check.h"
 #include <pthread.h>
 
@@ -54,7 +54,7 @@ int main(void)
     fs_trapping_free(NULL);
     fs_tracking_free(NULL);
     fs_filling_free(NULL);
-    /* After all that the memory is as it was. */
+    /* The memory is unchanged after the refusals. */
     *(char *)fs_memory_start(memory) = 1;
     fs_memory_free(memory);
 

@@ -1,4 +1,4 @@
-/* Dirty pages, in arrays that are large enough and that are not. */
+/* Dirty pages, listed in arrays of sufficient and insufficient size. */
 #include "check.h"
 
 static void tracks(enum fs_mechanism mechanism)
@@ -24,14 +24,14 @@ static void tracks(enum fs_mechanism mechanism)
     CHECK(fs_tracking_peek(tracking, &rest, found, PAGES, &count) == FS_OK && count == 3 && rest.bytes == 0);
     CHECK(is(found[0], 1, 1) && is(found[1], 3, 1) && is(found[2], 6, 1));
 
-    /* A part, and an array that is too small: what is not listed stays. */
+    /* A part, and an array that is too small: ranges that are not listed stay dirty. */
     rest = (fs_range){2 * PAGE, 3 * PAGE};
     CHECK(fs_tracking_dirty(tracking, &rest, found, PAGES, &count) == FS_OK && count == 1 && is(found[0], 3, 1));
     start[5 * PAGE] = 0, start[3 * PAGE] = 2;
     rest = all;
     CHECK(fs_tracking_dirty(tracking, &rest, found, 1, &count) == FS_OK && count == 1);
     CHECK(is(found[0], 1, 1) && is(rest, 2, 6));
-    start[PAGE] = 3; /* dirty again, and behind what is looked at */
+    start[PAGE] = 3; /* dirty again, and before the rest */
     char seen[PAGES] = {0};
     while (rest.bytes > 0) {
         CHECK(fs_tracking_dirty(tracking, &rest, found, 1, &count) == FS_OK && count <= 1);
@@ -56,7 +56,7 @@ static void tracks(enum fs_mechanism mechanism)
     fs_tracking_free(tracking);
 }
 
-/* Writes to shared memory may come from elsewhere, whatever the mechanism. */
+/* Other mappings can write to shared memory, for every mechanism. */
 static void shared(void)
 {
     fs_tracking *private, *shared;
@@ -72,7 +72,7 @@ int main(void)
 {
     shared();
     for (int mechanism = 0; mechanism <= FS_SCAN; mechanism++)
-        if (mechanism != FS_PROTECT_THREAD) /* as FS_PROTECT_SIGNAL, with a loss that is the same */
+        if (mechanism != FS_PROTECT_THREAD) /* as FS_PROTECT_SIGNAL, with the same losses */
             tracks((enum fs_mechanism)mechanism);
     return 0;
 }

@@ -1,4 +1,4 @@
-/* Traps by each mechanism, and the answers of their handlers. */
+/* Traps by each mechanism, and the operations of their handlers. */
 #include "check.h"
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@ static enum fs_outcome open_page(const fs_fault *fault, void *user)
         && fs_fault_offset(fault) == page.offset + 5 && page.bytes == PAGE && fs_fault_thread(fault) == getpid();
     if (!right)
         wrong++;
-    /* Registers are seen in a signal only. */
+    /* Registers are available in signal handlers only. */
     if (fs_fault_context(fault) != NULL)
         wrong += 100;
     return fs_fault_unprotect(fault) == FS_OK ? FS_RESOLVED : FS_CHAIN;
@@ -56,7 +56,7 @@ static void traps(int (*make)(size_t, fs_memory **), enum fs_mechanism mechanism
     fs_trapping_free(trapping);
 }
 
-/* Opens its page, and closes all others: at most one page is ever open. */
+/* Unprotects its page and protects all others: at most one page is accessible. */
 static enum fs_outcome only_one(const fs_fault *fault, void *user)
 {
     ++*(volatile int *)user;
@@ -100,7 +100,7 @@ int main(void)
     }
     others();
 
-    /* What fails leaves the memory to its owner. */
+    /* A failed call does not consume the memory. */
     fs_memory *memory = pages_of(fs_memory_anonymous);
     fs_trapping *trapping;
     CHECK(fs_trapping_with(memory, FS_WATCH_WRITES, FS_SCAN, open_page, NULL, &trapping) == FS_ERROR_UNSUPPORTED);

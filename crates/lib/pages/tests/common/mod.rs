@@ -1,4 +1,4 @@
-//! What the tests share: touching memory, and bodies that run in a process of their own.
+//! Shared by the tests: access to memory, and test bodies that run in a child process.
 
 #![allow(dead_code, reason = "each test program uses a part")]
 #![allow(clippy::cast_possible_truncation, reason = "numbers of processes")]
@@ -14,19 +14,19 @@ pub(crate) const TRAPS: [Mechanism; 4] =
 
 pub(crate) fn write(memory: &Memory, at: usize, value: u8) {
     assert!(at < memory.bytes());
-    // SAFETY: inside the memory.
+    // SAFETY: the assertion keeps the address inside the memory.
     unsafe { memory.as_ptr().add(at).write_volatile(value) };
 }
 
 pub(crate) fn read(memory: &Memory, at: usize) -> u8 {
     assert!(at < memory.bytes());
-    // SAFETY: inside the memory.
+    // SAFETY: the assertion keeps the address inside the memory.
     unsafe { memory.as_ptr().add(at).read_volatile() }
 }
 
 const CHILD: &str = "FIELDSTONE_PAGES_CHILD";
 
-/// Runs a test's body in a process of its own, since it forks, changes limits or signals, or leaves the user behind.
+/// Runs a test's body in a child process, because it forks, or changes limits, signals or the user.
 pub(crate) fn alone(test: &str, body: impl FnOnce()) {
     if std::env::var(CHILD).is_ok_and(|name| name == test) {
         body();
@@ -34,14 +34,14 @@ pub(crate) fn alone(test: &str, body: impl FnOnce()) {
         return;
     }
     let output = child(test);
-    let text = told(&output);
+    let text = text_of(&output);
     assert!(output.status.success() && text.contains(&format!("the end of {test}")), "{}: {text}", output.status);
     for skip in text.lines().filter(|line| line.starts_with("SKIP ")) {
         println!("{skip}");
     }
 }
 
-/// Runs a test's body in a process of its own, which must not come to the body's end; how it ended.
+/// Runs a test's body in a child process that must end before the body does. Returns its output.
 pub(crate) fn doomed(test: &str, body: impl FnOnce()) -> Option<Output> {
     if std::env::var(CHILD).is_ok_and(|name| name == test) {
         no_core_file();
@@ -50,22 +50,22 @@ pub(crate) fn doomed(test: &str, body: impl FnOnce()) -> Option<Output> {
         return None;
     }
     let output = child(test);
-    assert!(!told(&output).contains(&format!("the end of {test}")), "{}", told(&output));
+    assert!(!text_of(&output).contains(&format!("the end of {test}")), "{}", text_of(&output));
     Some(output)
 }
 
-/// For processes that are to end by a signal.
+/// Disables core files, for processes that end by a signal.
 pub(crate) fn no_core_file() {
     limit(libc::RLIMIT_CORE, 0);
 }
 
 pub(crate) fn limit(resource: libc::__rlimit_resource_t, most: u64) {
     let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
-    // SAFETY: a live local.
+    // SAFETY: the kernel reads one rlimit from a live local.
     assert_eq!(unsafe { libc::setrlimit(resource, &raw const limit) }, 0);
 }
 
-/// The signal that ended a process, by its status.
+/// The signal that ended a process, from its status.
 pub(crate) fn ended_by(status: c_int) -> Option<c_int> {
     libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status))
 }
@@ -75,30 +75,31 @@ fn child(test: &str) -> Output {
     Command::new(this).args(["--exact", test, "--nocapture"]).env(CHILD, test).output().unwrap()
 }
 
-pub(crate) fn told(output: &Output) -> String {
+pub(crate) fn text_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// Runs `body` in a forked child, which ends after 20 s at most; the child's status as of waitpid(2). A panic in it is status 101.
+/// Runs `body` in a forked child, for at most 20 s. Returns its status as of waitpid(2), 101 after
+/// a panic.
 pub(crate) fn forked(body: impl FnOnce() -> bool) -> c_int {
-    // SAFETY: fork(3) takes nothing.
+    // SAFETY: fork(3) takes no argument and returns 0 in the child.
     unsafe { child_by(|| libc::fork(), body) }
 }
 
-/// As [`forked`], by a bare clone(2), of which no handler of fork(3) learns.
+/// As [`forked`], by a bare clone(2), which runs no handlers of fork(3).
 pub(crate) fn cloned(body: impl FnOnce() -> bool) -> c_int {
-    // SAFETY: without flags for sharing it is a fork.
+    // SAFETY: without sharing flags, clone(2) is a fork and returns 0 in the child.
     unsafe { child_by(|| libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as libc::pid_t, body) }
 }
 
 /// # Safety
-/// `make` forks: it returns 0 in the child.
+/// `make` must fork and return 0 in the child.
 unsafe fn child_by(make: impl FnOnce() -> libc::pid_t, body: impl FnOnce() -> bool) -> c_int {
     let child = make();
     assert!(child >= 0, "{}", std::io::Error::last_os_error());
     if child == 0 {
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
-        // SAFETY: the child leaves without running the parent's destructors.
+        // SAFETY: _exit ends the child without running the parent's destructors.
         unsafe {
             libc::_exit(match result {
                 Ok(true) => 0,
@@ -108,9 +109,9 @@ unsafe fn child_by(make: impl FnOnce() -> libc::pid_t, body: impl FnOnce() -> bo
         }
     }
     let mut status = 0;
-    // A child may hang with its signals blocked, where no alarm(2) ends it.
+    // A child may hang with its signals blocked, where alarm(2) cannot end it.
     for wait in 0_u32.. {
-        // SAFETY: a live local, and a child of this process.
+        // SAFETY: the status is a live local, and the child is this process's.
         unsafe {
             if libc::waitpid(child, &raw mut status, libc::WNOHANG) == child {
                 break;
@@ -124,7 +125,7 @@ unsafe fn child_by(make: impl FnOnce() -> libc::pid_t, body: impl FnOnce() -> bo
     status
 }
 
-/// Has the kernel refuse a system call by an errno: to the calling thread, or to all threads.
+/// Makes the kernel refuse a system call with an errno: for the calling thread, or for all threads.
 pub(crate) fn refuse(call: libc::c_long, errno: c_int, all_threads: bool) {
     let statement = |code: u32, k: u32| libc::sock_filter { code: u16::try_from(code).unwrap(), jt: 0, jf: 0, k };
     let is_other = u16::try_from(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K).unwrap();
@@ -145,7 +146,7 @@ pub(crate) fn refuse(call: libc::c_long, errno: c_int, all_threads: bool) {
     }
 }
 
-/// Numbers that look random, the same in each run.
+/// Pseudo-random numbers, the same in each run.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {

@@ -1,14 +1,15 @@
-//! The names that compilers, linkers and programs know: those of the run-time library that comes with gcc, and ours.
+//! The symbols that compilers, linkers and programs use: those of gcc's run-time library, and
+//! Fieldstone's own.
 //!
 //! | | |
 //! |---|---|
-//! | `__morestack…` | come with `fieldstone-stacks` |
-//! | `__stack_split_initialize` | the main thread begins; a constructor calls it before any other |
-//! | `__wrap_pthread_create` | other threads begin; the linker leads `pthread_create` here (`--wrap`) |
-//! | `__wrap_longjmp` and its kin | a jump out of the segment makes the guard [`LOST_GUARD`] first |
-//! | `__wrap_vfork` | the child's segment is not the parent's |
+//! | `__morestack…` | defined in `fieldstone-stacks` |
+//! | `__stack_split_initialize` | initialises the main thread; the first constructor |
+//! | `__wrap_pthread_create` | initialises other threads; the linker redirects `pthread_create` here (`--wrap`) |
+//! | `__wrap_longjmp` and variants | a jump out of the segment first sets the guard to [`LOST_GUARD`] |
+//! | `__wrap_vfork` | the child uses other segments than the parent |
 //! | `__splitstack_…` | `contexts` |
-//! | `fieldstone_stack_…` | limit, depth, giving back: `include/fieldstone/stacks.h` |
+//! | `fieldstone_stack_…` | limit, size, freeing: `include/fieldstone/stacks.h` |
 
 #![allow(unsafe_code, reason = "exports C functions")]
 
@@ -39,7 +40,7 @@ global_asm!(
     "fieldstone_name __morestack_allocate_stack_space, {allocate}",
     "fieldstone_name __stack_split_initialize, {initialize}",
     "fieldstone_name __wrap_pthread_create, {create}",
-    // A jump: out of the segment the guard is not to be trusted afterwards.
+    // A jump out of the segment invalidates the guard.
     ".macro fieldstone_jump name",
     ".globl __wrap_\\name",
     ".type __wrap_\\name, @function",
@@ -51,8 +52,9 @@ global_asm!(
     "fieldstone_jump _longjmp",
     "fieldstone_jump siglongjmp",
     "fieldstone_jump __longjmp_chk",
-    // The child runs on the parent's stack and words until it executes something; then the parent finds out where its stack is. The
-    // return address is not left where the child may write.
+    // The child runs on the parent's stack and words until it calls exec. Afterwards the parent
+    // finds its segment again. The return address is kept in a register, since the child may
+    // overwrite the stack.
     ".globl __wrap_vfork",
     ".type __wrap_vfork, @function",
     "__wrap_vfork:",
@@ -80,7 +82,8 @@ global_asm!(
     ".popsection",
     ".pushsection .init_array.00001, \"aw\", @init_array",
     ".p2align 3",
-    // By its name, so that of several run times in a process one is used throughout: the first, by which all calls go.
+    // Referenced by name, so that of several run times in a process only the first is initialised
+    // and used.
     ".quad __stack_split_initialize",
     ".popsection",
     make = sym contexts::make,
@@ -99,7 +102,7 @@ global_asm!(
     SYS_VFORK = const libc::SYS_vfork,
 );
 
-/// The main thread begins. What lies below is the system's and grows by itself.
+/// Initialises the main thread. The kernel grows its system stack.
 extern "C" fn initialize() {
     fieldstone_stacks::adopt();
 }
@@ -113,29 +116,29 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// What a thread is to do.
+/// The function of a new thread, with its argument.
 #[repr(C)]
-struct Start {
+struct ThreadStart {
     function: unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void,
     argument: *mut c_void,
 }
 
 /// # Safety
-/// As pthread_create(3).
+/// The contract of pthread_create(3).
 unsafe extern "C" fn create(
     thread: *mut libc::pthread_t,
     attributes: *const libc::pthread_attr_t,
     function: unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void,
     argument: *mut c_void,
 ) -> c_int {
-    // SAFETY: the record is the new thread's to free; it is large enough.
+    // SAFETY: the allocation is large enough for the record, and the new thread frees it.
     unsafe {
-        let start = libc::malloc(size_of::<Start>()).cast::<Start>();
+        let start = libc::malloc(size_of::<ThreadStart>()).cast::<ThreadStart>();
         if start.is_null() {
             return libc::EAGAIN;
         }
-        start.write(Start { function, argument });
-        let failed = __real_pthread_create(thread, attributes, begin, start.cast());
+        start.write(ThreadStart { function, argument });
+        let failed = __real_pthread_create(thread, attributes, run_thread, start.cast());
         if failed != 0 {
             libc::free(start.cast());
         }
@@ -143,16 +146,16 @@ unsafe extern "C" fn create(
     }
 }
 
-/// A thread begins. Cancellation unwinds through here.
-extern "C-unwind" fn begin(start: *mut c_void) -> *mut c_void {
-    // SAFETY: the record is this thread's, from `create`.
-    let Start { function, argument } = unsafe {
-        let read = start.cast::<Start>().read();
+/// Runs a new thread. Cancellation unwinds through this function.
+extern "C-unwind" fn run_thread(start: *mut c_void) -> *mut c_void {
+    // SAFETY: `create` passed the record, which this thread owns.
+    let ThreadStart { function, argument } = unsafe {
+        let read = start.cast::<ThreadStart>().read();
         libc::free(start);
         read
     };
     fieldstone_stacks::adopt();
-    // SAFETY: as who created the thread promised.
+    // SAFETY: the caller of pthread_create vouches for function and argument.
     unsafe { function(argument) }
 }
 

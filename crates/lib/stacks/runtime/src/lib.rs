@@ -1,12 +1,13 @@
-//! libfieldstone_stacks.a: `fieldstone-stacks` for programs that are not Rust's. What a library without std has to bring: memory
-//! for the pool's tables, and an end for panics.
+//! libfieldstone_stacks.a: `fieldstone-stacks` for programs not written in Rust. Provides what a
+//! library without std needs: memory for the pool's tables, and a panic handler.
 //!
-//! The tables are made when a segment is needed, which may be in a signal handler that came while libc's malloc was at work: so
-//! they come from the system directly, a piece after the other, and stay as long as the process.
+//! The tables may be allocated in a signal handler that interrupted libc's malloc. So their memory
+//! comes from mmap directly.
 
 #![no_std]
 
-// As it ships, the library aborts on a panic and needs nothing but libc. In any other profile std brings the handler.
+// In its shipped form the library aborts on a panic and needs only libc. In other profiles std
+// provides the handler.
 #[cfg(any(test, not(panic = "abort")))]
 extern crate std;
 
@@ -16,25 +17,25 @@ mod abi;
 mod contexts;
 
 #[cfg(all(panic = "abort", not(test)))]
-mod alone {
-    #![allow(unsafe_code, reason = "gives out memory")]
+mod freestanding {
+    #![allow(unsafe_code, reason = "implements an allocator")]
 
     use core::alloc::{GlobalAlloc, Layout};
     use core::arch::global_asm;
     use core::ptr::null_mut;
 
-    /// Whole pages for each table: they are few and large.
-    struct Pages;
+    /// Maps whole pages for each table: tables are few and large.
+    struct PageAllocator;
 
     #[global_allocator]
-    static PAGES: Pages = Pages;
+    static ALLOCATOR: PageAllocator = PageAllocator;
 
     // SAFETY: each mapping is new, zeroed, aligned to a page, and unmapped when it is freed.
-    unsafe impl GlobalAlloc for Pages {
+    unsafe impl GlobalAlloc for PageAllocator {
         unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            // SAFETY: the mapping replaces nothing.
+            // SAFETY: the kernel chooses the address, so no existing mapping changes.
             let mapped = unsafe { libc::mmap(null_mut(), layout.size(), protection, flags, -1, 0) };
             if mapped == libc::MAP_FAILED { null_mut() } else { mapped.cast() }
         }
@@ -45,12 +46,13 @@ mod alone {
         }
 
         unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-            // SAFETY: as `alloc`; fresh pages are zero.
+            // SAFETY: the contract of `alloc` is the same; fresh pages are zero.
             unsafe { self.alloc(layout) }
         }
     }
 
-    // Rust's own libraries name a personality. No panic is ever unwound, and what else comes through (a thread's end) goes on.
+    // Rust's libraries refer to a personality. Panics never unwind, and foreign unwinding (at a
+    // thread's end) continues.
     global_asm!(
         ".pushsection .text.rust_eh_personality, \"ax\", @progbits",
         ".weak rust_eh_personality",
@@ -62,10 +64,10 @@ mod alone {
         ".popsection",
     );
 
-    /// There is no panic here that a test has not shown; one that happens all the same ends the program at once.
+    /// Aborts. Only a bug of this library can panic.
     #[panic_handler]
     fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-        // SAFETY: ends the process.
+        // SAFETY: the call ends the process.
         unsafe { libc::abort() }
     }
 }

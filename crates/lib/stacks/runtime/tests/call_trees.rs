@@ -1,10 +1,12 @@
-//! Differential fuzzing: random programs of functions that call each other, with frames of random sizes, arguments of every kind
-//! (registers, stack, structures by value, variable ones), results of every kind, alloca and arrays of variable length. Built plainly
-//! and with stacks of blocks, they print the same.
+//! Differential fuzzing: random programs of functions that call each other. Their frames have
+//! random sizes; arguments and results are of every kind (registers, stack, structures by value,
+//! variable); they use alloca and variable-length arrays. Built normally and with stacks of blocks,
+//! they print the same.
 //!
-//! A few programs in the ordinary run; `FIELDSTONE_FUZZ_SECONDS` makes as many as fit.
+//! An ordinary run tests a few programs; `FIELDSTONE_FUZZ_SECONDS` tests as many as fit in that
+//! time.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 mod common;
 
@@ -14,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use common::{HERE, compilers, driver, library, program as limited, run};
 
-/// Numbers that a seed fixes (SplitMix64).
+/// SplitMix64: pseudo-random numbers from a seed.
 struct Random(u64);
 
 impl Random {
@@ -60,7 +62,7 @@ impl Kind {
         }
     }
 
-    /// A value of this kind, from the expression `from`.
+    /// A C expression of this kind, computed from the expression `from`.
     fn value(self, from: &str) -> String {
         match self {
             Self::Long => format!("(long)({from})"),
@@ -70,7 +72,7 @@ impl Kind {
         }
     }
 
-    /// A number, from the value `of`.
+    /// A C expression for a number, computed from the value `of`.
     fn number(self, of: &str) -> String {
         match self {
             Self::Struct(bytes) => format!("hash_s{bytes}({of})"),
@@ -85,7 +87,7 @@ struct Function {
     /// Kinds that are passed as variable arguments.
     variable: Vec<Kind>,
     frame: u64,
-    /// Bytes of alloca and of an array of variable length, if any.
+    /// Bytes of alloca and of a variable-length array, if any.
     dynamic: Option<(u64, u64)>,
 }
 
@@ -158,7 +160,7 @@ impl Function {
     }
 }
 
-/// A whole program.
+/// The source of a program.
 fn program(seed: u64, is_variadic: bool) -> String {
     let mut random = Random(seed);
     let mut text = String::from(
@@ -198,7 +200,7 @@ fn program(seed: u64, is_variadic: bool) -> String {
     text
 }
 
-/// Builds a program both ways and compares what it prints.
+/// Builds a program both ways and compares the output.
 fn compare(seed: u64, compiler: &str) {
     let source = library().join(format!("tree-{compiler}-{seed}.c"));
     std::fs::write(&source, program(seed, compiler == "gcc")).unwrap();
@@ -217,7 +219,7 @@ fn compare(seed: u64, compiler: &str) {
 }
 
 #[test]
-fn random_call_trees_do_what_they_do_on_a_plain_stack() {
+fn random_call_trees_print_the_same_as_on_a_plain_stack() {
     let seconds = std::env::var("FIELDSTONE_FUZZ_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
     let (start, compilers) = (Instant::now(), compilers("c"));
     let (first, least) = match seconds {

@@ -1,15 +1,17 @@
-//! Programs in C and C++, by each compiler and each linker of this machine: calls of every kind, exceptions, jumps, signals, threads,
-//! contexts, shared libraries, static ones, gdb, and the drivers' refusals.
+//! C and C++ programs with each installed compiler and linker: calls of every kind, exceptions,
+//! jumps, signals, threads, contexts, shared libraries, static programs, gdb, and the drivers'
+//! errors.
 
 mod common;
 
 use std::path::Path;
 use std::process::Command;
 
-use common::{compile, compilers, driver, library, linkers, program, run, text, there};
+use common::{compile, compilers, driver, is_installed, library, linkers, program, run, text};
 
-/// Compiles a program by each compiler with the usual linker, and by gcc with each linker; runs each, and expects the last line.
-fn by_all(language: &str, name: &str, level: &str, last: &str) {
+/// Compiles a program with each compiler and the default linker, and with gcc and each linker. Runs
+/// each and compares the last line.
+fn with_all_tools(language: &str, name: &str, level: &str, last: &str) {
     let compilers = compilers(language);
     let by_linkers = linkers().into_iter().map(|linker| (compilers[0], linker));
     let by_compilers = compilers.iter().skip(1).map(|&compiler| (compiler, "bfd"));
@@ -22,8 +24,8 @@ fn by_all(language: &str, name: &str, level: &str, last: &str) {
 }
 
 #[test]
-fn calls_of_every_kind_cross_borders() {
-    // What the plain build prints, on a stack that is large enough.
+fn calls_of_every_kind_cross_segments() {
+    // The plain build prints the expected result, on a stack that is large enough.
     let plain = library().join("calls-plain");
     let mut compiler = Command::new("gcc");
     compiler
@@ -33,59 +35,59 @@ fn calls_of_every_kind_cross_borders() {
     run(&mut compiler);
     let printed = run(Command::new("sh").args(["-c", "ulimit -s 100000; exec \"$0\""]).arg(&plain));
     for level in ["-O0", "-O2"] {
-        by_all("c", "calls.c", level, printed.trim());
+        with_all_tools("c", "calls.c", level, printed.trim());
     }
 }
 
 #[test]
 fn exceptions_pass_hundreds_of_segments() {
-    by_all("c++", "throws.cpp", "-O1", "caught");
+    with_all_tools("c++", "throws.cpp", "-O1", "caught");
 }
 
 #[test]
-fn jumps_lead_back() {
-    by_all("c", "jumps.c", "-O1", "jumped");
+fn longjmp_returns_over_many_segments() {
+    with_all_tools("c", "jumps.c", "-O1", "jumped");
 }
 
 #[test]
-fn signals_may_come_at_any_point() {
-    by_all("c", "signals.c", "-O1", "20000 signals");
+fn signals_may_arrive_at_any_point() {
+    with_all_tools("c", "signals.c", "-O1", "20000 signals");
 }
 
 #[test]
-fn a_handler_at_each_instruction_of_a_crossing_leaves_the_thread_as_it_was() {
-    by_all("c", "steps.c", "-O1", "stepped");
+fn a_handler_at_each_instruction_of_a_switch_leaves_the_guard_unchanged() {
+    with_all_tools("c", "steps.c", "-O1", "stepped");
 }
 
 #[test]
-fn what_programs_do_with_stacks_beside_calling() {
-    by_all("c", "odd.c", "-O1", "odd");
+fn other_uses_of_stacks_work() {
+    with_all_tools("c", "odd.c", "-O1", "odd");
 }
 
 #[test]
-fn a_thread_of_a_library_may_have_coroutines_and_libm_is_the_program_s() {
-    by_all("c++", "foreign.cpp", "-O1", "foreign");
+fn a_foreign_thread_can_run_coroutines_and_libm_is_the_programs_own() {
+    with_all_tools("c++", "foreign.cpp", "-O1", "foreign");
 }
 
 #[test]
 fn threads_end_in_every_way() {
-    by_all("c", "threads.c", "-O1", "threads ended");
+    with_all_tools("c", "threads.c", "-O1", "threads ended");
 }
 
 #[test]
 fn contexts_are_small() {
-    by_all("c", "contexts.c", "-O1", "switched");
+    with_all_tools("c", "contexts.c", "-O1", "switched");
 }
 
 #[test]
-fn a_library_shares_the_run_time_of_its_program() {
+fn a_library_uses_the_run_time_of_its_program() {
     for linker in linkers() {
         let ld = format!("-fuse-ld={linker}");
         let shared =
             compile(driver("c++", "g++"), "library.cpp", &["-O1", "-shared", "-fPIC", &ld], &format!("{linker}.so"));
         let with = compile(driver("c++", "g++"), "loads.cpp", &["-O1", &ld], linker);
         assert_eq!(run(program(&with).arg(&shared)), "loaded\n", "{linker}");
-        // A program that knows nothing of it.
+        // A program that is built without the run time.
         let without = library().join(format!("loads-plain-{linker}"));
         let source = format!("{}/tests/programs/loads.cpp", common::HERE);
         let include = format!("-I{}/../include", common::HERE);
@@ -96,7 +98,7 @@ fn a_library_shares_the_run_time_of_its_program() {
 }
 
 #[test]
-fn other_models_and_checks_of_gcc_go_with_it() {
+fn other_code_models_and_hardening_options_work() {
     for (name, options, last) in [
         ("jumps.c", ["-O2", "-D_FORTIFY_SOURCE=2"], "jumped"),
         ("jumps.c", ["-mcmodel=large", "-no-pie"], "jumped"),
@@ -105,19 +107,19 @@ fn other_models_and_checks_of_gcc_go_with_it() {
         let made = compile(driver("c", "gcc"), name, &options, &options.concat());
         assert_eq!(run(&mut program(&made)).lines().last(), Some(last), "{options:?}");
     }
-    // lld does not read what gcc writes for it.
+    // lld does not read gcc's LTO objects.
     for linker in linkers().into_iter().filter(|&linker| linker != "lld") {
         let ld = format!("-fuse-ld={linker}");
         let made = compile(driver("c++", "g++"), "throws.cpp", &["-O1", "-flto", &ld], &format!("lto-{linker}"));
         assert_eq!(run(&mut program(&made)).lines().last(), Some("caught"), "{linker}");
     }
-    // Programs of no fixed place that need no loader; gold makes none of libc's.
+    // Static position-independent programs; gold cannot link libc into one.
     let made = compile(driver("c++", "g++"), "throws.cpp", &["-O1", "-static-pie"], "static-pie");
     assert_eq!(run(&mut program(&made)).lines().last(), Some("caught"));
 }
 
 #[test]
-fn a_static_program_has_it_too() {
+fn static_programs_grow_their_stacks() {
     for name in ["jumps.c", "threads.c", "signals.c"] {
         run(&mut program(&compile(driver("c", "gcc"), name, &["-O1", "-static", "-pthread"], "static")));
     }
@@ -125,28 +127,28 @@ fn a_static_program_has_it_too() {
 }
 
 #[test]
-fn a_stack_at_its_limit_says_whose_it_is_and_how_deep() {
+fn a_stack_at_its_limit_reports_its_thread_and_size() {
     let made = compile(driver("c", "gcc"), "limit.c", &["-O1", "-pthread"], "limit");
     let by_call = Command::new(&made).arg("33554432").output().unwrap();
     let by_environment = Command::new(&made).env("FIELDSTONE_STACK_LIMIT", "32M").output().unwrap();
     for ended in [by_call, by_environment] {
         use std::os::unix::process::ExitStatusExt;
         assert_eq!(ended.status.signal(), Some(6), "{}", text(&ended));
-        let said = text(&ended);
+        let message = text(&ended);
         assert!(
-            said.contains("the stack of thread 'deep-one' (") && said.contains("is at its limit of 32 MiB"),
-            "{said}"
+            message.contains("the stack of thread 'deep-one' (") && message.contains("is at its limit of 32 MiB"),
+            "{message}"
         );
-        assert!(said.contains("FIELDSTONE_STACK_LIMIT=SIZE"), "{said}");
+        assert!(message.contains("FIELDSTONE_STACK_LIMIT=SIZE"), "{message}");
     }
     let bad = Command::new(&made).arg("1000000").env("FIELDSTONE_STACK_LIMIT", "lots").output().unwrap();
-    assert!(text(&bad).contains("is no size: give bytes"), "{}", text(&bad));
+    assert!(text(&bad).contains("is not a size of at least"), "{}", text(&bad));
 }
 
-/// Blocks are far from the stack that the system gave a thread, so a guard by distance refuses where the first block begins.
-/// `FIELDSTONE_STACK_FIRST` moves that place.
+/// Blocks are far from the system's stack, so a recursion guard by address distance refuses where
+/// the first block begins. `FIELDSTONE_STACK_FIRST` moves that point.
 #[test]
-fn a_guard_by_distance_allows_what_the_first_part_of_a_stack_holds() {
+fn a_guard_by_distance_allows_the_first_bytes_of_a_stack() {
     let made = compile(driver("c", "gcc"), "distance.c", &["-O1", "-pthread"], "distance");
     let levels = |first: Option<&str>, deep: &str| {
         let mut command = program(&made);
@@ -161,14 +163,14 @@ fn a_guard_by_distance_allows_what_the_first_part_of_a_stack_holds() {
     assert!(refused.iter().all(|&levels| (100..400).contains(&levels)), "64 KiB of some 350 bytes: {refused:?}");
     let allowed = levels(Some("1M"), "0");
     assert!(allowed.iter().all(|&levels| (2000..4000).contains(&levels)), "1 MiB: {allowed:?}");
-    // More than there is means all of it; what is deeper goes on in blocks.
+    // A size beyond the system's stack uses all of it; deeper recursion continues in blocks.
     assert_eq!(levels(Some("1G"), "20000"), [4000, 4000]);
     let bad = program(&made).env("FIELDSTONE_STACK_FIRST", "1K").output().unwrap();
     assert!(text(&bad).contains("of at least 64K"), "{}", text(&bad));
 }
 
 #[test]
-fn memory_that_is_used_up_is_told() {
+fn exhausted_memory_is_reported() {
     let made = compile(driver("c", "gcc"), "limit.c", &["-O1", "-pthread"], "memory");
     let ended = Command::new("sh").args(["-c", "ulimit -v 200000; exec \"$0\""]).arg(&made).output().unwrap();
     assert!(!ended.status.success() && text(&ended).contains("cannot grow"), "{}", text(&ended));
@@ -176,7 +178,7 @@ fn memory_that_is_used_up_is_told() {
 
 #[test]
 fn gdb_shows_every_frame() {
-    if !there("gdb") {
+    if !is_installed("gdb") {
         return;
     }
     let made = compile(driver("c++", "g++"), "throws.cpp", &["-O1"], "gdb");
@@ -189,7 +191,7 @@ fn gdb_shows_every_frame() {
 }
 
 #[test]
-fn what_cannot_be_done_is_refused() {
+fn unsupported_options_are_refused() {
     let source = format!("{}/tests/programs/limit.c", common::HERE);
     for (options, why) in [
         (vec!["-fsanitize=address"], "keeps its own record of the stack"),
@@ -197,14 +199,14 @@ fn what_cannot_be_done_is_refused() {
         (vec!["-m32"], "x86-64 only"),
         (vec!["--target=aarch64-linux-gnu"], "target aarch64-linux-gnu"),
         (vec!["-target", "riscv64-linux-gnu"], "target riscv64-linux-gnu"),
-        (vec!["-mx32"], "build with cc for that"),
+        (vec!["-mx32"], "build with cc instead"),
     ] {
         let refused = driver("c", "gcc").args(&options).args(["-c", "-o", "/dev/null", &source]).output().unwrap();
         assert!(!refused.status.success() && text(&refused).contains(why), "{options:?}: {}", text(&refused));
     }
     let lost = driver("c", "gcc").env("FIELDSTONE_STACKS_LIB", "/nowhere").arg(&source).output().unwrap();
     assert!(!lost.status.success() && text(&lost).contains("make install"), "{}", text(&lost));
-    for (compiler, why) in [("fieldstone-cc", "and not me"), ("true", "is no C compiler")] {
+    for (compiler, why) in [("fieldstone-cc", "must name gcc or clang"), ("true", "is not a C compiler")] {
         let refused = driver("c", compiler).arg(&source).output().unwrap();
         assert!(!refused.status.success() && text(&refused).contains(why), "{}", text(&refused));
     }

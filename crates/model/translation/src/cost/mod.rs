@@ -1,65 +1,65 @@
-//! From counts to time.
+//! Converts counts to time.
 //!
-//! A walk costs from a few to more than a hundred nanoseconds: little when the line of its last entry is near, more
-//! when it is not, most when the program cannot go on without it. So an [`Estimate`] has three values, and a
-//! [`WalkCost`] tells walks whose line was near from the others:
+//! A walk costs a few to more than a hundred nanoseconds. It is cheap if the cache line of its last
+//! entry is near, more expensive if not, and most expensive if the program cannot continue without
+//! it. So an estimate has three values, and [`PageWalkCost`] prices near and far walks separately:
 //!
 //! ```text
-//!   time = near walks × near + far walks × far        far: low      as few walks are waited for as may be
-//!                                                          likely   as many as is likely
-//!                                                          high     as many as may be
+//!   time = near walks × near + far walks × far        far: low      as few dependent walks as possible
+//!                                                          likely   the likely number
+//!                                                          high     as many as possible
 //! ```
-//! [`Calibration`] says what walks cost on a machine, from loads at a program's addresses that do nothing else; [`MosaicFit`]
-//! what they cost the program, from real runs with different shares of larger pages. Neither knows of the other: each
-//! is a check of the other.
+//! [`Calibration`] computes prices on a machine from timed loads at a program's addresses.
+//! [`MosaicFit`] computes them from real runs with different shares of larger pages. They are
+//! independent, so each checks the other.
 
 mod calibration;
 mod mosaic_fit;
 
 use serde::{Deserialize, Serialize};
 
-use crate::simulator::{Counts, Side};
+use crate::simulator::{Counts, SideCounts};
 
-pub use calibration::{Calibration, CalibrationPoint, Pattern};
+pub use calibration::{Calibration, CalibrationPattern, CalibrationPoint};
 pub use mosaic_fit::{MosaicFit, MosaicRun};
 
-/// A quantity that is known with doubt.
+/// An estimate with its bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct Estimate {
-    /// Not less than this.
+pub struct ThreePointEstimate {
+    /// The lower bound.
     pub low: f64,
-    /// Most likely.
+    /// The most likely value.
     pub likely: f64,
-    /// Not more than this.
+    /// The upper bound.
     pub high: f64,
 }
 
-impl Estimate {
-    /// Known without doubt.
+impl ThreePointEstimate {
+    /// A value without uncertainty.
     #[must_use]
     pub const fn exact(value: f64) -> Self {
         Self { low: value, likely: value, high: value }
     }
 
-    /// Times a number that is known. A negative one swaps the bounds.
+    /// The product with a factor. A negative factor swaps the bounds.
     #[must_use]
     pub fn times(self, factor: f64) -> Self {
         self.map(|value| value * factor)
     }
 
-    /// The sum of two that may both be at their ends.
+    /// The sum: bound plus bound.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self::sorted(self.low + other.low, self.likely + other.likely, self.high + other.high)
     }
 
-    /// The difference to `other` where both are in doubt for the same reason: bound minus bound.
+    /// The difference to `other`, with the same cause of uncertainty: bound minus bound.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
         Self::sorted(self.low - other.low, self.likely - other.likely, self.high - other.high)
     }
 
-    /// As a share of `whole`, at most 1 and at least -1; nothing of nothing.
+    /// The share of `whole`, clamped to -1 to 1; 0 if `whole` is not positive.
     #[must_use]
     pub fn share_of(self, whole: f64) -> Self {
         if whole > 0.0 { self.map(|value| (value / whole).clamp(-1.0, 1.0)) } else { Self::exact(0.0) }
@@ -74,80 +74,81 @@ impl Estimate {
     }
 }
 
-/// What a page walk costs a program.
+/// The cost of a page walk.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct WalkCost {
-    /// A walk whose last entry's line was used lately.
-    pub near_ns: Estimate,
-    /// A walk that reads its last entry from farther away.
-    pub far_ns: Estimate,
+pub struct PageWalkCost {
+    /// A walk whose last entry's cache line was recently used, in ns.
+    pub near_ns: ThreePointEstimate,
+    /// A walk that reads its last entry from farther away, in ns.
+    pub far_ns: ThreePointEstimate,
 }
 
-impl WalkCost {
-    /// Nanoseconds of all walks that were counted, data and instruction.
+impl PageWalkCost {
+    /// Nanoseconds of all counted walks, for data and instructions.
     #[must_use]
-    pub fn of(&self, counts: &Counts) -> Estimate {
+    pub fn of(&self, counts: &Counts) -> ThreePointEstimate {
         self.of_side(&counts.data).plus(self.of_side(&counts.instruction))
     }
 
-    /// Nanoseconds of the walks of one side.
+    /// Nanoseconds of the walks for data or instructions.
     #[must_use]
-    pub fn of_side(&self, side: &Side) -> Estimate {
+    pub fn of_side(&self, side: &SideCounts) -> ThreePointEstimate {
         let far = side.walks_pte_line_missed;
         self.near_ns.times((side.walks - far) as f64).plus(self.far_ns.times(far as f64))
     }
 
-    /// Share of the run time that goes into one side's walks: of a run that took `run_ns` and did `scale` times the accesses
-    /// that were counted (1 for a full trace; all accesses by those counted, for bursts).
+    /// The share of the run time spent in these walks. The run took `run_ns` and made `scale` times
+    /// the counted accesses (1 for a full trace; for bursts, all accesses divided by the counted
+    /// ones).
     #[must_use]
-    pub fn share(&self, side: &Side, scale: f64, run_ns: f64) -> Estimate {
+    pub fn share(&self, side: &SideCounts, scale: f64, run_ns: f64) -> ThreePointEstimate {
         self.of_side(side).times(scale).share_of(run_ns)
     }
 
-    /// Share of the run time that `other` would save: negative where it would cost. `counts` are those of the
-    /// configuration that ran for `run_ns`.
+    /// The share of the run time that `other` would save; negative if it would cost time. `counts`
+    /// are those of the configuration that ran for `run_ns`.
     #[must_use]
-    pub fn saving(&self, counts: &Counts, other: &Counts, scale: f64, run_ns: f64) -> Estimate {
+    pub fn saving(&self, counts: &Counts, other: &Counts, scale: f64, run_ns: f64) -> ThreePointEstimate {
         self.of(counts).minus(self.of(other)).times(scale).share_of(run_ns)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Estimate, WalkCost};
-    use crate::simulator::{Counts, Side};
+    use super::{PageWalkCost, ThreePointEstimate};
+    use crate::simulator::{Counts, SideCounts};
 
-    const COST: WalkCost = WalkCost {
-        near_ns: Estimate { low: 3.0, likely: 3.0, high: 3.0 },
-        far_ns: Estimate { low: 5.0, likely: 50.0, high: 100.0 },
+    const COST: PageWalkCost = PageWalkCost {
+        near_ns: ThreePointEstimate { low: 3.0, likely: 3.0, high: 3.0 },
+        far_ns: ThreePointEstimate { low: 5.0, likely: 50.0, high: 100.0 },
     };
 
     fn counts(walks: u64, far: u64) -> Counts {
-        let side = Side { accesses: 1000, walks, walks_pte_line_missed: far, ..Side::default() };
+        let side = SideCounts { accesses: 1000, walks, walks_pte_line_missed: far, ..SideCounts::default() };
         Counts { data: side, ..Counts::default() }
     }
 
     #[test]
-    fn near_and_far_walks_cost_what_they_cost() {
+    fn near_and_far_walks_are_priced_separately() {
         // 60 near ones: 180 ns. 40 far ones: 200, 2000, 4000 ns.
         let cost = COST.of(&counts(100, 40));
-        assert_eq!(cost, Estimate { low: 380.0, likely: 2180.0, high: 4180.0 });
+        assert_eq!(cost, ThreePointEstimate { low: 380.0, likely: 2180.0, high: 4180.0 });
         let share = COST.share(&counts(100, 40).data, 2.0, 10_000.0);
-        assert_eq!(share, Estimate { low: 0.076, likely: 0.436, high: 0.836 });
+        assert_eq!(share, ThreePointEstimate { low: 0.076, likely: 0.436, high: 0.836 });
     }
 
     #[test]
-    fn a_saving_is_the_difference_and_may_be_a_loss() {
+    fn a_saving_is_a_difference_and_can_be_negative() {
         let (many, few) = (counts(100, 40), counts(20, 0));
         let saving = COST.saving(&many, &few, 1.0, 10_000.0);
-        assert_eq!(saving, Estimate { low: 0.032, likely: 0.212, high: 0.412 });
+        assert_eq!(saving, ThreePointEstimate { low: 0.032, likely: 0.212, high: 0.412 });
         let loss = COST.saving(&few, &many, 1.0, 10_000.0);
-        assert_eq!(loss, Estimate { low: -0.412, likely: -0.212, high: -0.032 });
+        assert_eq!(loss, ThreePointEstimate { low: -0.412, likely: -0.212, high: -0.032 });
     }
 
     #[test]
-    fn shares_stay_shares() {
-        assert_eq!(Estimate::exact(7.0).share_of(5.0), Estimate::exact(1.0));
-        assert_eq!(Estimate::exact(7.0).share_of(0.0), Estimate::exact(0.0));
+    fn shares_are_clamped_and_defined_for_an_empty_whole() {
+        assert_eq!(ThreePointEstimate::exact(7.0).share_of(5.0), ThreePointEstimate::exact(1.0));
+        assert_eq!(ThreePointEstimate::exact(7.0).share_of(0.0), ThreePointEstimate::exact(0.0));
     }
 }

@@ -1,11 +1,12 @@
-//! A long list in order of use, with a hash to find the entries: every touch costs about the same.
+//! A long LRU list with a hash index: every access costs about the same.
 //!
 //! ```text
 //!   buckets   hash(key) → first entry → next of the chain → …
 //!   ring      newest ⇄ … ⇄ oldest ⇄ newest
 //! ```
-//! All entries are in the ring from the start, the empty ones (key 0) too. As the ring is closed, the oldest entry
-//! becomes the newest by moving `newest` back by one; no link changes when a new key takes the oldest one's entry.
+//! All entries are in the ring from the start, including empty ones (key 0). The ring is closed, so
+//! the oldest entry becomes the newest by moving `newest` back by one. Replacing its key changes no
+//! ring link.
 
 use super::{index, unchain};
 
@@ -33,12 +34,13 @@ pub(crate) struct List {
 }
 
 impl List {
-    /// An entry's number has 16 bits, one of which is `NONE`.
-    pub(super) const MOST: u32 = NONE as u32;
+    /// An entry's index has 16 bits, one value of which is `NONE`.
+    pub(super) const MAX: u32 = NONE as u32;
 
     pub(super) fn new(entries: u32) -> Self {
-        assert!((1..=Self::MOST).contains(&entries), "{entries} entries in one list");
-        // So many that a chain is nearly always empty or just the key that is looked for: branches go as foreseen.
+        assert!((1..=Self::MAX).contains(&entries), "{entries} entries in one list");
+        // Enough buckets that a chain is nearly always empty or holds only the searched key, for
+        // predictable branches.
         let buckets = (entries * 16).next_power_of_two();
         let mut list = Self {
             entries: vec![Entry { key: 0, newer: 0, older: 0, chain: NONE }; index(entries.into())].into_boxed_slice(),
@@ -60,7 +62,7 @@ impl List {
         while at != NONE {
             let entry = &self.entries[usize::from(at)];
             if entry.key == key {
-                self.renew(at);
+                self.move_to_front(at);
                 return true;
             }
             at = entry.chain;
@@ -74,9 +76,9 @@ impl List {
         index(key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift)
     }
 
-    /// Makes entry `at`, which is not the newest, the newest.
+    /// Makes entry `at` the newest. It is not the newest already.
     #[inline]
-    fn renew(&mut self, at: u16) {
+    fn move_to_front(&mut self, at: u16) {
         let newest = self.newest;
         let oldest = self.entries[usize::from(newest)].newer;
         self.newest = at;
@@ -92,7 +94,7 @@ impl List {
         (entry.newer, entry.older) = (oldest, newest);
     }
 
-    /// The oldest entry becomes the newest, with another key.
+    /// Replaces the oldest entry's key and makes the entry the newest.
     #[inline]
     fn replace(&mut self, bucket: usize, key: u64) {
         let at = self.entries[usize::from(self.newest)].newer;

@@ -1,8 +1,9 @@
-//! Tables of entries of which the least recently used goes first: TLBs, walk caches.
+//! Tables with least-recently-used replacement, for TLBs and walk caches.
 //!
-//! [`Sets`] is for few ways: a set is kept in order of use, and one pass both searches and reorders it. [`List`] is for
-//! large fully associative tables: a hash finds the entry, a ring of links keeps the order. Both have one operation,
-//! `touch`: was it there? It is now, and is the most recent. [`Table::new`] takes the one that is faster.
+//! [`Sets`] serves few ways: a set is kept in LRU order, and one pass searches and reorders it.
+//! [`List`] serves large fully associative tables: a hash finds the entry, linked entries keep the
+//! order. Their operation is `touch`: returns whether the key was present, and makes it the most
+//! recent. [`LruTable::new`] chooses the faster one.
 
 mod list;
 mod sets;
@@ -12,19 +13,19 @@ mod tests;
 use list::List;
 use sets::Sets;
 
-/// From so many ways on, moving a whole set costs more than hashing.
+/// From this number of ways, hashing costs less than moving a set.
 const HASHED_WAYS: u32 = 33;
 
-/// A table of `entries` keys in sets. Key 0 marks an empty entry and is never asked for.
+/// A table of `entries` keys in sets. Key 0 marks an empty entry and is never looked up.
 #[derive(Debug, Clone)]
-pub(crate) enum Table {
+pub(crate) enum LruTable {
     Sets(Sets),
     List(List),
 }
 
-impl Table {
-    /// The most entries of one set that [`HASHED_WAYS`] makes a [`List`].
-    pub(crate) const MOST_FULL: u32 = List::MOST;
+impl LruTable {
+    /// The most entries of a fully associative table.
+    pub(crate) const MAX_FULL: u32 = List::MAX;
 
     /// `ways` divides `entries`; neither is 0.
     pub(crate) fn new(entries: u32, ways: u32) -> Self {
@@ -35,12 +36,12 @@ impl Table {
         }
     }
 
-    /// Fully associative.
+    /// A fully associative table.
     pub(crate) fn full(entries: u32) -> Self {
         Self::new(entries, entries)
     }
 
-    /// Was `key` there? It is now. `page` chooses the set.
+    /// Returns whether `key` was present, and makes it the most recent. `page` selects the set.
     #[inline]
     pub(crate) fn touch(&mut self, page: u64, key: u64) -> bool {
         match self {
@@ -49,7 +50,7 @@ impl Table {
         }
     }
 
-    /// Forgets everything.
+    /// Removes all keys.
     pub(crate) fn clear(&mut self) {
         match self {
             Self::Sets(sets) => sets.clear(),
@@ -58,7 +59,7 @@ impl Table {
     }
 }
 
-/// Takes entry `at` out of the chain that begins with `first`; `next` is where an entry has the one behind it.
+/// Removes entry `at` from the chain that begins with `first`. `next` returns an entry's link.
 #[inline]
 pub(crate) fn unchain<E>(entries: &mut [E], next: impl Fn(&mut E) -> &mut u16, first: &mut u16, at: u16) {
     let rest = *next(&mut entries[usize::from(at)]);
@@ -73,7 +74,7 @@ pub(crate) fn unchain<E>(entries: &mut [E], next: impl Fn(&mut E) -> &mut u16, f
     *next(&mut entries[usize::from(link)]) = rest;
 }
 
-/// The low bits of a number as an index: callers have brought it below a table's length.
+/// Converts a number below a table's length to an index.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "below the length of a table in memory")]
 pub(crate) const fn index(number: u64) -> usize {

@@ -1,8 +1,8 @@
-//! Short sets, each in order of use.
+//! Short sets, each in LRU order.
 //!
 //! ```text
-//!   touch c:   a b c d   →   c a b d      the key goes in front; those that were before it move on by one
-//!   touch e:   c a b d   →   e c a b      a key that was not there pushes the oldest out
+//!   touch c:   a b c d   →   c a b d      the key moves to the front; those before it move back by one
+//!   touch e:   c a b d   →   e c a b      a new key evicts the oldest
 //! ```
 
 use super::index;
@@ -13,7 +13,7 @@ pub(crate) struct Sets {
     keys: Box<[u64]>,
     ways: usize,
     count: u64,
-    /// `count - 1` where that is a mask.
+    /// `count - 1` if `count` is a power of two.
     mask: Option<u64>,
 }
 

@@ -1,8 +1,8 @@
-//! The tables against the simplest thing that can be right: vectors in order of use.
+//! Compares the tables with a naive model: vectors in LRU order.
 
 use proptest::prelude::*;
 
-use super::Table;
+use super::LruTable;
 use super::list::List;
 use super::sets::Sets;
 
@@ -32,7 +32,7 @@ impl Naive {
 
 proptest! {
     #[test]
-    fn sets_are_those_of_the_oracle(count in 1_u32..20, ways in 1_u32..26, pages in prop::collection::vec(0_u64..300, 1..800)) {
+    fn sets_match_the_naive_model(count in 1_u32..20, ways in 1_u32..26, pages in prop::collection::vec(0_u64..300, 1..800)) {
         let (mut sets, mut naive) = (Sets::new(count, ways), Naive::new(count, ways));
         for page in pages {
             prop_assert_eq!(sets.touch(page, page + 1), naive.touch(page, page + 1), "page {}", page);
@@ -40,7 +40,7 @@ proptest! {
     }
 
     #[test]
-    fn a_list_is_one_set_of_the_oracle(entries in 1_u32..100, pages in prop::collection::vec(0_u64..150, 1..800), clear_at in 0_usize..800) {
+    fn a_list_matches_one_naive_set(entries in 1_u32..100, pages in prop::collection::vec(0_u64..150, 1..800), clear_at in 0_usize..800) {
         let (mut list, mut naive) = (List::new(entries), Naive::new(1, entries));
         for (at, page) in pages.into_iter().enumerate() {
             if at == clear_at {
@@ -53,18 +53,18 @@ proptest! {
 }
 
 #[test]
-fn the_table_is_a_list_where_it_is_long_and_full() {
-    assert!(matches!(Table::full(72), Table::List(_)));
-    assert!(matches!(Table::full(32), Table::Sets(_)));
-    assert!(matches!(Table::new(3072, 24), Table::Sets(_)));
+fn long_fully_associative_tables_are_lists() {
+    assert!(matches!(LruTable::full(72), LruTable::List(_)));
+    assert!(matches!(LruTable::full(32), LruTable::Sets(_)));
+    assert!(matches!(LruTable::new(3072, 24), LruTable::Sets(_)));
 }
 
 #[test]
-fn the_longest_list_holds_what_it_says() {
-    let mut list = List::new(Table::MOST_FULL);
-    let pages = u64::from(Table::MOST_FULL);
+fn the_longest_list_holds_its_maximum() {
+    let mut list = List::new(LruTable::MAX_FULL);
+    let pages = u64::from(LruTable::MAX_FULL);
     assert!((1..=pages).all(|key| !list.touch(key)));
-    assert!((1..=pages).all(|key| list.touch(key)), "all are held");
-    assert!(!list.touch(pages + 1) && !list.touch(1), "one more, and the oldest goes");
+    assert!((1..=pages).all(|key| list.touch(key)), "all keys are present");
+    assert!(!list.touch(pages + 1) && !list.touch(1), "one more key evicts the oldest");
     assert!(list.touch(3), "the next one stays");
 }

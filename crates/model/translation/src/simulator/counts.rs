@@ -1,34 +1,34 @@
-//! What a simulation counts.
+//! The counts of a simulation.
 
 use serde::{Deserialize, Serialize};
 
-use crate::machine::RANKS;
+use crate::mmu::TLB_LEVELS;
 use crate::page::PageSize;
 
-/// Of one configuration.
+/// Counts of one configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Counts {
     /// Loads and stores.
-    pub data: Side,
+    pub data: SideCounts,
     /// Instruction fetches.
-    pub instruction: Side,
+    pub instruction: SideCounts,
 }
 
-/// Loads and stores, or instruction fetches. Each access is counted in one of `hits`, `in_segment`, `range_hits`,
-/// `untranslated` and `walks`.
+/// Counts of loads and stores, or of instruction fetches. Each access counts in one of `hits`,
+/// `in_segment`, `range_hits`, `untranslated` and `walks`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Side {
+pub struct SideCounts {
     /// All accesses.
     pub accesses: u64,
-    /// Found in a TLB, by rank.
-    pub hits: [u64; RANKS],
+    /// TLB hits, by level.
+    pub hits: [u64; TLB_LEVELS],
     /// Translated by the direct segment.
     pub in_segment: u64,
-    /// Missed in the first rank, found in a range TLB.
+    /// Misses in the first level that hit a range TLB.
     pub range_hits: u64,
-    /// Not translated, as nothing is.
+    /// Accesses without translation, in configurations without any.
     pub untranslated: u64,
-    /// Found nowhere: the page table was walked.
+    /// Misses everywhere: page walks.
     pub walks: u64,
     /// Of `walks`, those for pages of 4 KiB, 2 MiB, 1 GiB.
     pub walks_by_size: [u64; 3],
@@ -36,12 +36,12 @@ pub struct Side {
     pub walks_in_region: u64,
     /// Page table entries read by the walks, the host's too.
     pub walk_memory_references: u64,
-    /// Of `walks`, those whose last entry was not in a line used lately.
+    /// Of `walks`, those whose last entry's cache line was not recently used.
     pub walks_pte_line_missed: u64,
 }
 
-impl Side {
-    /// Walks outside of the primary region.
+impl SideCounts {
+    /// Walks outside the primary region.
     #[must_use]
     pub const fn walks_outside(&self) -> u64 {
         self.walks - self.walks_in_region
@@ -53,25 +53,26 @@ impl Side {
         self.walks_by_size[size.index()]
     }
 
-    /// Walks an access; 0 without accesses.
+    /// Walks per access; 0 without accesses.
     #[must_use]
     pub fn walk_rate(&self) -> f64 {
         if self.accesses == 0 { 0.0 } else { self.walks as f64 / self.accesses as f64 }
     }
 
-    /// Share of the walks that are in the primary region: what a direct segment over it would take away.
+    /// The share of walks in the primary region, which a direct segment would remove; 0 without
+    /// walks.
     #[must_use]
     pub fn share_in_region(&self) -> f64 {
         if self.walks == 0 { 0.0 } else { self.walks_in_region as f64 / self.walks as f64 }
     }
 }
 
-impl Side {
-    /// Each number made of this one's and the other's.
+impl SideCounts {
+    /// Combines each count with the other's.
     fn with(&self, other: &Self, of: impl Fn(u64, u64) -> u64) -> Self {
         Self {
             accesses: of(self.accesses, other.accesses),
-            hits: std::array::from_fn(|rank| of(self.hits[rank], other.hits[rank])),
+            hits: std::array::from_fn(|level| of(self.hits[level], other.hits[level])),
             in_segment: of(self.in_segment, other.in_segment),
             range_hits: of(self.range_hits, other.range_hits),
             untranslated: of(self.untranslated, other.untranslated),
@@ -85,13 +86,13 @@ impl Side {
 }
 
 impl Counts {
-    /// What was counted since these counts were `before`.
+    /// The counts since `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         self.with(before, u64::wrapping_sub)
     }
 
-    /// The counts of so many times what was counted, rounded.
+    /// All counts multiplied by `factor`, rounded.
     #[must_use]
     pub fn times(&self, factor: f64) -> Self {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counts are far below 2^53")]
@@ -103,14 +104,14 @@ impl Counts {
     }
 }
 
-impl std::ops::AddAssign<&Side> for Side {
-    fn add_assign(&mut self, other: &Side) {
+impl std::ops::AddAssign<&SideCounts> for SideCounts {
+    fn add_assign(&mut self, other: &SideCounts) {
         *self = self.with(other, u64::wrapping_add);
     }
 }
 
 impl std::ops::AddAssign<&Counts> for Counts {
-    /// Counts of another thread, or another burst.
+    /// Adds the counts of another thread or burst.
     fn add_assign(&mut self, other: &Counts) {
         self.data += &other.data;
         self.instruction += &other.instruction;

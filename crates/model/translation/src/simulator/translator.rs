@@ -1,28 +1,28 @@
-//! One configuration at work: the state of its TLBs, and the loop over a batch of accesses.
+//! The simulation of one configuration: its TLBs, and the loop over a batch of accesses.
 //!
 //! ```text
-//!   same page as the access before, on the same side?  → a hit of the first rank, and nothing moves
-//!   else rank by rank: the array that holds this page size, if the rank has one
+//!   same page as the previous access on the same side?  → a hit of the first level, which changes nothing
+//!   else level by level: the array for this page size, if the level has one
 //!   else a walk
 //! ```
-//! The first rank of a side is its own, so nothing but this side's accesses takes that page out of it.
-//! Asking an array puts the translation in (`touch`), so that a miss fills every rank on its way. Hits of the first rank
-//! are not counted one by one: they are what is left of all accesses.
+//! The first level of a side is private, so only this side's accesses can evict that page. A lookup
+//! inserts the translation (`touch`), so a miss fills every level on its way. Hits of the first
+//! level are not counted singly: they are the remaining accesses.
 
-use super::counts::{Counts, Side};
-use super::ranges::Ranges;
-use super::walk::Walker;
-use crate::access::Access;
+use super::counts::{Counts, SideCounts};
+use super::range_tlb::RangeTlb;
+use super::walk::PageWalker;
+use crate::access::PlacedAccess;
 use crate::configuration::{Configuration, Scheme};
-use crate::lru::Table;
-use crate::machine::{RANKS, Rank};
+use crate::lru::LruTable;
+use crate::mmu::{TLB_LEVELS, TlbLevel};
 use crate::mosaic::spread;
 use crate::page::PageSize;
 
-/// How an array holds pages of one size.
+/// How a level holds pages of one size.
 #[derive(Debug, Clone, Copy)]
 struct Slot {
-    /// Its number, or `NOWHERE`.
+    /// The array's number, or that of `NOWHERE`.
     array: u8,
     shift: u32,
     /// The page size that it is held under, from 1.
@@ -31,37 +31,38 @@ struct Slot {
 
 const NOWHERE: Slot = Slot { array: u8::MAX, shift: 0, tag: 1 };
 
-/// How many accesses there are in a batch: loads and stores, then fetches.
+/// The number of accesses in a batch: loads and stores, then fetches.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Tally {
+pub(super) struct BatchTotals {
     accesses: [u64; 2],
     in_region: [u64; 2],
 }
 
-/// By rank and page size.
-type Slots = [[Slot; 3]; RANKS];
+/// By level and page size.
+type Slots = [[Slot; 3]; TLB_LEVELS];
 
-/// A core with one configuration.
+/// A core that simulates one configuration.
 #[derive(Debug, Clone)]
 pub(super) struct Translator {
     scheme: Scheme,
-    /// The region's (larger) page size, and the chunks that have it: bits of a chunk, and the bound of its hash.
+    /// The region's (larger) page size, and the chunks that have it: bits of a chunk, and the
+    /// threshold of its hash.
     region_size: PageSize,
     mosaic: Option<(u32, u64)>,
     other_size: PageSize,
-    tables: Vec<Table>,
+    tables: Vec<LruTable>,
     /// Loads and stores, then fetches.
     slots: [Slots; 2],
-    ranks: [usize; 2],
-    /// What the first rank was asked for last; 0: nothing.
+    levels: [usize; 2],
+    /// The key last looked up in the first level; 0: none.
     last: [u64; 2],
-    sides: [Side; 2],
-    ranges: Option<Ranges>,
-    walker: Walker,
+    sides: [SideCounts; 2],
+    ranges: Option<RangeTlb>,
+    walker: PageWalker,
 }
 
-impl Tally {
-    pub(super) fn of(batch: &[Access]) -> Self {
+impl BatchTotals {
+    pub(super) fn of(batch: &[PlacedAccess]) -> Self {
         let mut tally = Self::default();
         for access in batch {
             let (fetch, in_region) = (u64::from(access.is_fetch()), u64::from(access.is_in_region()));
@@ -73,8 +74,8 @@ impl Tally {
         tally
     }
 
-    /// `times` of one access.
-    pub(super) fn times(like: Access, times: u64) -> Self {
+    /// The totals of `times` accesses like `like`.
+    pub(super) fn times(like: PlacedAccess, times: u64) -> Self {
         let one = Self::of(&[like]);
         Self { accesses: one.accesses.map(|count| count * times), in_region: one.in_region.map(|count| count * times) }
     }
@@ -86,7 +87,7 @@ impl Slot {
         location >> self.shift
     }
 
-    /// Page number and size; never 0.
+    /// Page number and size, never 0.
     #[inline]
     fn key(self, location: u64) -> u64 {
         self.page(location) << 2 | u64::from(self.tag)
@@ -94,53 +95,54 @@ impl Slot {
 }
 
 impl Translator {
-    /// `configuration` has been checked.
+    /// Creates a core. `configuration` has been checked.
     pub(super) fn new(configuration: &Configuration) -> Self {
         let machine = &configuration.machine;
-        let (region_size, mosaic) = configuration.region_pages.compiled();
+        let (region_size, mosaic) = configuration.region_pages.with_threshold();
         let mut core = Self {
             scheme: configuration.scheme,
             region_size,
             mosaic,
             other_size: configuration.other_pages,
             tables: Vec::new(),
-            slots: [[[NOWHERE; 3]; RANKS]; 2],
-            ranks: [machine.data.len(), machine.instruction_ranks().len()],
+            slots: [[[NOWHERE; 3]; TLB_LEVELS]; 2],
+            levels: [machine.data.len(), machine.instruction_levels().len()],
             last: [0; 2],
-            sides: [Side::default(); 2],
+            sides: [SideCounts::default(); 2],
             ranges: None,
-            walker: Walker::new(&machine.walk_caches, configuration.nested),
+            walker: PageWalker::new(&machine.walk_caches, configuration.nested),
         };
         if let Scheme::RangeTlb { entries } = configuration.scheme {
-            core.ranges = Some(Ranges::new(entries));
+            core.ranges = Some(RangeTlb::new(entries));
         }
-        for (number, rank) in machine.data.iter().enumerate() {
-            core.slots[0][number] = core.build(rank, configuration.nested);
+        for (number, level) in machine.data.iter().enumerate() {
+            core.slots[0][number] = core.build(level, configuration.nested);
         }
-        for (number, rank) in machine.instruction.iter().enumerate() {
-            core.slots[1][number] = core.build(rank, configuration.nested);
+        for (number, level) in machine.instruction.iter().enumerate() {
+            core.slots[1][number] = core.build(level, configuration.nested);
         }
         if machine.shared_last {
-            core.slots[1][core.ranks[1] - 1] = core.slots[0][core.ranks[0] - 1];
+            core.slots[1][core.levels[1] - 1] = core.slots[0][core.levels[0] - 1];
         }
         core
     }
 
-    /// The tables of a rank, and where in them a page of each size goes. A page that the host has in smaller ones is
-    /// held as one of those.
-    fn build(&mut self, rank: &Rank, host: Option<PageSize>) -> [Slot; 3] {
+    /// Adds the tables of a level, and returns where each page size goes. A page that the host
+    /// splits into smaller ones is held as one of those.
+    fn build(&mut self, level: &TlbLevel, host: Option<PageSize>) -> [Slot; 3] {
         let first = self.tables.len();
-        self.tables.extend(rank.arrays.iter().map(|array| Table::new(array.entries, array.set_ways())));
+        self.tables.extend(level.arrays.iter().map(|array| LruTable::new(array.entries, array.set_ways())));
         PageSize::ALL.map(|size| {
             let size = host.map_or(size, |host| size.min(host));
-            let held = rank.arrays.iter().zip(first..).find_map(|(array, number)| Some((number, array.holds(size)?)));
+            let held = level.arrays.iter().zip(first..).find_map(|(array, number)| Some((number, array.holds(size)?)));
             let Some((number, held)) = held else { return NOWHERE };
             Slot { array: u8::try_from(number).unwrap_or(u8::MAX), shift: held.shift(), tag: held as u8 + 1 }
         })
     }
 
-    /// Runs a batch, of which `tally` says what is in it; puts the places of the accesses that walked into `walked`.
-    pub(super) fn run(&mut self, batch: &[Access], tally: &Tally, mut walked: Option<&mut Vec<u32>>) {
+    /// Runs a batch with the totals `tally`. Appends the indices of accesses that walked to
+    /// `walked`.
+    pub(super) fn run(&mut self, batch: &[PlacedAccess], tally: &BatchTotals, mut walk_indices: Option<&mut Vec<u32>>) {
         self.count(tally);
         if self.scheme == Scheme::NoTranslation {
             return;
@@ -151,13 +153,13 @@ impl Translator {
                 continue;
             }
             if self.translate(*access) {
-                walked.iter_mut().for_each(|walked| walked.push(at));
+                walk_indices.iter_mut().for_each(|indices| indices.push(at));
             }
         }
     }
 
-    /// Counts what needs no translating to be known.
-    pub(super) fn count(&mut self, tally: &Tally) {
+    /// Counts accesses that need no translation.
+    pub(super) fn count(&mut self, tally: &BatchTotals) {
         for (side, (all, in_region)) in self.sides.iter_mut().zip(tally.accesses.iter().zip(tally.in_region)) {
             side.accesses += all;
             match self.scheme {
@@ -168,9 +170,9 @@ impl Translator {
         }
     }
 
-    /// Translates by TLBs and page table. Was there a walk?
+    /// Translates by TLBs and page table. Returns whether there was a walk.
     #[inline]
-    fn translate(&mut self, access: Access) -> bool {
+    fn translate(&mut self, access: PlacedAccess) -> bool {
         let side = usize::from(access.is_fetch());
         let size = self.size_of(access);
         let key = self.slots[side][0][size.index()].key(access.location());
@@ -182,7 +184,7 @@ impl Translator {
     }
 
     #[inline]
-    fn size_of(&self, access: Access) -> PageSize {
+    fn size_of(&self, access: PlacedAccess) -> PageSize {
         if !access.is_in_region() {
             return self.other_size;
         }
@@ -193,17 +195,17 @@ impl Translator {
     }
 
     #[inline]
-    fn look_up(&mut self, side: usize, size: PageSize, access: Access) -> bool {
+    fn look_up(&mut self, side: usize, size: PageSize, access: PlacedAccess) -> bool {
         let location = access.location();
-        for rank in 0..self.ranks[side] {
-            let slot = self.slots[side][rank][size.index()];
+        for level in 0..self.levels[side] {
+            let slot = self.slots[side][level][size.index()];
             let table = self.tables.get_mut(usize::from(slot.array));
             if table.is_some_and(|table| table.touch(slot.page(location), slot.key(location))) {
-                self.sides[side].hits[rank] += 1;
+                self.sides[side].hits[level] += 1;
                 return false;
             }
             if let Some(ranges) = &mut self.ranges
-                && rank == 0
+                && level == 0
                 && access.is_in_region()
                 && ranges.touch(access.address())
             {
@@ -216,7 +218,7 @@ impl Translator {
     }
 
     #[inline]
-    fn walk(&mut self, side: usize, size: PageSize, access: Access) {
+    fn walk(&mut self, side: usize, size: PageSize, access: PlacedAccess) {
         let cost = self.walker.walk(access.location(), size);
         let side = &mut self.sides[side];
         side.walks += 1;
@@ -232,19 +234,19 @@ impl Translator {
         }
     }
 
-    /// Forgets all translations, not the counts.
+    /// Clears all translations, but not the counts.
     pub(super) fn flush(&mut self) {
-        self.tables.iter_mut().for_each(Table::clear);
-        self.ranges.iter_mut().for_each(Ranges::clear);
+        self.tables.iter_mut().for_each(LruTable::clear);
+        self.ranges.iter_mut().for_each(RangeTlb::clear);
         self.walker.clear();
         self.last = [0; 2];
     }
 
-    /// What was counted. Hits of the first rank are what is left.
+    /// The counts. Hits of the first level are the remaining accesses.
     pub(super) fn counts(&self) -> Counts {
         let [data, instruction] = self.sides.map(|mut side| {
-            let elsewhere = side.hits[1..].iter().sum::<u64>() + side.range_hits + side.walks;
-            side.hits[0] = side.accesses - side.in_segment - side.untranslated - elsewhere;
+            let others = side.hits[1..].iter().sum::<u64>() + side.range_hits + side.walks;
+            side.hits[0] = side.accesses - side.in_segment - side.untranslated - others;
             side
         });
         Counts { data, instruction }

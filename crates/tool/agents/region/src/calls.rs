@@ -7,8 +7,8 @@
 
 #![allow(unsafe_code, reason = "passes the program's own calls on to the kernel")]
 
-use fieldstone_wire::Outside;
-use fieldstone_wire::span::Holding;
+use fieldstone_wire::PlacementReason;
+use fieldstone_wire::span::SpanKind;
 
 use crate::hugetlb::{self, has_hugetlb};
 use crate::in_place::{self, LOW};
@@ -69,7 +69,7 @@ enum MmapSource {
     /// From the region.
     Region,
     /// From the kernel, although it is private anonymous memory, for this reason.
-    KernelCounted(Outside),
+    KernelCounted(PlacementReason),
     /// From the kernel: it is not private anonymous read-write memory.
     Kernel,
 }
@@ -110,18 +110,18 @@ impl MmapCall {
             return MmapSource::Kernel;
         }
         MmapSource::KernelCounted(match () {
-            () if has(libc::MAP_GROWSDOWN) || has(libc::MAP_STACK) && !are_stacks_served() => Outside::Stack,
-            () if has(libc::MAP_STACK) && self.bytes <= GRANULE => Outside::ShortStack,
-            () if self.is_fixed() => Outside::Fixed,
-            () if has(libc::MAP_HUGETLB) => Outside::OwnHugetlb,
-            () if has(map_32bit()) => Outside::Low32,
-            () if self.is_hinted() => Outside::Hint,
-            () if self.prot & libc::PROT_EXEC != 0 => Outside::Executable,
+            () if has(libc::MAP_GROWSDOWN) || has(libc::MAP_STACK) && !are_stacks_served() => PlacementReason::Stack,
+            () if has(libc::MAP_STACK) && self.bytes <= GRANULE => PlacementReason::ShortStack,
+            () if self.is_fixed() => PlacementReason::Fixed,
+            () if has(libc::MAP_HUGETLB) => PlacementReason::OwnHugetlb,
+            () if has(map_32bit()) => PlacementReason::Low32,
+            () if self.is_hinted() => PlacementReason::Hint,
+            () if self.prot & libc::PROT_EXEC != 0 => PlacementReason::Executable,
             () if self.flags & !PLAIN_FLAGS & !libc::MAP_STACK != 0 || !reservation && self.prot != READ_WRITE => {
-                Outside::OddFlag
+                PlacementReason::OddFlag
             }
-            () if self.bytes > memory_bytes() && (reservation || self.is_sparse()) => Outside::Giant,
-            () if reservation && self.bytes < GRANULE && !has(libc::MAP_STACK) => Outside::InPlace,
+            () if self.bytes > memory_bytes() && (reservation || self.is_sparse()) => PlacementReason::Giant,
+            () if reservation && self.bytes < GRANULE && !has(libc::MAP_STACK) => PlacementReason::InPlace,
             () => return MmapSource::Region,
         })
     }
@@ -162,7 +162,7 @@ pub(crate) fn mmap(request: MmapCall) -> RawResult {
 }
 
 /// Maps outside the region, at an address of the kernel's choice, and requests the page kind there.
-fn map_outside(mut request: MmapCall, bytes: usize, reason: Outside) -> RawResult {
+fn map_outside(mut request: MmapCall, bytes: usize, reason: PlacementReason) -> RawResult {
     if request.is_scattered(bytes) {
         request.address = 0;
     }
@@ -197,18 +197,18 @@ fn serve(request: MmapCall, bytes: usize) -> RawResult {
         if request.prot == READ_WRITE {
             count_served(bytes);
         } else if request.flags & libc::MAP_STACK == 0 {
-            KNOWN_SPANS.note(result.cast_unsigned(), bytes, Holding::Reserved);
+            KNOWN_SPANS.note(result.cast_unsigned(), bytes, SpanKind::Reserved);
         }
         return result;
     }
     let is_full = result == -(libc::ENOSPC as RawResult);
-    map_outside(request, bytes, if is_full { Outside::NoRoom } else { Outside::Refused })
+    map_outside(request, bytes, if is_full { PlacementReason::NoRoom } else { PlacementReason::Refused })
 }
 
 /// `mmap` at a fixed address in the region, over a mapping of the program or over free addresses.
 fn map_fixed(request: MmapCall, bytes: usize) -> RawResult {
     // A hugetlb page that is replaced as a whole needs no copy, but EEXIST must leave it unchanged.
-    if !make_ordinary(request.address, bytes, Outside::DemotedByCall) {
+    if !make_ordinary(request.address, bytes, PlacementReason::DemotedByCall) {
         return NO_MEMORY;
     }
     let result = request.forward();
@@ -260,7 +260,7 @@ pub(crate) fn mprotect(address: usize, bytes: usize, prot: i32, from_libc: bool)
         if !hugetlb && prot == READ_WRITE && from_libc {
             count_served(whole);
             wanted = arena_bytes(address, whole);
-        } else if hugetlb && !make_ordinary(address, whole, Outside::DemotedByCall) {
+        } else if hugetlb && !make_ordinary(address, whole, PlacementReason::DemotedByCall) {
             return NO_MEMORY;
         }
     }
@@ -279,7 +279,7 @@ pub(crate) fn pkey_mprotect(address: usize, bytes: usize, prot: i32, key: i32) -
         return mprotect(address, bytes, prot, false);
     }
     let whole = whole_pages(bytes).filter(|&whole| overlaps(address, whole) && has_hugetlb(address, whole));
-    if whole.is_some_and(|whole| !make_ordinary(address, whole, Outside::DemotedByCall)) {
+    if whole.is_some_and(|whole| !make_ordinary(address, whole, PlacementReason::DemotedByCall)) {
         return NO_MEMORY;
     }
     // SAFETY: the program makes this call, and no page of the range is on hugetlb.
@@ -315,7 +315,7 @@ pub(crate) fn madvise(address: usize, bytes: usize, advice: i32) -> RawResult {
             results.fold(0, RawResult::min)
         }
         _ if IGNORED_ADVICE.contains(&advice) => 0,
-        _ if !make_ordinary(address, whole, Outside::DemotedByCall) => NO_MEMORY,
+        _ if !make_ordinary(address, whole, PlacementReason::DemotedByCall) => NO_MEMORY,
         // SAFETY: the program makes this call, and the pages are ordinary now.
         _ => unsafe { raw::madvise(address, bytes, advice) },
     }

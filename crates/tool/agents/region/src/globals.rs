@@ -16,8 +16,8 @@
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
 
-use fieldstone_wire::span::Holding;
-use fieldstone_wire::{Outside, PageKind};
+use fieldstone_wire::span::SpanKind;
+use fieldstone_wire::{PageKind, PlacementReason};
 
 use crate::placement::apply_page_kind;
 use crate::raw;
@@ -63,13 +63,13 @@ fn advise_segment(data: Range<usize>, file_end: usize) {
     let (whole, from_file) = parts(&data, file_end);
     let partial = data.len().saturating_sub(whole.len());
     if partial > 0 {
-        count(Outside::ShortGlobals, partial);
+        count(PlacementReason::ShortGlobals, partial);
     }
     // Without a whole granule both ends are one range.
-    record(file_end..if whole.is_empty() { data.end } else { from_file }, Outside::ShortGlobals);
-    record(whole.end.max(file_end)..data.end, Outside::ShortGlobals);
+    record(file_end..if whole.is_empty() { data.end } else { from_file }, PlacementReason::ShortGlobals);
+    record(whole.end.max(file_end)..data.end, PlacementReason::ShortGlobals);
     if whole.start < from_file {
-        count(Outside::FileGlobals, from_file - whole.start);
+        count(PlacementReason::FileGlobals, from_file - whole.start);
     }
     if from_file < whole.end {
         let bytes = whole.end - from_file;
@@ -80,15 +80,15 @@ fn advise_segment(data: Range<usize>, file_end: usize) {
             // SAFETY: MADV_COLLAPSE keeps the contents.
             unsafe { raw::madvise(from_file, bytes, libc::MADV_COLLAPSE) };
         }
-        count(Outside::Globals, bytes);
-        record(from_file..whole.end, Outside::Globals);
+        count(PlacementReason::Globals, bytes);
+        record(from_file..whole.end, PlacementReason::Globals);
     }
 }
 
 /// Records the use of a range of zero-initialised data, for the statistics.
-fn record(range: Range<usize>, holding: Outside) {
+fn record(range: Range<usize>, holding: PlacementReason) {
     if !range.is_empty() {
-        KNOWN_SPANS.note(range.start, range.len(), Holding::Memory(holding));
+        KNOWN_SPANS.note(range.start, range.len(), SpanKind::Memory(holding));
     }
 }
 

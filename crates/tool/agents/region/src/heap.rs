@@ -16,7 +16,7 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use fieldstone_wire::{Outside, PageKind};
+use fieldstone_wire::{PageKind, PlacementReason};
 
 use crate::calls::{madvise, munmap};
 use crate::hugetlb;
@@ -117,7 +117,7 @@ fn map_granules(first: usize, granules: usize, bytes: usize) -> bool {
             populate_huge(address, bytes);
             return true;
         }
-        count(Outside::PoolEmpty, bytes);
+        count(PlacementReason::PoolEmpty, bytes);
     }
     if raw::failed(raw::map_new(address, bytes, READ_WRITE, 0)) {
         free_granules(first, granules);
@@ -180,7 +180,7 @@ fn unmap_granules(kept: usize) {
 fn unmap_pages_above(page: usize) {
     let mapped = MAPPED_END.load(SeqCst);
     if page < mapped {
-        make_ordinary(page, mapped - page, Outside::DemotedByCall);
+        make_ordinary(page, mapped - page, PlacementReason::DemotedByCall);
         // SAFETY: the program lowered its break below these pages; the rest above the break is
         // slack.
         if !raw::failed(unsafe { raw::munmap(page, mapped - page) }) {

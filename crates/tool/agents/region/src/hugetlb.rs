@@ -12,7 +12,7 @@
 
 use core::ops::Range;
 
-use fieldstone_wire::Outside;
+use fieldstone_wire::PlacementReason;
 
 use crate::bits::{self, PAGES};
 use crate::migration::make_ordinary;
@@ -92,7 +92,7 @@ pub(crate) fn map(bytes: usize, flags: i32, state: GranuleState) -> Option<RawRe
     let huge_flags = (flags & !libc::MAP_NORESERVE) | libc::MAP_HUGETLB | size_flag;
     let pages = |address| raw::map_new(address, huge * GRANULE, READ_WRITE, huge_flags);
     let Ok(first) = map_granules(granules, align, pages) else {
-        count(Outside::PoolEmpty, bytes);
+        count(PlacementReason::PoolEmpty, bytes);
         return None;
     };
     let address = address_of(first);
@@ -156,7 +156,7 @@ fn map_tail(first: usize, bytes: usize, flags: i32) -> bool {
     if raw::failed(raw::map_new(address_of(first), bytes, READ_WRITE, flags)) {
         return false;
     }
-    count(Outside::PageGrained, bytes);
+    count(PlacementReason::PageGrained, bytes);
     open_tail(first + bytes / GRANULE, bytes % GRANULE / PAGE, false);
     apply_page_kind(address_of(first), bytes, READ_WRITE);
     true
@@ -202,7 +202,7 @@ fn prepare_unmap(granule: usize, address: usize, bytes: usize) -> Option<(Range<
         return Some((unit, state, false));
     }
     TABLE.set_states(unit.clone(), state);
-    if make_ordinary(address_of(unit.start), PAGE, Outside::DemotedByCall) {
+    if make_ordinary(address_of(unit.start), PAGE, PlacementReason::DemotedByCall) {
         return None;
     }
     let (unit, state) = mark_unit_busy(granule)?;

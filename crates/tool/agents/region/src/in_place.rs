@@ -20,8 +20,8 @@
 //! random addresses. One alone holds no huge page, but the kernel places them next to each other if
 //! it chooses the address. A hint below [`LOW`] is always passed.
 
-use fieldstone_wire::Outside;
-use fieldstone_wire::span::{Holding, UNIT};
+use fieldstone_wire::PlacementReason;
+use fieldstone_wire::span::{SpanKind, UNIT};
 
 use crate::calls::MmapCall;
 use crate::growth;
@@ -43,31 +43,33 @@ impl MmapCall {
 
 /// Records private anonymous memory that the kernel just mapped at `address`, outside the region,
 /// and requests its pages.
-pub(crate) fn after_mmap(request: &MmapCall, address: usize, bytes: usize, reason: Outside) {
-    let is_known = || KNOWN_SPANS.has(address, bytes, Holding::Reserved) || KNOWN_SPANS.has(address, bytes, OPENED);
+pub(crate) fn after_mmap(request: &MmapCall, address: usize, bytes: usize, reason: PlacementReason) {
+    let is_known = || KNOWN_SPANS.has(address, bytes, SpanKind::Reserved) || KNOWN_SPANS.has(address, bytes, OPENED);
     let is_large = bytes >= GRANULE || is_known();
     match reason {
-        Outside::Stack | Outside::ShortStack | Outside::OwnHugetlb => record_outside(address, bytes, reason),
+        PlacementReason::Stack | PlacementReason::ShortStack | PlacementReason::OwnHugetlb => {
+            record_outside(address, bytes, reason);
+        }
         _ if request.is_reservation() && (bytes >= UNIT as usize || is_known()) => record_reserved(address, bytes),
         _ if request.is_reservation() => {}
-        Outside::Giant => record_outside(address, bytes, reason),
+        PlacementReason::Giant => record_outside(address, bytes, reason),
         _ if is_large => serve(address, bytes, if request.is_sparse() { libc::PROT_NONE } else { request.prot }),
         _ => record_outside(address, bytes, reason),
     }
 }
 
-fn record_outside(address: usize, bytes: usize, reason: Outside) {
+fn record_outside(address: usize, bytes: usize, reason: PlacementReason) {
     count(reason, bytes);
-    KNOWN_SPANS.note(address, bytes, Holding::Memory(reason));
+    KNOWN_SPANS.note(address, bytes, SpanKind::Memory(reason));
 }
 
 /// Records a range without access, in the region or not, that may be opened later.
 pub(crate) fn record_reserved(address: usize, bytes: usize) {
     apply_page_kind(address, bytes, libc::PROT_NONE);
-    KNOWN_SPANS.note(address, bytes, Holding::Reserved);
+    KNOWN_SPANS.note(address, bytes, SpanKind::Reserved);
 }
 
-/// Requests the page kind for a new mapping with access, and overlaps it with `--is_prefault`.
+/// Requests the page kind for a new mapping with access, and touches it with `--prefault`.
 fn serve(address: usize, bytes: usize, prot: i32) {
     apply_page_kind(address, bytes, prot);
     record_opened(address, bytes);
@@ -78,22 +80,22 @@ fn record_opened(address: usize, bytes: usize) {
     if contains(address) {
         count_served(bytes);
     } else {
-        count(Outside::InPlace, bytes);
+        count(PlacementReason::InPlace, bytes);
     }
     growth::collapse_completed_ends(address, bytes);
 }
 
 /// Records a change of protection by the program.
 pub(crate) fn after_mprotect(address: usize, bytes: usize, prot: i32) {
-    if prot & READ_WRITE == READ_WRITE && KNOWN_SPANS.has(address, bytes, Holding::Reserved) {
+    if prot & READ_WRITE == READ_WRITE && KNOWN_SPANS.has(address, bytes, SpanKind::Reserved) {
         if bytes > memory_bytes() {
             crate::placement::advise(address, bytes, false);
-            record_outside(address, bytes, Outside::Giant);
+            record_outside(address, bytes, PlacementReason::Giant);
         } else {
             record_opened(address, bytes);
         }
     } else if prot == libc::PROT_NONE && KNOWN_SPANS.has(address, bytes, OPENED) {
-        KNOWN_SPANS.note(address, bytes, Holding::Reserved);
+        KNOWN_SPANS.note(address, bytes, SpanKind::Reserved);
     }
 }
 
@@ -102,7 +104,7 @@ pub(crate) fn after_fixed_mmap(request: &MmapCall, bytes: usize) {
     let address = request.address;
     if request.is_reservation() {
         record_reserved(address, bytes);
-    } else if KNOWN_SPANS.has(address, bytes, Holding::Reserved) {
+    } else if KNOWN_SPANS.has(address, bytes, SpanKind::Reserved) {
         KNOWN_SPANS.note(address, bytes, OPENED);
         growth::collapse_completed_ends(address, bytes);
     }

@@ -14,8 +14,8 @@
 
 #![allow(unsafe_code, reason = "grows the stack")]
 
-use fieldstone_wire::Outside;
-use fieldstone_wire::span::Holding;
+use fieldstone_wire::PlacementReason;
+use fieldstone_wire::span::SpanKind;
 
 use crate::placement::apply_page_kind;
 use crate::raw;
@@ -33,7 +33,7 @@ pub(crate) fn grow_and_advise() {
     let lowest = top().saturating_sub(limit().min(MAX_BYTES)).next_multiple_of(PAGE);
     let start = lowest.next_multiple_of(GRANULE);
     if start >= end {
-        count(Outside::FirstStackKept, 0);
+        count(PlacementReason::FirstStackKept, 0);
         return;
     }
     let arguments = [lowest, 1, libc::GRND_NONBLOCK as usize, 0, 0, 0];
@@ -41,9 +41,9 @@ pub(crate) fn grow_and_advise() {
     let is_grown = !raw::failed(unsafe { raw::syscall(libc::SYS_getrandom, arguments) });
     if is_grown {
         apply_page_kind(start, end - start, 0);
-        KNOWN_SPANS.note(start, end - start, Holding::Memory(Outside::FirstStack));
+        KNOWN_SPANS.note(start, end - start, SpanKind::Memory(PlacementReason::FirstStack));
     }
-    count(if is_grown { Outside::FirstStack } else { Outside::FirstStackKept }, end - start);
+    count(if is_grown { PlacementReason::FirstStack } else { PlacementReason::FirstStackKept }, end - start);
 }
 
 fn limit() -> usize {

@@ -23,7 +23,7 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use fieldstone_wire::{Outside, PageKind};
+use fieldstone_wire::{PlacementReason, PageKind};
 
 use crate::hugetlb::{mark_all_busy, settled_state};
 use crate::pin_detection::{self, PinState};
@@ -67,7 +67,7 @@ pub(crate) fn is_supported() -> bool {
 
 /// Moves the pages of the range off hugetlb, so that they accept page-grained calls. False if a
 /// page has to stay, which is counted with its reason.
-pub(crate) fn make_ordinary(address: usize, bytes: usize, reason: Outside) -> bool {
+pub(crate) fn make_ordinary(address: usize, bytes: usize, reason: PlacementReason) -> bool {
     migrate(units(granules(address, bytes)), reason)
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn before_fork() {
         raw::yield_now();
     }
     placement::drop_reserve(GranuleState::ReservedHuge);
-    if migrate(0..TABLE.high(), Outside::DemotedByFork) {
+    if migrate(0..TABLE.high(), PlacementReason::DemotedByFork) {
         set_no_hugetlb();
         write_protection::discard();
         pin_detection::discard();
@@ -120,7 +120,7 @@ pub(crate) fn after_fork() {
     }
 }
 
-fn migrate(range: Range<usize>, reason: Outside) -> bool {
+fn migrate(range: Range<usize>, reason: PlacementReason) -> bool {
     let mut next = range.start;
     let mut complete = true;
     while next < range.end {
@@ -156,9 +156,9 @@ fn migrate(range: Range<usize>, reason: Outside) -> bool {
 
 /// Replaces busy hugetlb granules by copies on transparent pages and ends their Busy state. True if
 /// all were replaced.
-fn replace(held: Range<usize>, state: GranuleState, reason: Outside) -> bool {
+fn replace(held: Range<usize>, state: GranuleState, reason: PlacementReason) -> bool {
     let (address, bytes) = (address_of(held.start), held.len() * GRANULE);
-    let fault = WriteProtector::get().ok_or(Outside::KeptNoUserfault);
+    let fault = WriteProtector::get().ok_or(PlacementReason::KeptNoUserfault);
     let fault = match fault.and_then(|fault| fault.write_protect(address, bytes).map(|()| fault)) {
         Ok(fault) => fault,
         Err(why) => return finish(held, state, Err(why)),
@@ -173,8 +173,8 @@ fn replace(held: Range<usize>, state: GranuleState, reason: Outside) -> bool {
         let run = first..first + (first..held.end).take_while(is_alike).count();
         let outcome = match pin {
             PinState::Unpinned => replace_by_copy(address_of(first), run.len()).map(|()| reason),
-            PinState::Pinned => Err(Outside::KeptPinned),
-            PinState::Unknown => Err(Outside::KeptUnseen),
+            PinState::Pinned => Err(PlacementReason::KeptPinned),
+            PinState::Unknown => Err(PlacementReason::KeptUnseen),
         };
         fault.release(address_of(first), run.len() * GRANULE);
         first = run.end;
@@ -185,10 +185,10 @@ fn replace(held: Range<usize>, state: GranuleState, reason: Outside) -> bool {
 
 /// Ends the Busy state of granules that were moved (`Ok`, with the cause) or not (`Err`, with the
 /// reason). True if moved.
-fn finish(held: Range<usize>, state: GranuleState, outcome: Result<Outside, Outside>) -> bool {
+fn finish(held: Range<usize>, state: GranuleState, outcome: Result<PlacementReason, PlacementReason>) -> bool {
     let moved = outcome.is_ok();
     count(outcome.unwrap_or_else(|why| why), held.len() * GRANULE);
-    if matches!(outcome, Err(Outside::KeptNoUserfault | Outside::KeptUnseen)) {
+    if matches!(outcome, Err(PlacementReason::KeptNoUserfault | PlacementReason::KeptUnseen)) {
         forbid_new_hugetlb();
     }
     held.for_each(|granule| finish_granule(granule, moved, state));
@@ -207,7 +207,7 @@ fn finish_granule(granule: usize, moved: bool, state: GranuleState) {
 ///
 /// # Errors
 /// The reason why the granules stay.
-fn replace_by_copy(address: usize, granules: usize) -> Result<(), Outside> {
+fn replace_by_copy(address: usize, granules: usize) -> Result<(), PlacementReason> {
     let bytes = granules * GRANULE;
     let mapped = placement::map_granules(granules, 1, |scratch| raw::map_new(scratch, bytes, READ_WRITE, 0));
     let first = mapped.map_err(mapping_failure)?;
@@ -219,7 +219,7 @@ fn replace_by_copy(address: usize, granules: usize) -> Result<(), Outside> {
     // SAFETY: the copy replaces its original, whose writers wait; the kernel swaps the mappings
     // under its lock.
     let moved = unsafe { raw::mremap(scratch, bytes, bytes, flags, address) };
-    let outcome = if raw::failed(moved) { Err(Outside::KeptMappings) } else { Ok(()) };
+    let outcome = if raw::failed(moved) { Err(PlacementReason::KeptMappings) } else { Ok(()) };
     if outcome.is_err() {
         // SAFETY: this call mapped the scratch memory and has not published it.
         unsafe { raw::munmap(scratch, bytes) };
@@ -231,7 +231,7 @@ fn replace_by_copy(address: usize, granules: usize) -> Result<(), Outside> {
 /// The reason why the kernel mapped no memory for a copy. Too many mappings and too little memory
 /// have the same errno, but too many mappings also refuse a page without access, which needs no
 /// memory.
-fn mapping_failure(errno: RawResult) -> Outside {
+fn mapping_failure(errno: RawResult) -> PlacementReason {
     // SAFETY: without a fixed address the kernel picks a free range, so no mapping is replaced.
     let trial = unsafe { raw::map_anonymous(0, PAGE, libc::PROT_NONE, libc::MAP_NORESERVE) };
     if !raw::failed(trial) {
@@ -239,9 +239,9 @@ fn mapping_failure(errno: RawResult) -> Outside {
         unsafe { raw::munmap(trial.cast_unsigned(), PAGE) };
     }
     match errno {
-        _ if errno == -(libc::ENOSPC as RawResult) => Outside::KeptNoRoom,
-        _ if raw::failed(trial) && raw::limit(libc::RLIMIT_AS) == usize::MAX => Outside::KeptMappings,
-        _ => Outside::KeptNoMemory,
+        _ if errno == -(libc::ENOSPC as RawResult) => PlacementReason::KeptNoRoom,
+        _ if raw::failed(trial) && raw::limit(libc::RLIMIT_AS) == usize::MAX => PlacementReason::KeptMappings,
+        _ => PlacementReason::KeptNoMemory,
     }
 }
 

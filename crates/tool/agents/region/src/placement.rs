@@ -9,7 +9,7 @@
 
 #![allow(unsafe_code, reason = "maps and unmaps addresses that the table says are the caller's")]
 
-use fieldstone_wire::{Outside, PageKind};
+use fieldstone_wire::{PlacementReason, PageKind};
 
 use crate::bits::{self, PAGES};
 use crate::migration::HugetlbMappingGuard;
@@ -40,7 +40,7 @@ const STACK_GROWTH: usize = 8 << 20;
 /// A negated errno: the kernel's, or `-ENOSPC` when no address range of the region is free.
 pub(crate) fn map(bytes: usize, prot: i32, flags: i32) -> RawResult {
     if is_exact() {
-        count(Outside::Exact, bytes);
+        count(PlacementReason::Exact, bytes);
     }
     let stack = flags & libc::MAP_STACK != 0;
     let flags = flags & KERNEL_FLAGS;
@@ -62,7 +62,7 @@ pub(crate) fn map(bytes: usize, prot: i32, flags: i32) -> RawResult {
         }
     }
     if is_hugetlb_forbidden() {
-        count(Outside::NoUserfault, bytes);
+        count(PlacementReason::NoUserfault, bytes);
     }
     map_large(bytes, prot, flags)
 }

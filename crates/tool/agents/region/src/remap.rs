@@ -4,7 +4,7 @@
 
 use core::ops::Range;
 
-use fieldstone_wire::{Outside, PageKind};
+use fieldstone_wire::{PageKind, PlacementReason};
 
 use crate::bits::{self, PAGES};
 use crate::calls::{NO_MEMORY, munmap, whole_pages};
@@ -57,7 +57,7 @@ pub(crate) fn mremap(call: MremapCall) -> RawResult {
     {
         return address;
     }
-    if !make_ordinary(call.old, old_bytes, Outside::DemotedByCall) {
+    if !make_ordinary(call.old, old_bytes, PlacementReason::DemotedByCall) {
         return NO_MEMORY;
     }
     grow(call, old_bytes, new_bytes)
@@ -66,8 +66,8 @@ pub(crate) fn mremap(call: MremapCall) -> RawResult {
 /// The program gives the new address, or keeps the old mapping (`MREMAP_DONTUNMAP`).
 fn remap_fixed(call: MremapCall, old_bytes: usize, new_bytes: usize) -> RawResult {
     let (fixed, keep) = (call.flags & libc::MREMAP_FIXED != 0, call.flags & libc::MREMAP_DONTUNMAP != 0);
-    let ordinary = make_ordinary(call.old, old_bytes, Outside::DemotedByCall)
-        && (!fixed || make_ordinary(call.new, new_bytes, Outside::DemotedByCall));
+    let ordinary = make_ordinary(call.old, old_bytes, PlacementReason::DemotedByCall)
+        && (!fixed || make_ordinary(call.new, new_bytes, PlacementReason::DemotedByCall));
     if !ordinary {
         return NO_MEMORY;
     }

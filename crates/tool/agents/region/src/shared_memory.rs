@@ -8,7 +8,7 @@
 
 use core::mem::MaybeUninit;
 
-use fieldstone_wire::Outside;
+use fieldstone_wire::PlacementReason;
 
 use crate::calls::{NO_MEMORY, whole_pages};
 use crate::migration::make_ordinary;
@@ -24,7 +24,7 @@ pub(crate) fn shmat(id: i32, address: usize, flags: i32) -> RawResult {
     // Zero if the kernel chooses the address, or refuses the call.
     let bytes = if address == 0 { 0 } else { segment_bytes(id) };
     let in_region = overlaps(start, bytes);
-    if in_region && flags & libc::SHM_REMAP != 0 && !make_ordinary(start, bytes, Outside::DemotedByCall) {
+    if in_region && flags & libc::SHM_REMAP != 0 && !make_ordinary(start, bytes, PlacementReason::DemotedByCall) {
         return NO_MEMORY;
     }
     // SAFETY: the program makes this call, and no page of the range is on hugetlb.

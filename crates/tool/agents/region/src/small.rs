@@ -17,7 +17,7 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use fieldstone_wire::{Outside, PageKind};
+use fieldstone_wire::{PageKind, PlacementReason};
 
 use crate::bits::{self, PAGES, Words};
 use crate::placement::{self, READ_WRITE, apply_page_kind, map_granules, touch};
@@ -42,7 +42,7 @@ pub(crate) fn reset() {
 /// A negated errno: the kernel's, or `-ENOSPC` when no address range of the region is free.
 pub(crate) fn map(pages: usize, flags: i32) -> RawResult {
     if matches!(kind(), PageKind::Hugetlb2m | PageKind::Hugetlb1g) {
-        count(Outside::PageGrained, pages * PAGE);
+        count(PlacementReason::PageGrained, pages * PAGE);
     }
     map_run(pages, READ_WRITE, flags).unwrap_or_else(|errno| errno)
 }
@@ -151,7 +151,7 @@ fn count_resident(address: usize, bytes: usize) {
     let result = unsafe { raw::syscall(libc::SYS_mincore, [address, bytes, pages.as_mut_ptr() as usize, 0, 0, 0]) };
     let resident = pages.iter().filter(|&&page| page & 1 == 1).count();
     if !raw::failed(result) && resident > 0 {
-        count(Outside::Resident, resident * PAGE);
+        count(PlacementReason::Resident, resident * PAGE);
     }
 }
 

@@ -8,14 +8,14 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 
-use fieldstone_wire::Outside;
-use fieldstone_wire::span::{Holding, SPANS, Span, UNIT};
+use fieldstone_wire::PlacementReason;
+use fieldstone_wire::span::{SPANS, Span, SpanKind, UNIT};
 
 /// The table of this process.
 pub(crate) static KNOWN_SPANS: SpanTable = SpanTable::new();
 
 /// Memory that is served at addresses of the program's choice.
-pub(crate) const OPENED: Holding = Holding::Memory(Outside::InPlace);
+pub(crate) const OPENED: SpanKind = SpanKind::Memory(PlacementReason::InPlace);
 
 /// A table of ranges.
 pub(crate) struct SpanTable {
@@ -35,7 +35,7 @@ impl SpanTable {
     }
 
     /// Records the use of a range and replaces what was recorded before.
-    pub(crate) fn note(&self, address: usize, bytes: usize, holding: Holding) {
+    pub(crate) fn note(&self, address: usize, bytes: usize, holding: SpanKind) {
         let end = (address + bytes) as u64;
         let mut start = address as u64;
         while start < end {
@@ -50,23 +50,23 @@ impl SpanTable {
     pub(crate) fn forget(&self, address: usize, bytes: usize) {
         let (mut start, end) = ((address as u64).next_multiple_of(UNIT), (address + bytes) as u64 / UNIT * UNIT);
         while start < end {
-            let span = Span::around(start, end - start, Holding::Reserved);
+            let span = Span::around(start, end - start, SpanKind::Reserved);
             self.cut(span);
             start = span.end();
         }
     }
 
     /// Whether a part of the range has this use.
-    pub(crate) fn has(&self, address: usize, bytes: usize, holding: Holding) -> bool {
+    pub(crate) fn has(&self, address: usize, bytes: usize, holding: SpanKind) -> bool {
         self.common(address..address + bytes, holding).any(|bytes| bytes > 0)
     }
 
     /// Whether all of the range has this use.
-    pub(crate) fn covers(&self, address: usize, bytes: usize, holding: Holding) -> bool {
+    pub(crate) fn covers(&self, address: usize, bytes: usize, holding: SpanKind) -> bool {
         self.common(address..address + bytes, holding).sum::<u64>() >= bytes as u64
     }
 
-    fn common(&self, range: Range<usize>, holding: Holding) -> impl Iterator<Item = u64> {
+    fn common(&self, range: Range<usize>, holding: SpanKind) -> impl Iterator<Item = u64> {
         let spans = self.in_use().iter().filter_map(|word| Span::from_word(word.load(SeqCst)));
         let those = spans.filter(move |span| span.holding == holding);
         those.map(move |span| span.overlap(range.start as u64, range.end as u64))
@@ -127,21 +127,21 @@ mod tests {
         spans.note(10 * U, 6 * U, OPENED);
         assert_eq!(spans.in_use().len(), 1);
         assert!(spans.covers(6 * U, 10 * U, OPENED) && !spans.covers(5 * U, 2 * U, OPENED));
-        spans.note(9 * U, U, Holding::Reserved);
-        assert!(spans.has(9 * U, 1, Holding::Reserved) && !spans.has(9 * U, U, OPENED));
+        spans.note(9 * U, U, SpanKind::Reserved);
+        assert!(spans.has(9 * U, 1, SpanKind::Reserved) && !spans.has(9 * U, U, OPENED));
         assert!(spans.covers(6 * U, 3 * U, OPENED) && spans.covers(10 * U, 6 * U, OPENED));
         spans.forget(6 * U + 1, 9 * U);
         assert!(spans.has(6 * U, U, OPENED), "a unit that is unmapped in part stays");
-        assert!(!spans.has(7 * U, 8 * U, OPENED) && !spans.has(9 * U, U, Holding::Reserved));
+        assert!(!spans.has(7 * U, 8 * U, OPENED) && !spans.has(9 * U, U, SpanKind::Reserved));
     }
 
     #[test]
     fn a_range_longer_than_a_word_holds_is_noted_whole() {
         let spans = SpanTable::new();
-        spans.note(1 << 40, 20 << 40, Holding::Reserved);
-        assert!(spans.covers(1 << 40, 20 << 40, Holding::Reserved));
+        spans.note(1 << 40, 20 << 40, SpanKind::Reserved);
+        assert!(spans.covers(1 << 40, 20 << 40, SpanKind::Reserved));
         spans.forget(1 << 40, 20 << 40);
-        assert!(!spans.has(1 << 40, 20 << 40, Holding::Reserved));
+        assert!(!spans.has(1 << 40, 20 << 40, SpanKind::Reserved));
     }
 
     #[test]

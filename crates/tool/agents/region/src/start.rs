@@ -14,7 +14,7 @@ use core::ffi::{CStr, c_char, c_int};
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use fieldstone_wire::{Config, Dormant, PageKind, Phase, ProcessSlot, Session};
+use fieldstone_wire::{Config, DormancyReason, PageKind, ProcessPhase, ProcessSlot, Session};
 
 use crate::elf::{self, LoadedObject};
 use crate::spans::KNOWN_SPANS;
@@ -48,9 +48,9 @@ pub(crate) unsafe extern "C" fn start(_argc: c_int, argv: *const *const c_char, 
         if let Err(reason) = served {
             slot.dormant.store(reason as u32, SeqCst);
         }
-        publish_slot(slot, if served.is_ok() { Phase::Serving } else { Phase::Dormant });
+        publish_slot(slot, if served.is_ok() { ProcessPhase::Serving } else { ProcessPhase::Dormant });
     }
-    if served == Err(Dormant::Sanitizer) {
+    if served == Err(DormancyReason::Sanitizer) {
         // SAFETY: the loader passed both vectors, and they stay valid for the life of the process.
         unsafe { restart_without_agent(argv, envp) };
     }
@@ -78,7 +78,7 @@ fn executable(path: &mut [u8; PATH_BYTES]) -> &[u8] {
     usize::try_from(read).ok().filter(|&read| read < PATH_BYTES - 1).map_or(&[], |read| &path[..read])
 }
 
-fn publish_slot(slot: &ProcessSlot, phase: Phase) {
+fn publish_slot(slot: &ProcessSlot, phase: ProcessPhase) {
     slot.parent.store(raw::getppid(), Relaxed);
     slot.spans.store(KNOWN_SPANS.address(), Relaxed);
     slot.base.store(state::base() as u64, Relaxed);
@@ -112,23 +112,23 @@ fn open_session(path: &CStr) -> Option<&'static Session> {
     session.check().ok().map(|()| session)
 }
 
-fn serve(config: &Config, argv: *const *const c_char) -> Result<(), Dormant> {
+fn serve(config: &Config, argv: *const *const c_char) -> Result<(), DormancyReason> {
     record_loader();
-    let libc = elf::find(c"libc.so.6").ok_or(Dormant::Entries)?;
+    let libc = elf::find(c"libc.so.6").ok_or(DormancyReason::Entries)?;
     if !patch::apply(&libc, &entries::exec_functions(), &[]) {
-        return Err(Dormant::Entries);
+        return Err(DormancyReason::Entries);
     }
     if config.process().is_some_and(|name| !is_named(name, argv)) {
-        return Err(Dormant::OtherName);
+        return Err(DormancyReason::OtherName);
     }
     // SAFETY: `getauxval` reads the auxiliary vector and has no precondition.
     if unsafe { libc::getauxval(libc::AT_PAGESZ) } != PAGE as u64 {
-        return Err(Dormant::PageSize);
+        return Err(DormancyReason::PageSize);
     }
     if [c"__asan_init", c"__tsan_init", c"__msan_init"].into_iter().any(elf::any_defines) {
-        return Err(Dormant::Sanitizer);
+        return Err(DormancyReason::Sanitizer);
     }
-    let base = free_range().ok_or(Dormant::NoRange)?;
+    let base = free_range().ok_or(DormancyReason::NoRange)?;
     initialize(base, config, memory_bytes());
     forbid_unsafe_hugetlb();
     reserve(usize::try_from(config.reserve_bytes).unwrap_or(usize::MAX));
@@ -154,11 +154,11 @@ fn apply_also(also: u32) {
     }
 }
 
-fn patch_libc(libc: &LoadedObject) -> Result<(), Dormant> {
+fn patch_libc(libc: &LoadedObject) -> Result<(), DormancyReason> {
     if !patch::apply(libc, &entries::memory_functions(), &entries::optional_functions())
         || !entries::record_libc(libc, heap::start())
     {
-        return Err(Dormant::Entries);
+        return Err(DormancyReason::Entries);
     }
     // SAFETY: both callbacks are functions of the agent, which is never unloaded.
     unsafe { libc::pthread_atfork(Some(before_fork), None, Some(after_fork)) };
@@ -182,7 +182,7 @@ unsafe extern "C" fn after_fork() {
     let slot = session.claim();
     state::set_slot(slot);
     if let Some(slot) = slot {
-        publish_slot(slot, Phase::Serving);
+        publish_slot(slot, ProcessPhase::Serving);
     }
 }
 
@@ -190,7 +190,7 @@ unsafe extern "C" fn after_fork() {
 /// s.
 pub(crate) extern "C" fn finish() {
     let (Some(session), Some(slot)) = (state::session(), state::slot()) else { return };
-    let (serving, leaving) = (Phase::Serving as u32, Phase::Leaving as u32);
+    let (serving, leaving) = (ProcessPhase::Serving as u32, ProcessPhase::Leaving as u32);
     if session.config.watched == 0 || slot.phase.compare_exchange(serving, leaving, SeqCst, SeqCst).is_err() {
         return;
     }

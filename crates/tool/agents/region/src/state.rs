@@ -9,7 +9,7 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 
-use fieldstone_wire::{Config, Outside, PageKind, ProcessSlot, Session, mosaic};
+use fieldstone_wire::{Config, PageKind, PlacementReason, ProcessSlot, Session, mosaic};
 
 use crate::raw;
 use crate::table::{GRANULE, GRANULES, GranuleState, PAGE, RegionTable, TableChunk};
@@ -268,13 +268,13 @@ pub(crate) fn slot() -> Option<&'static ProcessSlot> {
 /// Counts bytes served from the region.
 pub(crate) fn count_served(bytes: usize) {
     if let Some(slot) = slot() {
-        slot.served(bytes);
+        slot.count_served(bytes);
     }
 }
 
 /// Counts bytes under a reason.
-pub(crate) fn count(reason: Outside, bytes: usize) {
+pub(crate) fn count(reason: PlacementReason, bytes: usize) {
     if let Some(slot) = slot() {
-        slot.outside(reason, bytes);
+        slot.count_outside(reason, bytes);
     }
 }

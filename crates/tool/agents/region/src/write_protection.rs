@@ -9,7 +9,7 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use fieldstone_wire::Outside;
+use fieldstone_wire::PlacementReason;
 use linux_raw_sys::general as uapi;
 use linux_raw_sys::ioctl::{UFFDIO_API, UFFDIO_REGISTER, UFFDIO_UNREGISTER, UFFDIO_WAKE, UFFDIO_WRITEPROTECT};
 
@@ -78,7 +78,7 @@ impl WriteProtector {
     ///
     /// # Errors
     /// The reason why the range cannot be protected.
-    pub(crate) fn write_protect(&self, start: usize, bytes: usize) -> Result<(), Outside> {
+    pub(crate) fn write_protect(&self, start: usize, bytes: usize) -> Result<(), PlacementReason> {
         let registered = self.register(start, bytes);
         let result = if raw::failed(registered) { registered } else { self.set_protection(start, bytes, true) };
         if !raw::failed(result) {
@@ -86,10 +86,10 @@ impl WriteProtector {
         }
         self.release(start, bytes);
         Err(match (-result) as i32 {
-            libc::EBUSY => Outside::KeptWatched,
+            libc::EBUSY => PlacementReason::KeptWatched,
             // The range cannot become a separate mapping.
-            libc::ENOMEM => Outside::KeptMappings,
-            _ => Outside::KeptNoUserfault,
+            libc::ENOMEM => PlacementReason::KeptMappings,
+            _ => PlacementReason::KeptNoUserfault,
         })
     }
 

@@ -13,7 +13,7 @@ use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::Relaxed;
 
-use fieldstone_wire::sites::{Lost, Message, Sites};
+use fieldstone_wire::sites::{Announcement, LossReason, Sites};
 
 use crate::allocator::{AllocatorFunctions, Block, PairFunction, SizedFunction, functions};
 use crate::stack::{self, StackPointer};
@@ -30,7 +30,7 @@ fn announce_allocation(block: Block, bytes: usize, sp: StackPointer) {
     }
     let Some((sites, thread)) = start::sites().zip(ThreadGuard::enter()) else { return };
     let site = count_at_site(sites, &thread, block, bytes, sp);
-    thread.mailbox().ring(Message::Alloc { address: block as u64, bytes: bytes as u64, site });
+    thread.mailbox().announce(Announcement::Alloc { address: block as u64, bytes: bytes as u64, site });
 }
 
 /// The site that calls from `sp`. Counts the block there, and in a measured run may sample its
@@ -45,7 +45,7 @@ fn count_at_site(sites: &Sites, thread: &ThreadGuard, block: Block, bytes: usize
                 entry.sample(block as u64, &count, || unsafe { libc::getpid() } as u32);
             }
         }
-        _ => sites.lose(Lost::TableFull),
+        _ => sites.count_loss(LossReason::TableFull),
     }
     site
 }
@@ -56,7 +56,7 @@ fn announce_free(block: Block) {
         return;
     }
     if let Some(thread) = ThreadGuard::enter() {
-        thread.mailbox().ring(Message::Free { address: block as u64 });
+        thread.mailbox().announce(Announcement::Free { address: block as u64 });
     }
 }
 
@@ -236,5 +236,5 @@ pub(crate) unsafe extern "C" fn mmap(
 fn announce_mapping(mapped: *mut c_void, bytes: usize, sp: StackPointer) {
     let Some((sites, thread)) = start::sites().zip(ThreadGuard::enter_outside_allocators()) else { return };
     let site = count_at_site(sites, &thread, mapped, bytes, sp);
-    thread.mailbox().ring(Message::Map { address: mapped as u64, bytes: bytes as u64, site });
+    thread.mailbox().announce(Announcement::Map { address: mapped as u64, bytes: bytes as u64, site });
 }

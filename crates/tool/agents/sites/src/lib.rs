@@ -26,7 +26,7 @@
 //! that an interposed allocator maps is not: the blocks in it have sites.
 //!
 //! In a measured run, beside the region agent, no tracer reads the mailboxes. There each site
-//! samples the addresses of some blocks (`fieldstone_wire::sites::Place`), and the supervisor reads
+//! samples the addresses of some blocks (`fieldstone_wire::sites::SampledAddress`), and the supervisor reads
 //! on which pages they are. The region agent is loaded after this library but starts first, so
 //! allocations in constructors of libraries are not recorded there.
 //!

@@ -23,7 +23,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use fieldstone_wire::sites::{CACHE_BYTES, FRAMES, Message, Sites};
+use fieldstone_wire::sites::{Announcement, CACHE_BYTES, FRAMES, Sites};
 
 use crate::modules;
 use crate::start::with_errno_restored;
@@ -58,7 +58,7 @@ pub(crate) fn site(sites: &Sites, thread: &ThreadGuard, sp: StackPointer) -> u32
             return entry.site;
         }
     }
-    thread.mailbox().ring(Message::Quiet);
+    thread.mailbox().announce(Announcement::Quiet);
     let (stack, number) = with_errno_restored(|| {
         let stack = unwind::stack(sp);
         let number = sites.intern(stack.frames(), modules::of_frames);

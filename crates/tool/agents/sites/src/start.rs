@@ -1,7 +1,7 @@
 //! The constructor of the recorder, which runs before any other constructor and any thread; and the
 //! state that it sets up.
 //!
-//! All mappings of the recorder are at reserved addresses ([`fieldstone_wire::sites::OURS`]), so
+//! All mappings of the recorder are at reserved addresses ([`fieldstone_wire::sites::RECORDER_RANGE`]), so
 //! that the trace can exclude them. If those addresses are in use, the program continues and
 //! nothing is announced.
 
@@ -11,7 +11,7 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicPtr};
 
-use fieldstone_wire::sites::{MAILBOX, MAILBOX_BYTES, Message, RECORD, Sites};
+use fieldstone_wire::sites::{Announcement, MAILBOXES_ADDRESS, MAILBOXES_BYTES, RECORD_ADDRESS, Sites};
 
 use crate::thread::{self, ThreadGuard};
 use crate::{allocator, environment, modules};
@@ -41,14 +41,14 @@ pub(crate) unsafe extern "C" fn start(_argc: c_int, _argv: *const *const c_char,
     let Some(sites) = open_record(path).filter(|_| allocator::functions().is_some()) else { return };
     // SAFETY: only the constructor calls `prepare`, before any other thread exists.
     unsafe { modules::prepare() };
-    HAS_MAILBOXES.store(map_private(MAILBOX, MAILBOX_BYTES), Relaxed);
+    HAS_MAILBOXES.store(map_private(MAILBOXES_ADDRESS, MAILBOXES_BYTES), Relaxed);
     // SAFETY: the callback stays valid: the loader never unloads a preloaded library.
     unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
     sites.programs.fetch_add(1, Relaxed);
     RECORD_POINTER.store(core::ptr::from_ref(sites).cast_mut(), Release);
     let own_range = modules::own_range();
     if let Some(thread) = ThreadGuard::enter() {
-        thread.mailbox().ring(Message::Here { address: own_range.start, bytes: own_range.end - own_range.start });
+        thread.mailbox().announce(Announcement::Here { address: own_range.start, bytes: own_range.end - own_range.start });
     }
 }
 
@@ -64,12 +64,12 @@ fn open_record(path: &CStr) -> Option<&'static Sites> {
     }
     // The path may name another file by now: the number of an ended process can belong to a new
     // one.
-    let mapped = is_long_enough(fd) && map(RECORD, size_of::<Sites>(), libc::MAP_SHARED, fd);
+    let mapped = is_long_enough(fd) && map(RECORD_ADDRESS, size_of::<Sites>(), libc::MAP_SHARED, fd);
     // SAFETY: this function opened `fd` and does not use it afterwards.
     unsafe { libc::close(fd) };
     // SAFETY: mapped for the life of the process and long enough; all fields that change are
     // atomic.
-    let sites = mapped.then(|| unsafe { &*core::ptr::with_exposed_provenance::<Sites>(RECORD as usize) });
+    let sites = mapped.then(|| unsafe { &*core::ptr::with_exposed_provenance::<Sites>(RECORD_ADDRESS as usize) });
     sites.filter(|sites| sites.check().is_ok())
 }
 

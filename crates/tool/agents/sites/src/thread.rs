@@ -9,7 +9,7 @@
 //! The mark is the number of forks so far: a new thread of the child may get the mailbox of a
 //! thread that was inside the recorder at the fork. A signal handler that leaves the recorder by
 //! `siglongjmp` leaves its thread marked: further allocations of that thread are counted as
-//! [`Lost::Nested`].
+//! [`LossReason::Nested`].
 //!
 //! The same word marks a thread as inside an interposed allocator: memory that it maps there has no
 //! site. A signal handler that interrupts the allocator may allocate, and is announced.
@@ -20,7 +20,7 @@ use core::arch::asm;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
-use fieldstone_wire::sites::{CACHE_BYTES, CACHES, LETTERS, Letter, Lost, MAILBOX};
+use fieldstone_wire::sites::{CACHE_BYTES, CACHES_ADDRESS, LossReason, MAILBOXES, MAILBOXES_ADDRESS, Mailbox};
 
 use crate::start;
 
@@ -31,7 +31,7 @@ const IN_ALLOCATOR: u64 = 1 << 63;
 
 /// The current thread, inside the recorder until this is dropped.
 pub(crate) struct ThreadGuard {
-    mailbox: &'static Letter,
+    mailbox: &'static Mailbox,
     number: usize,
     /// The previous value of the word: inside an allocator, or zero.
     before: u64,
@@ -42,7 +42,7 @@ impl ThreadGuard {
     pub(crate) fn enter() -> Option<Self> {
         let sites = start::sites()?;
         let lost = |why| {
-            sites.lose(why);
+            sites.count_loss(why);
             None
         };
         let (mailbox, number) = match own_mailbox() {
@@ -51,7 +51,7 @@ impl ThreadGuard {
         };
         let (before, mark) = (mailbox.busy.load(Relaxed), ENTRY_MARK.load(Relaxed));
         if before == mark {
-            return lost(Lost::Nested);
+            return lost(LossReason::Nested);
         }
         mailbox.busy.store(mark, Relaxed);
         // A signal handler of this thread must see the mark before any later store.
@@ -65,13 +65,13 @@ impl ThreadGuard {
     }
 
     /// The mailbox of the thread.
-    pub(crate) fn mailbox(&self) -> &'static Letter {
+    pub(crate) fn mailbox(&self) -> &'static Mailbox {
         self.mailbox
     }
 
     /// The address of the thread's cache, mapped at first use; `None` if there is no memory for it.
     pub(crate) fn cache(&self) -> Option<u64> {
-        let address = CACHES + (self.number * CACHE_BYTES) as u64;
+        let address = CACHES_ADDRESS + (self.number * CACHE_BYTES) as u64;
         let mapped = &self.mailbox.cache;
         match mapped.load(Relaxed) {
             0 => {
@@ -112,24 +112,24 @@ pub(crate) extern "C" fn after_fork() {
     ENTRY_MARK.fetch_add(1, Relaxed);
 }
 
-fn mailboxes() -> Option<&'static [Letter; LETTERS]> {
+fn mailboxes() -> Option<&'static [Mailbox; MAILBOXES]> {
     // SAFETY: mapped for the life of the process with this length; all zeroes are valid mailboxes.
-    start::has_mailboxes().then(|| unsafe { &*core::ptr::with_exposed_provenance(MAILBOX as usize) })
+    start::has_mailboxes().then(|| unsafe { &*core::ptr::with_exposed_provenance(MAILBOXES_ADDRESS as usize) })
 }
 
 /// The mailbox of the current thread, and its number.
-fn own_mailbox() -> Result<(&'static Letter, usize), Lost> {
-    let mailboxes = mailboxes().ok_or(Lost::NoMailbox)?;
-    let number = find_or_claim(mailboxes, thread_pointer()).ok_or(Lost::Letterless)?;
+fn own_mailbox() -> Result<(&'static Mailbox, usize), LossReason> {
+    let mailboxes = mailboxes().ok_or(LossReason::MailboxesUnmapped)?;
+    let number = find_or_claim(mailboxes, thread_pointer()).ok_or(LossReason::NoFreeMailbox)?;
     Ok((&mailboxes[number], number))
 }
 
 /// The number of the mailbox of `owner`, claimed if it has none yet.
-fn find_or_claim(mailboxes: &[Letter; LETTERS], owner: u64) -> Option<usize> {
+fn find_or_claim(mailboxes: &[Mailbox; MAILBOXES], owner: u64) -> Option<usize> {
     // Thread pointers differ by whole pages; the multiplication moves the difference to the high
     // bits.
     let first = (owner.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
-    (0..LETTERS).map(|step| (first + step) % LETTERS).find(|&number| {
+    (0..MAILBOXES).map(|step| (first + step) % MAILBOXES).find(|&number| {
         let word = &mailboxes[number].owner;
         match word.load(Acquire) {
             0 => match word.compare_exchange(0, owner, AcqRel, Acquire) {
@@ -155,20 +155,20 @@ mod tests {
 
     use super::*;
 
-    fn empty_mailboxes() -> Box<[Letter; LETTERS]> {
+    fn empty_mailboxes() -> Box<[Mailbox; MAILBOXES]> {
         // SAFETY: all zeroes are valid mailboxes, which are atomics.
-        unsafe { Box::<[Letter; LETTERS]>::new_zeroed().assume_init() }
+        unsafe { Box::<[Mailbox; MAILBOXES]>::new_zeroed().assume_init() }
     }
 
     #[test]
     fn each_thread_finds_its_mailbox_again() {
         let mailboxes = empty_mailboxes();
-        let owners: Vec<u64> = (1..=LETTERS as u64).map(|thread| 0x7f00_0000_0740 + thread * 0x1000).collect();
+        let owners: Vec<u64> = (1..=MAILBOXES as u64).map(|thread| 0x7f00_0000_0740 + thread * 0x1000).collect();
         let mut numbers: Vec<usize> = owners.iter().map(|&owner| find_or_claim(&mailboxes, owner).unwrap()).collect();
         let again: Vec<usize> = owners.iter().map(|&owner| find_or_claim(&mailboxes, owner).unwrap()).collect();
         assert_eq!(numbers, again);
         numbers.sort_unstable();
-        assert!(numbers.iter().copied().eq(0..LETTERS), "no two have one");
+        assert!(numbers.iter().copied().eq(0..MAILBOXES), "no two have one");
         assert_eq!(find_or_claim(&mailboxes, 0x10), None, "all are in use");
     }
 

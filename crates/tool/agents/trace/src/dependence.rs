@@ -11,7 +11,7 @@
 //!
 //! Cost: a system call for each check, so only one record in 509 is checked (`lane`).
 
-use fieldstone_wire::trace::{CHASES, Kind, Record, STACK};
+use fieldstone_wire::trace::{CHASES, RecordKind, Record, STACK};
 
 use crate::guest_memory;
 
@@ -76,7 +76,7 @@ fn word(place: u64, around: &[u8; READ_BYTES]) -> u64 {
 /// Whether a record is of an access to a data structure. One at the start of a page is probably an
 /// order record (`page_filter`).
 fn is_data_structure_access(record: Record) -> bool {
-    record.kind() == Some(Kind::Data) && !record.has(STACK) && !record.address().is_multiple_of(PAGE_BYTES)
+    record.kind() == Some(RecordKind::Data) && !record.has(STACK) && !record.address().is_multiple_of(PAGE_BYTES)
 }
 
 /// Whether a word of `line` points to the object at `address`.

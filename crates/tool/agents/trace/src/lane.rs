@@ -8,7 +8,7 @@ use std::ptr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
-use fieldstone_wire::trace::{BATCHES, Batch, EVENT_WORDS, Event, Lane, Phase, Record, Standing};
+use fieldstone_wire::trace::{BATCHES, Batch, BatchState, BurstPhase, EVENT_WORDS, Lane, MemoryEvent, Record};
 
 use crate::dependence::{self, MAX_EARLIER_RECORDS};
 use crate::marker::ExecutionCounts;
@@ -31,7 +31,7 @@ thread_local! {
 /// Counts the calling thread as not traced; once, however often it is called.
 pub(crate) fn report_no_lane() {
     if !IS_REPORTED.replace(true) {
-        trace().laneless.fetch_add(1, Relaxed);
+        trace().threads_without_lane.fetch_add(1, Relaxed);
     }
 }
 
@@ -132,8 +132,8 @@ impl LaneWriter {
     }
 
     /// The factor by which the gap between bursts is shortened.
-    pub(crate) fn haste(&self) -> u64 {
-        u64::from(self.lane.haste.load(Relaxed)).max(1)
+    pub(crate) fn density(&self) -> u64 {
+        u64::from(self.lane.density.load(Relaxed)).max(1)
     }
 
     fn batch(&self) -> &'static Batch {
@@ -169,7 +169,7 @@ impl LaneWriter {
             let read = |at: usize| Record(records[at].load(Relaxed));
             let before = (self.after_event.max(last.saturating_sub(MAX_EARLIER_RECORDS))..last).rev().map(read);
             if let Some(depends) = dependence::depends(read(last), before, guest_base()) {
-                records[last].store(read(last).judged(depends).0, Relaxed);
+                records[last].store(read(last).with_dependence(depends).0, Relaxed);
             }
         }
         self.publish(place);
@@ -191,7 +191,7 @@ impl LaneWriter {
     pub(crate) fn push_event(
         &mut self,
         cursor: &mut RecordCursor,
-        event: Event,
+        event: MemoryEvent,
         operands: [u64; EVENT_WORDS - 1],
     ) -> bool {
         let place = self.place(cursor.next);
@@ -205,7 +205,7 @@ impl LaneWriter {
     }
 
     /// Submits the batch, and waits until the next one is free.
-    pub(crate) fn submit(&mut self, cursor: &mut RecordCursor, phase: Phase, run: ExecutionCounts) {
+    pub(crate) fn submit(&mut self, cursor: &mut RecordCursor, phase: BurstPhase, run: ExecutionCounts) {
         let trace = trace();
         let batch = self.batch();
         batch.accesses.store(run.accesses, Relaxed);
@@ -213,7 +213,7 @@ impl LaneWriter {
         batch.phase.store(phase as u32, Relaxed);
         self.publish(self.place(cursor.next));
         batch.ticket.store(trace.tickets.fetch_add(1, AcqRel), Relaxed);
-        batch.state.store(Standing::Full as u32, Release);
+        batch.state.store(BatchState::Full as u32, Release);
         trace.doorbell.fetch_add(1, AcqRel);
         wake(&trace.doorbell);
         self.at = (self.at + 1) % BATCHES;
@@ -221,8 +221,8 @@ impl LaneWriter {
         let next = self.batch();
         // The wait is bounded: the reader frees the batch or closes the record, or is found dead
         // within a second.
-        while next.state.load(Acquire) == Standing::Full as u32 && trace.closed.load(Relaxed) == 0 {
-            sleep_while(&next.state, Standing::Full as u32);
+        while next.state.load(Acquire) == BatchState::Full as u32 && trace.closed.load(Relaxed) == 0 {
+            sleep_while(&next.state, BatchState::Full as u32);
             if reader_is_gone(trace.reader) {
                 trace.closed.store(1, Relaxed);
             }

@@ -12,8 +12,8 @@ use std::ffi::{c_uint, c_void};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use fieldstone_wire::sites::{MARK, Message};
-use fieldstone_wire::trace::Event;
+use fieldstone_wire::sites::{DOORBELL_MARK, Announcement};
+use fieldstone_wire::trace::MemoryEvent;
 
 use crate::qemu::{self, BOTH, Instruction, NO_REGISTERS};
 use crate::thread::thread_state;
@@ -29,7 +29,7 @@ pub(crate) fn is_recorder(address: u64) -> bool {
 
 /// The number of the instruction that rings a doorbell: the one after the mark.
 pub(crate) fn doorbell_position<'a>(mut code: impl Iterator<Item = (&'a [u8], u64)>) -> Option<usize> {
-    code.position(|(bytes, _)| bytes == MARK).map(|at| at + 1)
+    code.position(|(bytes, _)| bytes == DOORBELL_MARK).map(|at| at + 1)
 }
 
 /// Registers the call-back of the `instruction` that rings a doorbell.
@@ -43,7 +43,7 @@ pub(crate) fn register(instruction: *mut Instruction) {
 /// A doorbell at `address` was rung.
 extern "C" fn on_doorbell(number: c_uint, _: u32, address: u64, _: *mut c_void) {
     let Some(thread) = thread_state(number) else { return };
-    if !Message::is_bell(address) {
+    if !Announcement::is_doorbell(address) {
         return;
     }
     let Ok(host_address) = usize::try_from(address.wrapping_add(guest_base())) else { return };
@@ -51,24 +51,24 @@ extern "C" fn on_doorbell(number: c_uint, _: u32, address: u64, _: *mut c_void) 
     // SAFETY: the guest has just stored to this mailbox, which is never unmapped and belongs to
     // this thread.
     let words = unsafe { mailbox.read_volatile() };
-    match Message::read(words) {
-        Some(Message::Here { address, bytes }) => {
+    match Announcement::read(words) {
+        Some(Announcement::Here { address, bytes }) => {
             RECORDER[0].store(address, Relaxed);
             RECORDER[1].store(address.saturating_add(bytes), Relaxed);
             trace().sites.store(1, Relaxed);
         }
-        Some(Message::Quiet) => thread.pause(),
-        Some(Message::Alloc { address, bytes, site }) => {
+        Some(Announcement::Quiet) => thread.pause(),
+        Some(Announcement::Alloc { address, bytes, site }) => {
             thread.resume();
-            thread.record_event(Event::Alloc, [address, bytes, u64::from(site), 0], false);
+            thread.record_event(MemoryEvent::Alloc, [address, bytes, u64::from(site), 0], false);
         }
-        Some(Message::Free { address }) => {
+        Some(Announcement::Free { address }) => {
             thread.resume();
-            thread.record_event(Event::Free, [address, 0, 0, 0], false);
+            thread.record_event(MemoryEvent::Free, [address, 0, 0, 0], false);
         }
-        Some(Message::Map { address, bytes, site }) => {
+        Some(Announcement::Map { address, bytes, site }) => {
             thread.resume();
-            thread.record_event(Event::MapSite, [address, bytes, u64::from(site), 0], false);
+            thread.record_event(MemoryEvent::MapSite, [address, bytes, u64::from(site), 0], false);
         }
         None => {}
     }

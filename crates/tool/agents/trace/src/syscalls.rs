@@ -8,8 +8,8 @@ use std::ffi::c_uint;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use fieldstone_wire::sites::OURS;
-use fieldstone_wire::trace::{Event, PATH_BYTES};
+use fieldstone_wire::sites::RECORDER_RANGE;
+use fieldstone_wire::trace::{MemoryEvent, PATH_BYTES};
 
 use crate::guest_memory;
 use crate::huge_pages;
@@ -91,21 +91,21 @@ pub(crate) extern "C" fn on_syscall_return(_: Id, number: c_uint, call: i64, res
             if is_anonymous {
                 huge_pages::advise(result, pages(second), third, fourth);
             }
-            Some((Event::Map, [result, pages(second), u64::from(is_anonymous), 0]))
+            Some((MemoryEvent::Map, [result, pages(second), u64::from(is_anonymous), 0]))
         }
         guest_calls::MUNMAP => {
             huge_pages::unmapped(&(first..first.saturating_add(pages(second))));
-            Some((Event::Unmap, [first, pages(second), 0, 0]))
+            Some((MemoryEvent::Unmap, [first, pages(second), 0, 0]))
         }
         guest_calls::MREMAP => {
             huge_pages::moved(&(first..first.saturating_add(pages(second))));
-            Some((Event::Move, [first, pages(second), result, pages(third)]))
+            Some((MemoryEvent::Move, [first, pages(second), result, pages(third)]))
         }
         guest_calls::BRK => break_event(result),
         _ => None,
     };
     // Mappings of the site recorder are not the program's.
-    let event = event.filter(|(_, [address, ..])| !OURS.contains(address));
+    let event = event.filter(|(_, [address, ..])| !RECORDER_RANGE.contains(address));
     if let Some((event, operands)) = event {
         thread.record_event(event, operands, true);
     }
@@ -130,11 +130,11 @@ fn is_private_anonymous(flags: u64) -> bool {
     has(libc::MAP_ANONYMOUS) && has(libc::MAP_PRIVATE)
 }
 
-fn break_event(now: u64) -> Option<(Event, [u64; 4])> {
+fn break_event(now: u64) -> Option<(MemoryEvent, [u64; 4])> {
     let before = BREAK.swap(now, Relaxed);
     match now {
         _ if before == 0 || now == before => None,
-        _ if now > before => Some((Event::Map, [before, now - before, 1, 0])),
-        _ => Some((Event::Unmap, [now, before - now, 0, 0])),
+        _ if now > before => Some((MemoryEvent::Map, [before, now - before, 1, 0])),
+        _ => Some((MemoryEvent::Unmap, [now, before - now, 0, 0])),
     }
 }

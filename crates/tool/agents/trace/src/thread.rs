@@ -18,7 +18,7 @@ use std::ffi::c_uint;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use fieldstone_wire::trace::{EVENT_WORDS, Event, Phase, Record};
+use fieldstone_wire::trace::{BurstPhase, EVENT_WORDS, MemoryEvent, Record};
 
 use crate::callback_word::CallbackWord;
 use crate::huge_pages;
@@ -66,7 +66,7 @@ pub(crate) struct GuestThread {
     burst_end: u64,
     gap: u64,
     translation: TranslationSwitch,
-    phase: Phase,
+    phase: BurstPhase,
     /// The number of finished bursts.
     bursts: u64,
     /// What had run when the batch began.
@@ -92,7 +92,7 @@ impl GuestThread {
         burst_end: 0,
         gap: u64::MAX,
         translation: TranslationSwitch::NEW,
-        phase: Phase::Passing,
+        phase: BurstPhase::Passing,
         bursts: 0,
         batch_start: ExecutionCounts::NONE,
         writer: None,
@@ -114,37 +114,37 @@ impl GuestThread {
         }
         let (warm_up, counted) = plan.burst_of(self.bursts);
         let (phase, length) = match self.phase {
-            _ if self.writer.is_none() => (Phase::Passing, u64::MAX),
-            _ if plan.burst == 0 => (Phase::Counted, u64::MAX),
-            Phase::Passing if warm_up > 0 => (Phase::Warming, warm_up),
-            Phase::Passing | Phase::Warming => (Phase::Counted, counted),
-            Phase::Counted => {
+            _ if self.writer.is_none() => (BurstPhase::Passing, u64::MAX),
+            _ if plan.burst == 0 => (BurstPhase::Counted, u64::MAX),
+            BurstPhase::Passing if warm_up > 0 => (BurstPhase::Warming, warm_up),
+            BurstPhase::Passing | BurstPhase::Warming => (BurstPhase::Counted, counted),
+            BurstPhase::Counted => {
                 self.burst_end = self.run.accesses;
                 self.gap = plan.period_of(self.bursts).saturating_sub(warm_up + counted);
                 self.bursts += 1;
                 match self.remaining_gap() {
-                    0 if warm_up > 0 => (Phase::Warming, warm_up),
-                    left => (Phase::Passing, until_check(left)),
+                    0 if warm_up > 0 => (BurstPhase::Warming, warm_up),
+                    left => (BurstPhase::Passing, until_check(left)),
                 }
             }
         };
         self.phase = phase;
         self.limit = self.run.accesses.saturating_add(length);
-        self.mask = if phase == Phase::Passing { 0 } else { u64::MAX };
+        self.mask = if phase == BurstPhase::Passing { 0 } else { u64::MAX };
         self.data.clear();
         self.code.clear();
     }
 
     /// Accesses left before the next burst, with the density that is requested now.
     fn remaining_gap(&self) -> u64 {
-        let haste = self.writer.as_ref().map_or(1, LaneWriter::haste);
-        let gap = if haste > 1 && haste >= trace().plan.haste { 0 } else { self.gap / haste };
+        let density = self.writer.as_ref().map_or(1, LaneWriter::density);
+        let gap = if density > 1 && density >= trace().plan.density { 0 } else { self.gap / density };
         self.burst_end.saturating_add(gap).saturating_sub(self.run.accesses)
     }
 
     /// Whether the gap continues; sets the limit of its next check.
     fn continues_gap(&mut self) -> bool {
-        let left = if self.phase == Phase::Passing && self.writer.is_some() { self.remaining_gap() } else { 0 };
+        let left = if self.phase == BurstPhase::Passing && self.writer.is_some() { self.remaining_gap() } else { 0 };
         self.limit = self.run.accesses.saturating_add(until_check(left));
         left > 0
     }
@@ -178,7 +178,7 @@ impl GuestThread {
 
     /// Records an event between the accesses. With `is_shared_now`, the batch is submitted, before
     /// later batches of other threads.
-    pub(crate) fn record_event(&mut self, event: Event, operands: [u64; EVENT_WORDS - 1], is_shared_now: bool) {
+    pub(crate) fn record_event(&mut self, event: MemoryEvent, operands: [u64; EVENT_WORDS - 1], is_shared_now: bool) {
         if self.writer.is_none() {
             self.next_phase();
         }
@@ -346,7 +346,7 @@ impl GuestThread {
 
 /// The accesses before the next check of the gap; all that are left if the density is fixed.
 fn until_check(left: u64) -> u64 {
-    if trace().plan.haste > 1 { left.min(CHECK_INTERVAL) } else { left }
+    if trace().plan.density > 1 { left.min(CHECK_INTERVAL) } else { left }
 }
 
 struct ThreadStates<const COUNT: usize>([UnsafeCell<GuestThread>; COUNT]);

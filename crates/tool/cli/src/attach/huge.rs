@@ -9,7 +9,7 @@ use fieldstone_launch::collapse::collapse;
 use fieldstone_launch::error::Error;
 use fieldstone_launch::signals::Interrupt;
 use fieldstone_report::{Collapse, CollapsedProcess, text};
-use fieldstone_sys::collapse::Target;
+use fieldstone_sys::collapse::CollapseTarget;
 use fieldstone_sys::process;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -21,8 +21,8 @@ const BAR_DELAY: Duration = Duration::from_secs(1);
 
 /// Collapses the memory of `target` and prints the result. Descendants are included if
 /// `with_children`.
-pub(crate) fn run(target: &Target, with_children: bool, stats: Option<(PathBuf, fs::File)>) -> anyhow::Result<u8> {
-    let interrupt = Interrupt::attached()?;
+pub(crate) fn run(target: &CollapseTarget, with_children: bool, stats: Option<(PathBuf, fs::File)>) -> anyhow::Result<u8> {
+    let interrupt = Interrupt::listen_attached()?;
     let mut processes = vec![collapse_process(target, &interrupt)?];
     let mut descendants = process::descendants(target.pid()).unwrap_or_default();
     if !with_children {
@@ -34,7 +34,7 @@ pub(crate) fn run(target: &Target, with_children: bool, stats: Option<(PathBuf, 
             break;
         }
         // A descendant may end meanwhile, or belong to another user.
-        match Target::open(child).map_err(Error::from).and_then(|target| collapse_process(&target, &interrupt)) {
+        match CollapseTarget::open(child).map_err(Error::from).and_then(|target| collapse_process(&target, &interrupt)) {
             Ok(entry) => processes.push(entry),
             Err(Error::Linux(fieldstone_sys::Error::NoSuchProcess { .. })) => {}
             Err(other) => message(format_args!("without process {child}: {other}")),
@@ -59,7 +59,7 @@ fn report_skipped(processes: usize) {
 }
 
 /// Collapses one process, with a progress bar on a terminal.
-fn collapse_process(target: &Target, interrupt: &Interrupt) -> Result<CollapsedProcess, Error> {
+fn collapse_process(target: &CollapseTarget, interrupt: &Interrupt) -> Result<CollapsedProcess, Error> {
     let name = process::comm(target.pid())?;
     let began = Instant::now();
     let mut progress = Progress { began, bar: None };

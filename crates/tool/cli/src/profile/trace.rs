@@ -6,9 +6,9 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use fieldstone_launch::AgentFile;
-use fieldstone_profile::trace::Tracer;
-use fieldstone_profile::{Recording, Tracing};
-use fieldstone_sys::cpuid::{self, Cpu, Serves, Tlb, Ways};
+use fieldstone_profile::trace::QemuTracer;
+use fieldstone_profile::{TraceCoverage, TraceOptions};
+use fieldstone_sys::cpuid::{self, Cpu, Tlb, TlbUse, Ways};
 use fieldstone_translation::{Configuration, Machine, PageSize, Told};
 use fieldstone_wire::{Mixture, PageKind};
 
@@ -112,17 +112,17 @@ pub(crate) fn mosaics(arguments: &Arguments, pages: &[Mixture]) -> Vec<Mixture> 
 }
 
 /// The plan of the traced run: tracer, recording and models.
-pub(crate) fn plan(arguments: &Arguments, timeout_s: f64) -> anyhow::Result<Tracing> {
+pub(crate) fn plan(arguments: &Arguments, timeout_s: f64) -> anyhow::Result<TraceOptions> {
     if PLUGIN.is_empty() {
         bail!("cannot trace: this command was built without the tracing plugin");
     }
-    let tracer = Tracer::find(AgentFile::place("trace", PLUGIN)?, Some(AgentFile::place("sites", RECORDER)?))?;
+    let tracer = QemuTracer::find(AgentFile::install("trace", PLUGIN)?, Some(AgentFile::install("sites", RECORDER)?))?;
     let (machine, foreign) = modelled_machine(&arguments.tlb)?;
     let recording = recording(arguments)?;
     let models = arguments.models.iter().enumerate().filter(|&(at, model)| !arguments.models[..at].contains(model));
     let requested = models.flat_map(|(_, model)| model.configurations(&machine));
     let configurations = [Configuration::paged(&machine, PageSize::Small4k)].into_iter().chain(requested).collect();
-    Ok(Tracing {
+    Ok(TraceOptions {
         tracer,
         recording,
         machine,
@@ -133,10 +133,10 @@ pub(crate) fn plan(arguments: &Arguments, timeout_s: f64) -> anyhow::Result<Trac
     })
 }
 
-fn recording(arguments: &Arguments) -> anyhow::Result<Recording> {
+fn recording(arguments: &Arguments) -> anyhow::Result<TraceCoverage> {
     let (burst, period) = match (arguments.burst, arguments.period) {
-        _ if arguments.full => return Ok(Recording::Full),
-        (None, None) => return Ok(Recording::Fitting),
+        _ if arguments.full => return Ok(TraceCoverage::Full),
+        (None, None) => return Ok(TraceCoverage::Automatic),
         (burst, period) => {
             let burst = burst.unwrap_or(1_000_000);
             (burst, period.unwrap_or(burst.saturating_mul(20)))
@@ -145,7 +145,7 @@ fn recording(arguments: &Arguments) -> anyhow::Result<Recording> {
     if burst > period {
         bail!("cannot record bursts of {burst} accesses in a period of {period}: give a longer --period, or --full");
     }
-    Ok(Recording::bursts(burst, period))
+    Ok(TraceCoverage::bursts(burst, period))
 }
 
 fn presets() -> String {
@@ -200,7 +200,7 @@ fn host() -> anyhow::Result<Machine> {
 fn reported_tlb(tlb: &Tlb) -> Option<Told> {
     let smallest = *tlb.pages.first()?;
     Some(Told {
-        fetch: matches!(tlb.serves, Serves::Instructions | Serves::All),
+        fetch: matches!(tlb.serves, TlbUse::Instructions | TlbUse::All),
         data: tlb.serves.loads(),
         rank: usize::from(tlb.level.checked_sub(1)?),
         page: PageSize::ALL.into_iter().find(|size| size.bytes() == smallest)?,
@@ -208,7 +208,7 @@ fn reported_tlb(tlb: &Tlb) -> Option<Told> {
         ways: match tlb.ways {
             Ways::Of(ways) => ways,
             Ways::Full => tlb.entries,
-            Ways::Untold => 0,
+            Ways::Unknown => 0,
         },
         is_a_part: tlb.pages.len() == 1,
     })

@@ -1,95 +1,101 @@
-//! A program's own addresses, done again on both kinds of page: what walks cost with just its locality.
+//! Replay a program's own addresses on both kinds of page, to measure the cost of walks with its
+//! locality.
 //!
-//! A walk that is waited for costs most, and others overlap: so as many of the loads wait for the one before them as of the program's
-//! walks do, as far as that is known, and between two lie as many other instructions as the program has there, which keep walks from
-//! overlapping. The interval is that of two more replays, in which the fewest and the most loads wait that the program may have.
+//! A walk costs most if another load waits for it; independent walks overlap. So the replay uses
+//! the share of dependent loads of the program's walks, and as many filler instructions per load as
+//! the program runs. Two more replays use the lowest and the highest plausible share, which gives
+//! the interval.
 
-use super::kernel::{Chains, Places, Stretch};
 use fieldstone_sys::limits::free_memory_bytes;
 use serde::{Deserialize, Serialize};
 
-use super::array::{array_bytes, refused};
-use super::difference::{Difference, Effort, Sides};
-use super::others;
+use super::array::{array_bytes, calibration_error};
+use super::difference::{ArrayPair, Effort, LoadDifference};
+use super::filler;
+use super::load_sequence::{Chains, LoadPhase, LoadSequence};
 use crate::error::Result;
 
-/// Times that the arrays are placed in memory anew: what lies beneath them, in a virtual machine above all, is luck, and costs.
+/// Number of times that the arrays are mapped again: the cost depends on the physical pages, above
+/// all in a VM.
 pub(super) const PLACEMENTS: usize = 3;
 
-/// A stretch of the addresses, and what share of its loads waits for another one, 0 to 1.
+/// A phase of the addresses, and the share of its loads that depend on another, 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Waiting {
-    /// Addresses.
+pub struct PhaseDependence {
+    /// Number of addresses.
     pub loads: usize,
-    /// At least.
+    /// Lowest plausible share.
     pub fewest: f64,
-    /// Most likely.
+    /// Most likely share.
     pub likely: f64,
-    /// At most.
+    /// Highest plausible share.
     pub most: f64,
 }
 
-/// What 4 KiB pages cost the addresses more.
+/// The extra time on 4 KiB pages for the replayed addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Replayed {
-    /// Addresses that were replayed.
+pub struct ReplayResult {
+    /// Number of replayed addresses.
     pub loads: u64,
-    /// The 2 MiB chunks that they touch, together.
+    /// Size of the 2 MiB chunks that contain them, in bytes.
     pub footprint_bytes: u64,
-    /// Other instructions between two loads.
-    pub others: u32,
-    /// As many loads wait as is likely.
-    pub likely: Difference,
-    /// The fewest wait.
-    pub fewest: Difference,
-    /// The most wait.
-    pub most: Difference,
-    /// Not the addresses, but as many loads page by page through the same memory: walks whose entries are near.
-    pub sequential: Difference,
+    /// Filler instructions between two loads.
+    #[serde(rename = "others")]
+    pub filler_instructions: u32,
+    /// With the most likely share of dependent loads.
+    pub likely: LoadDifference,
+    /// With the lowest share.
+    pub fewest: LoadDifference,
+    /// With the highest share.
+    pub most: LoadDifference,
+    /// As many loads page by page through the same memory: walks with near entries.
+    pub sequential: LoadDifference,
 }
 
-/// Replays `addresses` in their order on each kind of page, each way for as long as `effort` says; and goes through their memory page by
-/// page. The program ran so many `instructions` for each of them, and as many of its walks waited as `waiting` says
-/// stretch by stretch. Takes twice the footprint of memory. `between` is asked before each
-/// pair of runs; its error ends the measurement.
+/// Replays `addresses` in order on both kinds of page, in each variant with `effort`, and then goes
+/// through their memory page by page. `instructions` is the number that the program runs per
+/// address. `dependence` gives the phases. Calls `before_pair` before each pair of runs; its error
+/// ends the measurement.
+///
+/// Needs twice the footprint in memory.
 ///
 /// # Errors
-/// [`crate::Error::PageKind`] when the pages are not to be had, [`crate::Error::System`] without memory, and where the addresses are
-/// none or touch more memory than twice fits; what `between` says.
+/// [`crate::Error::Launch`] if pages of a kind are not available, memory is short, or there are no
+/// addresses or too many; the error of `before_pair`.
 pub fn replay(
     addresses: &[u64],
     instructions: f64,
-    waiting: &[Waiting],
+    dependence: &[PhaseDependence],
     effort: Effort,
-    mut between: impl FnMut() -> Result<()>,
-) -> Result<Replayed> {
-    let places = Places::compacted(addresses).map_err(refused)?;
-    let footprint_bytes = array_bytes(places.words()) as u64;
-    check_room(footprint_bytes, free_memory_bytes())?;
-    let in_order = Places::page_by_page(footprint_bytes, places.len()).map_err(refused)?;
-    let rounds = others::rounds(instructions);
-    let stretches = |share: fn(&Waiting) -> f64| -> Vec<Stretch> {
-        let stretch = |of: &Waiting| Stretch { loads: of.loads, chains: Chains::waiting(share(of)) };
-        waiting.iter().map(stretch).collect()
+    mut before_pair: impl FnMut() -> Result<()>,
+) -> Result<ReplayResult> {
+    let loads = LoadSequence::compacted(addresses).map_err(calibration_error)?;
+    let footprint_bytes = array_bytes(loads.words()) as u64;
+    check_memory(footprint_bytes, free_memory_bytes())?;
+    let sequential = LoadSequence::page_by_page(footprint_bytes, loads.len()).map_err(calibration_error)?;
+    let rounds = filler::rounds(instructions);
+    let phases = |share: fn(&PhaseDependence) -> f64| -> Vec<LoadPhase> {
+        let phase = |of: &PhaseDependence| LoadPhase { loads: of.loads, chains: Chains::waiting(share(of)) };
+        dependence.iter().map(phase).collect()
     };
-    let ways = [
-        (&places, stretches(|of| of.likely)),
-        (&places, stretches(|of| of.fewest)),
-        (&places, stretches(|of| of.most)),
-        (&in_order, Vec::new()),
+    let variants = [
+        (&loads, phases(|of| of.likely)),
+        (&loads, phases(|of| of.fewest)),
+        (&loads, phases(|of| of.most)),
+        (&sequential, Vec::new()),
     ];
     let mut timed = [const { Vec::new() }; 4];
     for _ in 0..PLACEMENTS {
-        let sides = Sides::new(places.words())?;
-        for ((places, stretches), timed) in ways.iter().zip(&mut timed) {
-            timed.extend(sides.compare(places, stretches, rounds, effort.part(PLACEMENTS), &mut between)?);
+        let sides = ArrayPair::new(loads.words())?;
+        for ((loads, phases), timed) in variants.iter().zip(&mut timed) {
+            timed.extend(sides.compare(loads, phases, rounds, effort.split(PLACEMENTS), &mut before_pair)?);
         }
     }
-    let [likely, fewest, most, sequential] = timed.map(|pairs| Difference::of(&pairs));
-    Ok(Replayed {
-        loads: places.len() as u64,
+    let [likely, fewest, most, sequential] = timed.map(|pairs| LoadDifference::of(&pairs));
+    Ok(ReplayResult {
+        loads: loads.len() as u64,
         footprint_bytes,
-        others: others::instructions(rounds),
+        filler_instructions: filler::instructions(rounds),
         likely,
         fewest,
         most,
@@ -97,15 +103,15 @@ pub fn replay(
     })
 }
 
-/// Whether both arrays fit.
-fn check_room(footprint_bytes: u64, room_bytes: u64) -> Result<()> {
-    if footprint_bytes <= room_bytes / 2 {
+/// Checks that both arrays fit into free memory.
+fn check_memory(footprint_bytes: u64, free_bytes: u64) -> Result<()> {
+    if footprint_bytes <= free_bytes / 2 {
         return Ok(());
     }
     let why = format!(
-        "the addresses touch {footprint_bytes} bytes, which are needed twice, and {room_bytes} are free: replay fewer of them"
+        "the replay needs {footprint_bytes} bytes twice, and {free_bytes} bytes are free: replay fewer addresses"
     );
-    Err(refused(std::io::Error::other(why)))
+    Err(calibration_error(std::io::Error::other(why)))
 }
 
 #[cfg(test)]
@@ -113,14 +119,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn twice_the_footprint_has_to_be_free() {
-        assert!(check_room(10, 20).is_ok());
-        let error = check_room(10, 19).unwrap_err();
+    fn twice_the_footprint_must_be_free() {
+        assert!(check_memory(10, 20).is_ok());
+        let error = check_memory(10, 19).unwrap_err();
         assert!(error.to_string().contains("replay fewer"), "{error}");
     }
 
     #[test]
-    fn what_cannot_be_replayed_is_told() {
+    fn addresses_that_cannot_be_replayed_are_rejected() {
         let why = |addresses: &[u64]| {
             replay(addresses, 5.0, &[], Effort { pairs: 6, ns: 0 }, || Ok(())).unwrap_err().to_string()
         };

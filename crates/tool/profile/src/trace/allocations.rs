@@ -1,27 +1,31 @@
-//! Whose memory an address is: which allocation it lies in, and by which site that was made.
+//! Find the owner of an address: the allocation that contains it, and the site of that allocation.
 //!
 //! ```text
-//!   given out by allocators   [site 3]  [site 5][site 3]
+//!   from allocators           [site 3]  [site 5][site 3]
 //!   mapped by the program     [site 7                         ]      [site 8]
-//!   an address is             3      7  5       3       7      none  8
+//!   owner of an address       3      7  5       3       7      none  8
 //! ```
-//! An allocator's own memory is mapped too, at no site, or at that of the program's own allocator: what was given out comes first.
+//! Invariant: an allocation has precedence over the mapping that contains it. An allocator's own
+//! memory is a mapping without a site, or with the site of a custom allocator.
+//!
+//! Cost: one lookup in each of two B-trees.
 
 use std::collections::BTreeMap;
 
-/// Whose memory it is.
+/// The owner of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Whose {
-    /// Given out by an allocator, or mapped by the program itself, at the site of this number; 0 where an allocation's is not
-    /// known.
+pub enum MemoryOwner {
+    /// An allocation or a mapping of the program, by the number of its site; 0 if an allocation's
+    /// site is unknown.
     Site(u32),
-    /// In the primary region, and neither: mapped by an allocator for itself, or by code that is not seen.
+    /// In the primary region without an allocation: mapped by an allocator, or by code that is not
+    /// traced.
     Mapped,
-    /// Outside of it: data of the program and its libraries, files, the main stack.
+    /// Outside the primary region: data of the program and its libraries, files, the main stack.
     Outside,
 }
 
-/// What the allocators of a process have given out, and what it has mapped.
+/// The allocations and mappings of a process.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Allocations {
     live: Ranges,
@@ -29,44 +33,44 @@ pub(super) struct Allocations {
 }
 
 impl Allocations {
-    /// An allocation was made. What is still there at the address was freed unseen.
+    /// Adds an allocation. It replaces one at the same address, whose deallocation was not traced.
     pub(super) fn add(&mut self, address: u64, bytes: u64, site: u64) {
         let site = u32::try_from(site).unwrap_or(0);
         self.live.0.insert(address, Range { bytes: bytes.max(1), site });
     }
 
-    /// It was taken back.
+    /// Removes an allocation.
     pub(super) fn remove(&mut self, address: u64) {
         self.live.0.remove(&address);
     }
 
-    /// The program itself mapped memory, at a known site.
+    /// Adds a mapping of the program; with site 0 it only removes what was there.
     pub(super) fn add_mapped(&mut self, address: u64, bytes: u64, site: u64) {
-        self.mapped.take_out(address, bytes);
+        self.mapped.remove_range(address, bytes);
         if let Some(site) = u32::try_from(site).ok().filter(|&site| site != 0 && bytes > 0) {
             self.mapped.0.insert(address, Range { bytes, site });
         }
     }
 
-    /// Other memory is there now, or none.
+    /// Removes all allocations and mappings in the range.
     pub(super) fn clear(&mut self, address: u64, bytes: u64) {
-        self.live.take_out(address, bytes);
-        self.mapped.take_out(address, bytes);
+        self.live.remove_range(address, bytes);
+        self.mapped.remove_range(address, bytes);
     }
 
-    /// Memory is elsewhere now, or longer or shorter.
-    pub(super) fn moved(&mut self, from: u64, bytes: u64, to: u64, bytes_there: u64) {
-        self.live.moved(from, bytes, to, bytes_there);
-        self.mapped.moved(from, bytes, to, bytes_there);
+    /// Moves a range to `to`, and grows or shrinks it to `new_bytes`.
+    pub(super) fn move_range(&mut self, from: u64, bytes: u64, to: u64, new_bytes: u64) {
+        self.live.move_range(from, bytes, to, new_bytes);
+        self.mapped.move_range(from, bytes, to, new_bytes);
     }
 
-    /// Whose memory `address` is.
+    /// The owner of `address`.
     #[must_use]
-    pub(super) fn whose(&self, address: u64, in_region: bool) -> Whose {
+    pub(super) fn owner(&self, address: u64, in_region: bool) -> MemoryOwner {
         match self.live.site(address).or_else(|| self.mapped.site(address)) {
-            Some(site) => Whose::Site(site),
-            None if in_region => Whose::Mapped,
-            None => Whose::Outside,
+            Some(site) => MemoryOwner::Site(site),
+            None if in_region => MemoryOwner::Mapped,
+            None => MemoryOwner::Outside,
         }
     }
 }
@@ -77,7 +81,7 @@ struct Range {
     site: u32,
 }
 
-/// Ranges of memory, by address.
+/// Disjoint ranges of memory, by start address.
 #[derive(Clone, Debug, Default)]
 struct Ranges(BTreeMap<u64, Range>);
 
@@ -87,14 +91,15 @@ impl Ranges {
         (address - start < range.bytes).then_some(range.site)
     }
 
-    /// Takes out what lies in so many bytes from `address`, cut to them.
-    fn take_out(&mut self, address: u64, bytes: u64) -> Vec<(u64, Range)> {
+    /// Removes and returns the ranges within `bytes` from `address`. Ranges that cross its ends are
+    /// split.
+    fn remove_range(&mut self, address: u64, bytes: u64) -> Vec<(u64, Range)> {
         let end = address.saturating_add(bytes);
         if address == end {
             return Vec::new();
         }
-        self.cut(address);
-        self.cut(end);
+        self.split_at(address);
+        self.split_at(end);
         let inside: Vec<_> = self.0.range(address..end).map(|(&start, &range)| (start, range)).collect();
         for (start, _) in &inside {
             self.0.remove(start);
@@ -102,26 +107,27 @@ impl Ranges {
         inside
     }
 
-    /// Makes two ranges of one that goes across `address`.
-    fn cut(&mut self, address: u64) {
+    /// Splits the range that crosses `address`.
+    fn split_at(&mut self, address: u64) {
         if let Some((&start, range)) = self.0.range_mut(..address).next_back()
-            && let Some(behind) = range.bytes.checked_sub(address - start).filter(|&behind| behind > 0)
+            && let Some(tail_bytes) = range.bytes.checked_sub(address - start).filter(|&tail_bytes| tail_bytes > 0)
         {
-            range.bytes -= behind;
-            let back = Range { bytes: behind, ..*range };
+            range.bytes -= tail_bytes;
+            let back = Range { bytes: tail_bytes, ..*range };
             self.0.entry(address).or_insert(back);
         }
     }
 
-    /// What becomes longer is still that of its last range, if that reached the end.
-    fn moved(&mut self, from: u64, bytes: u64, to: u64, bytes_there: u64) {
-        let inside = self.take_out(from, bytes);
-        self.take_out(to, bytes_there);
+    /// Moves the ranges. If the memory grows, so does the last range, provided that it reached the
+    /// end.
+    fn move_range(&mut self, from: u64, bytes: u64, to: u64, new_bytes: u64) {
+        let inside = self.remove_range(from, bytes);
+        self.remove_range(to, new_bytes);
         for (start, range) in inside {
             let offset = start - from;
             let at_end = offset + range.bytes == bytes;
-            let room = bytes_there.saturating_sub(offset);
-            let bytes = if at_end { room } else { range.bytes.min(room) };
+            let available = new_bytes.saturating_sub(offset);
+            let bytes = if at_end { available } else { range.bytes.min(available) };
             if bytes > 0 {
                 self.0.insert(to.saturating_add(offset), Range { bytes, ..range });
             }
@@ -134,22 +140,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_whose_it_lies_in() {
+    fn the_owner_of_an_address_is_its_allocation() {
         let mut allocations = Allocations::default();
         allocations.add(0x1000, 0x100, 1);
         allocations.add(0x1100, 0x80, 2);
-        assert_eq!(allocations.whose(0xfff, true), Whose::Mapped);
-        assert_eq!(allocations.whose(0x1000, true), Whose::Site(1));
-        assert_eq!(allocations.whose(0x10ff, true), Whose::Site(1));
-        assert_eq!(allocations.whose(0x1100, true), Whose::Site(2));
-        assert_eq!(allocations.whose(0x1180, false), Whose::Outside);
+        assert_eq!(allocations.owner(0xfff, true), MemoryOwner::Mapped);
+        assert_eq!(allocations.owner(0x1000, true), MemoryOwner::Site(1));
+        assert_eq!(allocations.owner(0x10ff, true), MemoryOwner::Site(1));
+        assert_eq!(allocations.owner(0x1100, true), MemoryOwner::Site(2));
+        assert_eq!(allocations.owner(0x1180, false), MemoryOwner::Outside);
         allocations.remove(0x1100);
-        assert_eq!(allocations.whose(0x1100, true), Whose::Mapped);
+        assert_eq!(allocations.owner(0x1100, true), MemoryOwner::Mapped);
         allocations.add(0x1000, 0x10, 3);
-        assert_eq!(allocations.whose(0x1008, true), Whose::Site(3), "the address was given out anew");
+        assert_eq!(allocations.owner(0x1008, true), MemoryOwner::Site(3), "the address was allocated again");
     }
 
-    /// Site 7 has mapped four pages from 0x1000, and in them site 1 was given 0x100 bytes at 0x2000.
+    /// Site 7 maps four pages at 0x1000. In them, site 1 allocates 0x100 bytes at 0x2000.
     fn two_layers() -> Allocations {
         let mut allocations = Allocations::default();
         allocations.add_mapped(0x1000, 0x4000, 7);
@@ -158,34 +164,37 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_out_lies_over_what_was_mapped() {
+    fn an_allocation_has_precedence_over_its_mapping() {
         let mut allocations = two_layers();
-        let whose = |allocations: &Allocations| [0x1fff, 0x2000, 0x20ff, 0x2100].map(|at| allocations.whose(at, true));
-        assert_eq!(whose(&allocations), [Whose::Site(7), Whose::Site(1), Whose::Site(1), Whose::Site(7)]);
+        let owner = |allocations: &Allocations| [0x1fff, 0x2000, 0x20ff, 0x2100].map(|at| allocations.owner(at, true));
+        assert_eq!(
+            owner(&allocations),
+            [MemoryOwner::Site(7), MemoryOwner::Site(1), MemoryOwner::Site(1), MemoryOwner::Site(7)]
+        );
         allocations.remove(0x2000);
-        assert_eq!(whose(&allocations), [Whose::Site(7); 4], "the outer range is still there");
+        assert_eq!(owner(&allocations), [MemoryOwner::Site(7); 4], "the mapping is still there");
         allocations.add_mapped(0x2000, 0x1000, 0);
-        assert_eq!(allocations.whose(0x2000, true), Whose::Mapped, "by whom is not known");
-        assert_eq!(allocations.whose(0x3000, true), Whose::Site(7));
+        assert_eq!(allocations.owner(0x2000, true), MemoryOwner::Mapped, "the site is unknown");
+        assert_eq!(allocations.owner(0x3000, true), MemoryOwner::Site(7));
     }
 
     #[test]
-    fn what_is_unmapped_is_nobodys() {
+    fn unmapped_memory_has_no_owner() {
         let mut allocations = two_layers();
         allocations.clear(0x2080, 0x1000);
         let expected =
             [(0x1fff, Some(7)), (0x207f, Some(1)), (0x2080, None), (0x307f, None), (0x3080, Some(7)), (0x5000, None)];
         for (at, site) in expected {
-            assert_eq!(allocations.whose(at, true), site.map_or(Whose::Mapped, Whose::Site), "{at:#x}");
+            assert_eq!(allocations.owner(at, true), site.map_or(MemoryOwner::Mapped, MemoryOwner::Site), "{at:#x}");
         }
         allocations.clear(0, u64::MAX);
         assert!(allocations.live.0.is_empty() && allocations.mapped.0.is_empty());
     }
 
     #[test]
-    fn what_moves_keeps_its_sites() {
+    fn moved_memory_keeps_its_sites() {
         let mut allocations = two_layers();
-        allocations.moved(0x1000, 0x4000, 0x10_1000, 0x6000);
+        allocations.move_range(0x1000, 0x4000, 0x10_1000, 0x6000);
         let expected = [
             (0x1000, None),
             (0x2000, None),
@@ -195,10 +204,10 @@ mod tests {
             (0x10_7000, None),
         ];
         for (at, site) in expected {
-            assert_eq!(allocations.whose(at, true), site.map_or(Whose::Mapped, Whose::Site), "{at:#x}");
+            assert_eq!(allocations.owner(at, true), site.map_or(MemoryOwner::Mapped, MemoryOwner::Site), "{at:#x}");
         }
-        allocations.moved(0x10_1000, 0x6000, 0x10_1000, 0x1000);
-        assert_eq!(allocations.whose(0x10_1fff, true), Whose::Site(7));
-        assert_eq!(allocations.whose(0x10_2000, true), Whose::Mapped, "it became shorter");
+        allocations.move_range(0x10_1000, 0x6000, 0x10_1000, 0x1000);
+        assert_eq!(allocations.owner(0x10_1fff, true), MemoryOwner::Site(7));
+        assert_eq!(allocations.owner(0x10_2000, true), MemoryOwner::Mapped, "the range shrank");
     }
 }

@@ -1,56 +1,59 @@
-//! What stands for the core that a thread has to itself: simulators of all configurations.
+//! Model the core of a thread: simulators of all configurations.
 
 use fieldstone_report::translation::canonical;
 use fieldstone_translation::{Configuration, Counts, Simulator};
 
 use crate::error::Result;
 
-/// The configuration whose walks are looked at one by one: 4 KiB pages.
+/// Index of the configuration whose walks are attributed one by one: 4 KiB pages.
 pub(super) const BASELINE: usize = 0;
-/// The one whose walks are looked at beside them, where there is one.
+/// The second such configuration, if it is modelled.
 const LARGE: &str = "2m";
 
-/// A thread's core. A simulator tells the single walks of one configuration, so that of 2 MiB pages has one of its own.
+/// A thread's core. A simulator reports single walks of one configuration only, so 2 MiB pages have
+/// their own.
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) simulator: Simulator,
-    /// Its place among the configurations.
+    /// Its index among the configurations, and its simulator.
     large: Option<(usize, Simulator)>,
 }
 
 impl Core {
     pub(super) fn new(configurations: &[Configuration]) -> Result<Self> {
         let mut others = configurations.to_vec();
-        let at = configurations.iter().position(|one| canonical(&one.name) == LARGE).filter(|&at| at != BASELINE);
+        let index =
+            configurations.iter().position(|one| canonical(&one.name) == LARGE).filter(|&index| index != BASELINE);
         let watching = |configurations: &[Configuration]| {
             let mut simulator = Simulator::new(configurations)?;
             simulator.watch(Some(0));
             Ok::<_, crate::Error>(simulator)
         };
-        let large = at.map(|at| Ok::<_, crate::Error>((at, watching(&[others.remove(at)])?))).transpose()?;
+        let large =
+            index.map(|index| Ok::<_, crate::Error>((index, watching(&[others.remove(index)])?))).transpose()?;
         Ok(Self { simulator: watching(&others)?, large })
     }
 
-    /// All of it.
-    pub(super) fn each(&mut self) -> impl Iterator<Item = &mut Simulator> {
+    /// All simulators.
+    pub(super) fn simulators(&mut self) -> impl Iterator<Item = &mut Simulator> {
         std::iter::once(&mut self.simulator).chain(self.large.as_mut().map(|(_, large)| large))
     }
 
-    /// What was counted, in the order of the configurations.
+    /// The counts of all configurations, in order.
     pub(super) fn counts(&self) -> Vec<Counts> {
         let mut counts = self.simulator.counts().to_vec();
-        if let Some((at, large)) = &self.large {
-            large.counts().iter().for_each(|one| counts.insert(*at, *one));
+        if let Some((index, large)) = &self.large {
+            large.counts().iter().for_each(|one| counts.insert(*index, *one));
         }
         counts
     }
 
-    /// Places in the last batch of the accesses that walked on 2 MiB pages.
+    /// Indices in the last batch of the accesses that walked on 2 MiB pages.
     pub(super) fn walked_large(&self) -> &[u32] {
         self.large.as_ref().map_or(&[], |(_, large)| large.walked())
     }
 
-    /// Walks for data so far, in the order of the configurations.
+    /// Data walks of all configurations, in order.
     pub(super) fn walks(&self) -> Vec<u64> {
         self.counts().iter().map(|counts| counts.data.walks).collect()
     }
@@ -62,7 +65,7 @@ mod tests {
     use fieldstone_translation::{Access, Machine, PageSize};
 
     #[test]
-    fn two_mebibyte_pages_stand_apart_and_count_as_before() {
+    fn separate_simulation_of_2_mib_pages_gives_the_same_counts() {
         let machine = Machine::preset("zen4").unwrap();
         let sizes = [PageSize::Small4k, PageSize::Large2m, PageSize::Huge1g];
         let configurations = sizes.map(|size| Configuration::paged(&machine, size));
@@ -71,11 +74,11 @@ mod tests {
         let mut region = fieldstone_translation::PrimaryRegion::default();
         region.add(0, 64 << 20);
         let batch: Vec<Access> = (0..64 << 8).map(|page| region.place(page << 12, false)).collect();
-        core.each().for_each(|simulator| simulator.run(&batch));
+        core.simulators().for_each(|simulator| simulator.run(&batch));
         together.run(&batch);
         assert_eq!(core.counts(), together.counts());
-        assert_eq!(core.walked_large().len(), 32, "one walk for each page of 2 MiB");
-        assert_eq!(core.simulator.walked().len(), 64 << 8, "and for each of 4 KiB");
+        assert_eq!(core.walked_large().len(), 32, "one walk per 2 MiB page");
+        assert_eq!(core.simulator.walked().len(), 64 << 8, "one walk per 4 KiB page");
         let small = Core::new(&configurations[..1]).unwrap();
         assert!(small.large.is_none() && small.walked_large().is_empty());
     }

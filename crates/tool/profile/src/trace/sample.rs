@@ -1,85 +1,88 @@
-//! Pieces of the trace that are kept, to be replayed: evenly from the whole run, in no more memory than a fixed size.
+//! Sample pieces of the trace for a replay: evenly from the whole run, in bounded memory.
 //!
 //! ```text
-//!   weights        1 1 1 1  2   2   4       4       what a piece stands for
-//!   places         . . . .  . . . . . . . . . . . .
-//!   every fourth   ^        ^       ^       ^       a piece is kept if such a place lies in it
+//!   weights        1 1 1 1  2   2   4       4       the part of the run that a piece represents
+//!   positions      . . . .  . . . . . . . . . . . .
+//!   every fourth   ^        ^       ^       ^       a piece is kept if it covers such a position
 //! ```
-//! No piece is kept twice: replayed twice it would be other memory than the program's. So places lie at least as far apart as the
-//! heaviest piece is long, when all have gone by. Pieces that walk little are left out: replayed, they would add
-//! to the price of a walk what is none of its.
+//! Systematic sampling by weight. When memory is full, the sampling interval doubles. In the end it
+//! is at least as long as the heaviest piece, so no piece is sampled twice: a repetition would
+//! change the program's locality. Pieces with few walks are dropped, because their other costs
+//! would distort the price of a walk.
+//!
+//! Cost: at most 2^20 addresses, 8 MiB.
 
 use std::ops::Range;
 
 use fieldstone_wire::trace::{CHASES, Record};
 
-/// Addresses that are kept at most, of the run and of a burst.
-const MOST: usize = 1 << 20;
-const MOST_OF_BURST: usize = 1 << 17;
+/// Maximum number of kept addresses, of a run and of a burst.
+const MAX_ADDRESSES: usize = 1 << 20;
+const MAX_BURST_ADDRESSES: usize = 1 << 17;
 
-/// A piece with fewer walks an address than this part of the average is left out. All such pieces together have less than this part of the
-/// walks, which get the price of the others; what else 4 KiB pages cost them (translations that only the first TLB lacks) would be taken for
-/// that of their walks.
-const FEW: f64 = 0.5;
+/// A piece with fewer walks per address than this part of the average is dropped. All such pieces
+/// together have less than this part of the walks, which get the price of the other walks. If they
+/// were kept, their misses of only the first-level TLB would count as a cost of their walks.
+const MIN_RELATIVE_WALKS: f64 = 0.5;
 
-/// The walks of a piece or more, and what was judged of them.
+/// Walks, and how many of them depend on a loaded address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Walks {
-    /// All of them.
+pub struct WalkCounts {
+    /// All walks.
     pub all: u64,
-    /// Those that were judged.
-    pub judged: u64,
-    /// Those of these that waited for an address.
-    pub waited: u64,
-    /// Those of these of which the instruction itself tells, beyond doubt.
-    pub surely: u64,
+    /// Walks whose dependence was classified.
+    pub classified: u64,
+    /// Classified walks that waited for a loaded address.
+    pub dependent: u64,
+    /// Dependent walks that are certain from the instruction alone.
+    pub certain: u64,
 }
 
-impl Walks {
-    /// Of their records.
+impl WalkCounts {
+    /// Counts the walks of these records.
     pub(super) fn of(records: impl Iterator<Item = Record>) -> Self {
         records.fold(Self::default(), |mut walks, record| {
-            let waited = record.depends();
+            let dependent = record.depends();
             walks.all += 1;
-            walks.judged += u64::from(waited.is_some());
-            walks.waited += u64::from(waited == Some(true));
-            walks.surely += u64::from(waited == Some(true) && record.has(CHASES));
+            walks.classified += u64::from(dependent.is_some());
+            walks.dependent += u64::from(dependent == Some(true));
+            walks.certain += u64::from(dependent == Some(true) && record.has(CHASES));
             walks
         })
     }
 
     fn add(&mut self, other: Self) {
         self.all += other.all;
-        self.judged += other.judged;
-        self.waited += other.waited;
-        self.surely += other.surely;
+        self.classified += other.classified;
+        self.dependent += other.dependent;
+        self.certain += other.certain;
     }
 }
 
-/// So many judged walks speak for a stretch.
-const ENOUGH: u64 = 64;
+/// Minimum number of classified walks per phase.
+const MIN_CLASSIFIED: u64 = 64;
 
-/// Every so many-th piece of the trace.
+/// A systematic sample of the pieces of a trace.
 #[derive(Clone, Debug)]
-pub struct Sample {
-    most: usize,
+pub struct AddressSample {
+    max_addresses: usize,
     pieces: Vec<Piece>,
-    each: u64,
-    kept: usize,
-    /// Places that all pieces took which went by.
-    places: u64,
-    /// Their addresses and walks, each piece's as often as it counts.
-    passed: Passed,
+    interval: u64,
+    kept_addresses: usize,
+    /// End of the positions that all pieces cover.
+    positions: u64,
+    /// Weighted addresses and walks of all pieces, including dropped ones.
+    totals: StreamTotals,
 }
 
-/// Addresses that went by, and how many walks they had.
+/// The weighted numbers of addresses and walks in a stream of pieces.
 #[derive(Clone, Copy, Debug, Default)]
-struct Passed {
+struct StreamTotals {
     addresses: f64,
     walks: f64,
 }
 
-impl Passed {
+impl StreamTotals {
     fn add(&mut self, other: Self, weight: u64) {
         self.addresses += other.addresses * weight as f64;
         self.walks += other.walks * weight as f64;
@@ -88,123 +91,132 @@ impl Passed {
 
 #[derive(Clone, Debug)]
 struct Piece {
-    places: Range<u64>,
+    positions: Range<u64>,
     addresses: Vec<u64>,
-    walks: Walks,
+    walks: WalkCounts,
 }
 
 impl Piece {
-    fn passed(&self) -> Passed {
-        Passed { addresses: self.addresses.len() as f64, walks: self.walks.all as f64 }
+    fn totals(&self) -> StreamTotals {
+        StreamTotals { addresses: self.addresses.len() as f64, walks: self.walks.all as f64 }
     }
 
-    /// Whether it has hardly any walks, as far as `all` have some.
-    fn is_little_of(&self, all: Passed) -> bool {
-        let own = self.passed();
-        own.walks * all.addresses < FEW * all.walks * own.addresses
+    /// Whether it has few walks per address compared with `all`.
+    fn has_few_walks(&self, all: StreamTotals) -> bool {
+        let own = self.totals();
+        own.walks * all.addresses < MIN_RELATIVE_WALKS * all.walks * own.addresses
     }
 }
 
-impl Default for Sample {
+impl Default for AddressSample {
     fn default() -> Self {
-        Self { most: MOST, pieces: Vec::new(), each: 1, kept: 0, places: 0, passed: Passed::default() }
+        Self {
+            max_addresses: MAX_ADDRESSES,
+            pieces: Vec::new(),
+            interval: 1,
+            kept_addresses: 0,
+            positions: 0,
+            totals: StreamTotals::default(),
+        }
     }
 }
 
-impl Sample {
-    /// Of one burst.
-    pub(super) fn of_burst() -> Self {
-        Self { most: MOST_OF_BURST, ..Self::default() }
+impl AddressSample {
+    /// An empty sample for one burst.
+    pub(super) fn for_burst() -> Self {
+        Self { max_addresses: MAX_BURST_ADDRESSES, ..Self::default() }
     }
 
-    /// The pieces of a burst go by, each of which counts so often. What was not kept of it counts with what was.
-    pub(super) fn pass_all(&mut self, burst: Self, weight: u64) {
-        self.passed.add(burst.passed, weight);
+    /// Adds the pieces of a burst, each with this weight. The totals include pieces that the burst
+    /// dropped.
+    pub(super) fn add_burst(&mut self, burst: Self, weight: u64) {
+        self.totals.add(burst.totals, weight);
         for piece in burst.pieces {
-            let places = self.take(weight * burst.each);
-            if is_kept(&places, self.each) {
-                self.keep(Piece { places, ..piece });
+            let positions = self.advance(weight * burst.interval);
+            if is_kept(&positions, self.interval) {
+                self.keep(Piece { positions, ..piece });
             }
         }
     }
 
-    /// A piece goes by that counts so often.
-    pub(crate) fn pass(&mut self, addresses: impl Iterator<Item = u64>, walks: Walks, weight: u64) {
-        let places = self.take(weight);
-        if is_kept(&places, self.each) {
-            let piece = Piece { places, addresses: addresses.collect(), walks };
-            self.passed.add(piece.passed(), weight);
+    /// Adds a piece with this weight.
+    pub(crate) fn add_piece(&mut self, addresses: impl Iterator<Item = u64>, walks: WalkCounts, weight: u64) {
+        let positions = self.advance(weight);
+        if is_kept(&positions, self.interval) {
+            let piece = Piece { positions, addresses: addresses.collect(), walks };
+            self.totals.add(piece.totals(), weight);
             self.keep(piece);
         } else {
-            self.passed.add(Passed { addresses: addresses.count() as f64, walks: walks.all as f64 }, weight);
+            self.totals.add(StreamTotals { addresses: addresses.count() as f64, walks: walks.all as f64 }, weight);
         }
     }
 
-    /// The next so many places.
-    fn take(&mut self, weight: u64) -> Range<u64> {
-        let first = self.places;
-        self.places += weight;
-        first..self.places
+    /// The next `weight` positions.
+    fn advance(&mut self, weight: u64) -> Range<u64> {
+        let first = self.positions;
+        self.positions += weight;
+        first..self.positions
     }
 
-    /// Keeps a piece, if it walks, and as many of all as there is room for.
+    /// Keeps a piece with enough walks, and thins the sample if it is too large.
     fn keep(&mut self, piece: Piece) {
-        if piece.is_little_of(self.passed) {
+        if piece.has_few_walks(self.totals) {
             return;
         }
-        self.kept += piece.addresses.len();
+        self.kept_addresses += piece.addresses.len();
         self.pieces.push(piece);
-        while self.kept > self.most && self.pieces.len() > 1 {
+        while self.kept_addresses > self.max_addresses && self.pieces.len() > 1 {
             self.thin();
         }
     }
 
-    /// Lets go of what turned out to walk little, or else of half of the places.
+    /// Drops the pieces that have few walks by now; if there are none, doubles the interval.
     fn thin(&mut self) {
-        let (passed, before) = (self.passed, self.pieces.len());
-        self.pieces.retain(|piece| !piece.is_little_of(passed));
+        let (totals, before) = (self.totals, self.pieces.len());
+        self.pieces.retain(|piece| !piece.has_few_walks(totals));
         if self.pieces.len() == before {
-            self.each *= 2;
-            let each = self.each;
-            self.pieces.retain(|piece| is_kept(&piece.places, each));
+            self.interval *= 2;
+            let interval = self.interval;
+            self.pieces.retain(|piece| is_kept(&piece.positions, interval));
         }
-        self.kept = self.pieces.iter().map(|piece| piece.addresses.len()).sum();
+        self.kept_addresses = self.pieces.iter().map(|piece| piece.addresses.len()).sum();
     }
 
-    /// The pieces that are kept in the end, in order.
+    /// The pieces of the final sample, in order.
     fn pieces(&self) -> impl Iterator<Item = &Piece> {
-        let walking = || self.pieces.iter().filter(|piece| !piece.is_little_of(self.passed));
-        let heaviest = walking().map(|piece| piece.places.end - piece.places.start).max().unwrap_or(1);
-        let each = self.each.max(heaviest);
-        walking().filter(move |piece| is_kept(&piece.places, each))
+        let walking = || self.pieces.iter().filter(|piece| !piece.has_few_walks(self.totals));
+        let heaviest = walking().map(|piece| piece.positions.end - piece.positions.start).max().unwrap_or(1);
+        let interval = self.interval.max(heaviest);
+        walking().filter(move |piece| is_kept(&piece.positions, interval))
     }
 
-    /// What was kept, in order.
+    /// The sampled addresses, in order.
     #[must_use]
     pub fn addresses(&self) -> Vec<u64> {
         self.pieces().flat_map(|piece| &piece.addresses).copied().collect()
     }
 
-    /// The same addresses, as stretches of so many, and their walks: as short as enough were judged for.
+    /// The lengths of phases of the sampled addresses, with their walks; each with at least 64
+    /// classified walks, except the last.
     #[must_use]
-    pub fn stretches(&self) -> Vec<(usize, Walks)> {
-        let mut stretches: Vec<(usize, Walks)> = Vec::new();
+    pub fn phases(&self) -> Vec<(usize, WalkCounts)> {
+        let mut phases: Vec<(usize, WalkCounts)> = Vec::new();
         for piece in self.pieces() {
-            match stretches.last_mut().filter(|(_, walks)| walks.judged < ENOUGH) {
+            match phases.last_mut().filter(|(_, walks)| walks.classified < MIN_CLASSIFIED) {
                 Some((loads, walks)) => {
                     *loads += piece.addresses.len();
                     walks.add(piece.walks);
                 }
-                None => stretches.push((piece.addresses.len(), piece.walks)),
+                None => phases.push((piece.addresses.len(), piece.walks)),
             }
         }
-        stretches
+        phases
     }
 }
 
-/// Whether one of every `each` places is among these.
-const fn is_kept(places: &Range<u64>, each: u64) -> bool {
-    places.start.next_multiple_of(each) < places.end
+/// Whether the positions include a multiple of `interval`.
+const fn is_kept(positions: &Range<u64>, interval: u64) -> bool {
+    positions.start.next_multiple_of(interval) < positions.end
 }
 
 #[cfg(test)]
@@ -212,90 +224,100 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_trace_is_kept_evenly_and_never_whole() {
-        let mut sample = Sample::default();
+    fn a_long_trace_is_sampled_evenly() {
+        let mut sample = AddressSample::default();
         const PIECE: u64 = 1 << 14;
         const PIECES: u64 = 3000;
         for piece in 0..PIECES {
-            sample.pass(piece * PIECE..(piece + 1) * PIECE, Walks::default(), 1);
+            sample.add_piece(piece * PIECE..(piece + 1) * PIECE, WalkCounts::default(), 1);
         }
         let kept = sample.addresses();
-        assert!(kept.len() <= MOST && kept.len() > MOST / 4, "{}", kept.len());
+        assert!(kept.len() <= MAX_ADDRESSES && kept.len() > MAX_ADDRESSES / 4, "{}", kept.len());
         assert!(kept.is_sorted());
         let middle = kept[kept.len() / 2];
         assert!((PIECES * PIECE / 3..PIECES * PIECE * 2 / 3).contains(&middle), "{middle}");
     }
 
     #[test]
-    fn a_short_one_is_kept_whole() {
-        let mut sample = Sample::default();
-        sample.pass([3, 1, 2].into_iter(), Walks::default(), 1);
-        sample.pass([7].into_iter(), Walks::default(), 1);
+    fn a_short_trace_is_kept_whole() {
+        let mut sample = AddressSample::default();
+        sample.add_piece([3, 1, 2].into_iter(), WalkCounts::default(), 1);
+        sample.add_piece([7].into_iter(), WalkCounts::default(), 1);
         assert_eq!(sample.addresses(), [3, 1, 2, 7]);
     }
 
     #[test]
-    fn a_stretch_is_as_short_as_what_was_judged_allows() {
-        let mut sample = Sample::default();
-        let judged = |judged, waited| Walks { all: 100, judged, waited, surely: 0 };
-        for (addresses, of) in [(10, judged(40, 0)), (10, judged(30, 0)), (5, judged(70, 70)), (1, judged(3, 1))] {
-            sample.pass(0..addresses, of, 1);
+    fn phases_are_as_short_as_the_classified_walks_allow() {
+        let mut sample = AddressSample::default();
+        let piece = |classified, dependent| WalkCounts { all: 100, classified, dependent, certain: 0 };
+        for (addresses, of) in [(10, piece(40, 0)), (10, piece(30, 0)), (5, piece(70, 70)), (1, piece(3, 1))] {
+            sample.add_piece(0..addresses, of, 1);
         }
         assert_eq!(
-            sample.stretches(),
-            [(20, Walks { all: 200, ..judged(70, 0) }), (5, judged(70, 70)), (1, judged(3, 1))]
+            sample.phases(),
+            [(20, WalkCounts { all: 200, ..piece(70, 0) }), (5, piece(70, 70)), (1, piece(3, 1))]
         );
-        let loads: usize = sample.stretches().iter().map(|(loads, _)| loads).sum();
+        let loads: usize = sample.phases().iter().map(|(loads, _)| loads).sum();
         assert_eq!(loads, sample.addresses().len());
     }
 
     #[test]
-    fn what_an_instruction_tells_is_beyond_doubt() {
+    fn a_dependence_within_an_instruction_is_certain() {
         let record = Record::data(0x1008);
-        let all = [record, record.judged(false), record.judged(true), record.with(CHASES).judged(true)];
-        assert_eq!(Walks::of(all.into_iter()), Walks { all: 4, judged: 3, waited: 2, surely: 1 });
+        let all = [
+            record,
+            record.with_dependence(false),
+            record.with_dependence(true),
+            record.with(CHASES).with_dependence(true),
+        ];
+        assert_eq!(WalkCounts::of(all.into_iter()), WalkCounts { all: 4, classified: 3, dependent: 2, certain: 1 });
     }
 
     #[test]
-    fn heavy_pieces_are_kept_as_much_more_often() {
+    fn pieces_are_kept_in_proportion_to_their_weight() {
         for pieces in [800_u64, 80_000] {
-            let mut sample = Sample::default();
-            // As many of each kind, of a hundred addresses.
+            let mut sample = AddressSample::default();
+            // Half of the pieces have weight 1, half weight 4, all 100 addresses.
             for piece in 0..pieces {
                 let weight = if piece < pieces / 2 { 1 } else { 4 };
-                sample.pass(std::iter::repeat_n(weight, 100), Walks::default(), weight);
+                sample.add_piece(std::iter::repeat_n(weight, 100), WalkCounts::default(), weight);
             }
             let kept = sample.addresses();
             let of = |weight| kept.iter().filter(|&&address| address == weight).count() as f64;
             assert!((3.9..4.1).contains(&(of(4) / of(1))), "{} to {}", of(4), of(1));
-            assert!(kept.len() > MOST / 4 || pieces == 800 && of(4) == (pieces / 2 * 100) as f64, "{}", kept.len());
+            assert!(
+                kept.len() > MAX_ADDRESSES / 4 || pieces == 800 && of(4) == (pieces / 2 * 100) as f64,
+                "{}",
+                kept.len()
+            );
         }
     }
 
     #[test]
-    fn what_hardly_walks_is_left_out_as_soon_as_that_is_known() {
-        let walks = |all| Walks { all, ..Walks::default() };
-        let mut sample = Sample::default();
-        // Ten thousand pieces that walk a little, before and after as many that walk a hundred times as often.
+    fn pieces_with_few_walks_are_dropped_first() {
+        let walks = |all| WalkCounts { all, ..WalkCounts::default() };
+        let mut sample = AddressSample::default();
+        // Ten thousand pieces with few walks, as many with 100 times the rate, and again as many
+        // with few walks.
         for (first, walks) in [(0, walks(1)), (1, walks(100)), (2, walks(1))] {
-            (0..10_000).for_each(|_| sample.pass(std::iter::repeat_n(first, 100), walks, 1));
+            (0..10_000).for_each(|_| sample.add_piece(std::iter::repeat_n(first, 100), walks, 1));
         }
         let kept = sample.addresses();
         assert!(kept.iter().all(|&address| address == 1));
-        assert_eq!(kept.len(), 1_000_000, "the first to go are those that hardly walk");
-        assert_eq!(sample.stretches().iter().map(|(loads, _)| loads).sum::<usize>(), kept.len());
+        assert_eq!(kept.len(), 1_000_000, "pieces with few walks are dropped before the interval grows");
+        assert_eq!(sample.phases().iter().map(|(loads, _)| loads).sum::<usize>(), kept.len());
     }
 
     #[test]
-    fn a_burst_tells_of_what_was_not_kept_of_it() {
-        let walks = |all| Walks { all, ..Walks::default() };
-        let mut sample = Sample::default();
+    fn the_totals_of_a_burst_include_dropped_pieces() {
+        let walks = |all| WalkCounts { all, ..WalkCounts::default() };
+        let mut sample = AddressSample::default();
         for (address, walks, pieces) in [(1, walks(4), 100), (2, walks(40), 3000)] {
-            let mut burst = Sample::of_burst();
-            (0..pieces).for_each(|_| burst.pass(std::iter::repeat_n(address, 100), walks, 1));
-            sample.pass_all(burst, 1);
+            let mut burst = AddressSample::for_burst();
+            (0..pieces).for_each(|_| burst.add_piece(std::iter::repeat_n(address, 100), walks, 1));
+            sample.add_burst(burst, 1);
         }
-        // On average 0.388 an address, of which 0.04 is little.
+        // The average is 0.388 walks per address, so 0.04 is below half of it.
         assert!(sample.addresses().iter().all(|&address| address == 2));
     }
 }

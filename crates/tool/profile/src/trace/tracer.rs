@@ -1,39 +1,39 @@
-//! What traces: QEMU's user mode with our plugin.
+//! Start a program under QEMU user mode with the tracing plugin.
 //!
-//! Every instruction of the program is translated, so it runs several times slower, and arithmetic in floating point
-//! much slower still: QEMU computes that in software.
+//! QEMU translates each instruction of the program, so the program runs several times slower.
+//! Floating-point arithmetic is slower still, because QEMU computes it in software.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::error::{Error, Result};
 use fieldstone_launch::agent::AgentFile;
 use fieldstone_launch::launch::{Injection, Treatment};
 use fieldstone_launch::program::Program;
 
-use super::{Records, SharedSites, target};
+use super::{SharedRecords, SharedSites, executable};
+use crate::error::{Error, Result};
 
 const QEMU: &str = "qemu-x86_64";
 const INSTALL: &str = "install QEMU's user mode (on Debian: apt-get install qemu-user)";
-/// The versions whose plugin interface is the one that the plugin speaks.
+/// QEMU versions with the plugin interface that the plugin uses.
 const VERSIONS: std::ops::RangeInclusive<u32> = 6..=8;
 
-/// QEMU and the plugin, ready to be started.
+/// The installed QEMU and the plugin.
 #[derive(Clone, Debug)]
-pub struct Tracer {
+pub struct QemuTracer {
     qemu: PathBuf,
     version: String,
     plugin: AgentFile,
-    /// Preloaded into the program, to tell who allocates.
+    /// The library that records allocation sites; it is preloaded into the program.
     recorder: Option<AgentFile>,
 }
 
-impl Tracer {
-    /// Looks for QEMU in the path.
+impl QemuTracer {
+    /// Finds QEMU in `PATH`.
     ///
     /// # Errors
-    /// [`Error::Tracer`] where there is none, or none that takes the plugin.
+    /// [`Error::Tracer`] if there is no QEMU, or none that supports the plugin.
     pub fn find(plugin: AgentFile, recorder: Option<AgentFile>) -> Result<Self> {
         if cfg!(not(target_arch = "x86_64")) {
             return Err(Error::Tracer { why: "the plugin is for x86-64 machines".to_owned() });
@@ -45,28 +45,28 @@ impl Tracer {
         Ok(Self { qemu, version, plugin, recorder })
     }
 
-    /// What traces, for a report.
+    /// Name and version, for a report.
     #[must_use]
-    pub fn words(&self) -> String {
+    pub fn description(&self) -> String {
         format!("QEMU {}, user mode", self.version)
     }
 
-    /// `program` under QEMU, traced into `records`.
+    /// The treatment that runs `program` under QEMU and traces it into `records`.
     ///
     /// # Errors
-    /// [`Error::Tracer`] for a program that QEMU cannot run.
-    pub(crate) fn treatment(&self, program: &Program, records: &Records) -> Result<Treatment> {
-        let (file, arguments) = target::of(program)?;
+    /// [`Error::Tracer`] if QEMU cannot run the program.
+    pub(crate) fn treatment(&self, program: &Program, records: &SharedRecords) -> Result<Treatment> {
+        let (file, arguments) = executable::resolve(program)?;
         let mut plugin = self.plugin.path().as_os_str().to_owned();
         plugin.push(",session=");
         plugin.push(records.trace.path());
         let name = program.command.first().cloned().unwrap_or_default();
-        // Without `-cpu max` programs built for newer processors than the first of x86-64 would die.
+        // Without `-cpu max`, programs built for newer processors than baseline x86-64 would crash.
         let mut words: Vec<OsString> = vec![QEMU.into(), "-cpu".into(), "max".into(), "-plugin".into(), plugin];
         if file == program.file {
             words.extend(["-0".into(), name]);
         }
-        for entry in self.preloads(records.sites.as_ref().map(SharedSites::path)) {
+        for entry in self.preload_variables(records.sites.as_ref().map(SharedSites::path)) {
             words.extend(["-E".into(), entry]);
         }
         words.push(file.into());
@@ -74,18 +74,19 @@ impl Tracer {
         Ok(Treatment::Emulated { file: self.qemu.clone(), arguments: words })
     }
 
-    /// The site recorder, for a real run that fills the sites of `records`.
+    /// The injection of the site recorder into a real run, which fills the sites of `records`.
     ///
     /// # Errors
-    /// [`Error::Tracer`] where there is no recorder, or no record for it.
-    pub(crate) fn injection(&self, records: &Records) -> Result<Injection> {
+    /// [`Error::Tracer`] without a recorder or without a record for it.
+    pub(crate) fn injection(&self, records: &SharedRecords) -> Result<Injection> {
         let (recorder, sites) = (self.recorder.as_ref(), records.sites.as_ref());
         let both = recorder.zip(sites).ok_or_else(|| Error::Tracer { why: "there is no site recorder".to_owned() })?;
         Ok(Injection { library: both.0.path().to_owned(), variable: sites_variable(&both.1.path()) })
     }
 
-    /// The program's variables for the recorder: under QEMU they are arguments, so that QEMU itself does not load it.
-    fn preloads(&self, sites: Option<String>) -> Vec<OsString> {
+    /// The environment of the program for the recorder, as QEMU arguments: QEMU itself must not
+    /// load the recorder.
+    fn preload_variables(&self, sites: Option<String>) -> Vec<OsString> {
         let theirs = std::env::var_os("LD_PRELOAD").filter(|list| !list.is_empty());
         let ours = sites.as_ref().and(self.recorder.as_ref()).map(|file| file.path().as_os_str().to_owned());
         let all: Vec<OsString> = ours.into_iter().chain(theirs).collect();
@@ -100,30 +101,30 @@ impl Tracer {
     }
 }
 
-/// The variable by which the recorder finds its record.
+/// The environment variable that names the recorder's record.
 fn sites_variable(path: &str) -> OsString {
     OsString::from(format!("FIELDSTONE_SITES={path}"))
 }
 
-/// The version that QEMU tells of itself: `7.2.19`.
+/// The version that QEMU prints, such as `7.2.19`.
 fn version(qemu: &Path) -> Result<String> {
     let unusable = |why: String| Error::Tracer { why: format!("{}: {why}", qemu.display()) };
-    // Both calls end: QEMU prints and exits, with no input.
+    // Both commands terminate: QEMU prints and exits, without input.
     let output = Command::new(qemu).arg("--version").output().map_err(|error| unusable(error.to_string()))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let version = text.split_whitespace().find(|word| word.starts_with(|first: char| first.is_ascii_digit()));
-    let version = version.ok_or_else(|| unusable("it tells no version".to_owned()))?;
+    let version = version.ok_or_else(|| unusable("it prints no version".to_owned()))?;
     let major = version.split('.').next().and_then(|major| major.parse().ok()).unwrap_or(0);
     if !VERSIONS.contains(&major) {
         return Err(unusable(format!(
-            "version {version} does not speak the plugin interface that ours does; versions {} to {} do",
+            "version {version} does not support the plugin's interface; versions {} to {} do",
             VERSIONS.start(),
             VERSIONS.end()
         )));
     }
     let help = Command::new(qemu).arg("-help").output().map_err(|error| unusable(error.to_string()))?;
     if !String::from_utf8_lossy(&help.stdout).contains("-plugin") {
-        return Err(unusable(format!("it was built without plugins: {INSTALL}; a static QEMU takes none")));
+        return Err(unusable(format!("it was built without plugins: {INSTALL}; a static QEMU supports none")));
     }
     Ok(version.trim_end_matches(['(', ')', ',']).to_owned())
 }

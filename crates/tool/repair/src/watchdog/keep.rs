@@ -53,7 +53,7 @@ fn harden() {
     let _ = fs::write("/proc/self/oom_score_adj", "-1000");
     // Pages in use stay in memory, and no others: what is mapped later is not limited by RLIMIT_MEMLOCK.
     let _ = rustix::mm::mlockall(rustix::mm::MlockAllFlags::CURRENT | rustix::mm::MlockAllFlags::ONFAULT);
-    let _ = fieldstone_sys::turns::come_first();
+    let _ = fieldstone_sys::scheduling::raise_priority();
 }
 
 /// How watching ended.

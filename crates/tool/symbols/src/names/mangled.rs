@@ -1,11 +1,12 @@
-//! Symbols as their language writes them.
+//! Demangles C++ and Rust symbols.
 
 use addr2line::{demangle_auto, gimli};
 
-/// How a mangled name begins, in C++ and in Rust.
+/// Prefixes of mangled names in C++ and Rust.
 const PREFIXES: [&str; 3] = ["_Z", "__Z", "_R"];
 
-/// A symbol as its language writes it. Only what is mangled is taken so: a variable `w` of C is no `wchar_t`, which a mangled type would be.
+/// The demangled name. A name without a prefix of [`PREFIXES`] is returned unchanged: the demangler
+/// would turn a C variable `w` into the type `wchar_t`.
 pub(crate) fn demangled(name: &str, language: Option<gimli::DwLang>) -> String {
     if PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
         demangle_auto(name.into(), language).into_owned()
@@ -19,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_mangled_stays() {
+    fn a_name_that_is_not_mangled_is_unchanged() {
         for (symbol, name) in [
             ("w", "w"),
             ("i", "i"),

@@ -1,4 +1,5 @@
-//! A small program compiled in several ways, and what is known of its code in each.
+//! Names of functions and lines in a small program, compiled with and without debug info and
+//! symbols.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,8 +9,8 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// `main` calls `work`, which calls `inlined`, which calls `xmalloc`, which calls `malloc`: each on a line of its own, told
-/// by its comment.
+/// `main` calls `work`, which calls `inlined`, which calls `xmalloc`, which calls `malloc`. A
+/// comment marks the line of each call.
 const SOURCE: &str = r#"#include <stdlib.h>
 void *volatile kept;
 __attribute__((noinline, noclone)) void *xmalloc(size_t bytes) {
@@ -42,8 +43,8 @@ fn line_of(call: &str) -> u32 {
     u32::try_from(before).unwrap() + 1
 }
 
-fn compile(room: &TempDir, options: &str) -> PathBuf {
-    let (source, program) = (room.path().join("site.c"), room.path().join("site"));
+fn compile(directory: &TempDir, options: &str) -> PathBuf {
+    let (source, program) = (directory.path().join("site.c"), directory.path().join("site"));
     fs::write(&source, SOURCE).unwrap();
     let mut command = Command::new("cc");
     command.args(options.split_whitespace()).arg("-o").arg(&program).arg(&source);
@@ -56,30 +57,31 @@ fn objdump(program: &Path) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The call of `callee` in `caller`: the last byte of the instruction, as objdump sees it.
+/// The last byte of the instruction in `caller` that calls `callee`, by objdump.
 fn call(listing: &str, caller: &str, callee: &str) -> u64 {
     let body = listing.lines().skip_while(|line| !line.ends_with(&format!("<{caller}>:")));
     let mut after = body.skip_while(|line| !(line.contains("call") && line.contains(&format!("<{callee}"))));
     after.next().unwrap_or_else(|| panic!("{caller} does not call {callee}: {listing}"));
     let next = after.find_map(|line| u64::from_str_radix(line.split(':').next()?.trim(), 16).ok());
-    next.expect("something follows the call") - 1
+    next.expect("an instruction follows the call") - 1
 }
 
-fn stack(program: &Path, listing: &str) -> Vec<Frame> {
+fn stack(program: &Path, listing: &str) -> Vec<CodeLocation> {
     let calls = [("xmalloc", "malloc@plt"), ("work", "xmalloc"), ("main", "work")];
-    let frame = |(caller, callee)| Frame { module: Some(program.to_owned()), offset: call(listing, caller, callee) };
+    let frame =
+        |(caller, callee)| CodeLocation { module: Some(program.to_owned()), offset: call(listing, caller, callee) };
     calls.map(frame).to_vec()
 }
 
-fn functions(name: &SiteName) -> Vec<(&str, Known)> {
-    name.stack.iter().map(|frame| (frame.function.as_str(), frame.known)).collect()
+fn functions(name: &SiteName) -> Vec<(&str, NameSource)> {
+    name.stack.iter().map(|frame| (frame.function.as_str(), frame.source)).collect()
 }
 
 #[test]
 fn debug_info_gives_each_function_and_line() {
-    let room = tempfile::tempdir().unwrap();
-    let program = compile(&room, "-g -O1 -fno-inline-small-functions");
-    let name = Symbols::default().name(&stack(&program, &objdump(&program)));
+    let directory = tempfile::tempdir().unwrap();
+    let program = compile(&directory, "-g -O1 -fno-inline-small-functions");
+    let name = Symbolizer::default().name(&stack(&program, &objdump(&program)));
     assert_eq!(name.function, "inlined", "xmalloc is a wrapper");
     assert_eq!(name.line, Some(line_of("xmalloc")));
     assert!(name.file.as_ref().unwrap().ends_with("site.c"), "{name:?}");
@@ -94,92 +96,96 @@ fn debug_info_gives_each_function_and_line() {
 
 #[test]
 fn inlined_functions_are_frames_at_full_optimisation() {
-    let room = tempfile::tempdir().unwrap();
-    let program = compile(&room, "-g -O2");
-    let name = Symbols::default().name(&stack(&program, &objdump(&program)));
-    let all = Known::DebugInfo;
+    let directory = tempfile::tempdir().unwrap();
+    let program = compile(&directory, "-g -O2");
+    let name = Symbolizer::default().name(&stack(&program, &objdump(&program)));
+    let all = NameSource::DebugInfo;
     assert_eq!(functions(&name), [("xmalloc", all), ("inlined", all), ("work", all), ("main", all)]);
     assert_eq!((name.function.as_str(), name.line), ("inlined", Some(line_of("xmalloc"))));
 }
 
 #[test]
 fn without_debug_info_the_symbols_name_functions() {
-    let room = tempfile::tempdir().unwrap();
-    let program = compile(&room, "-O2 -g0");
-    let name = Symbols::default().name(&stack(&program, &objdump(&program)));
-    assert_eq!(functions(&name), [("xmalloc", Known::Symbol), ("work", Known::Symbol), ("main", Known::Symbol)]);
+    let directory = tempfile::tempdir().unwrap();
+    let program = compile(&directory, "-O2 -g0");
+    let name = Symbolizer::default().name(&stack(&program, &objdump(&program)));
+    assert_eq!(
+        functions(&name),
+        [("xmalloc", NameSource::Symbol), ("work", NameSource::Symbol), ("main", NameSource::Symbol)]
+    );
     assert_eq!((name.function.as_str(), name.file, name.line), ("work", None, None), "what was inlined is not known");
 }
 
 #[test]
-fn a_stripped_file_has_its_exported_functions_and_their_neighbourhood() {
-    let room = tempfile::tempdir().unwrap();
-    // Of the three only `xmalloc` is exported; `work` lies somewhere behind it.
+fn in_a_stripped_file_the_nearest_exported_function_names_an_address() {
+    let directory = tempfile::tempdir().unwrap();
+    // Only `xmalloc` is exported; `work` has a higher address.
     let program =
-        compile(&room, "-O2 -g0 -fno-toplevel-reorder -fno-reorder-functions -Wl,--export-dynamic-symbol=xmalloc");
+        compile(&directory, "-O2 -g0 -fno-toplevel-reorder -fno-reorder-functions -Wl,--export-dynamic-symbol=xmalloc");
     let frames = stack(&program, &objdump(&program));
     assert!(Command::new("strip").arg(&program).status().unwrap().success());
-    let name = Symbols::default().name(&frames[..2]);
+    let name = Symbolizer::default().name(&frames[..2]);
     assert_eq!(name.stack[0].function, "xmalloc");
-    assert_eq!(name.stack[0].known, Known::Symbol);
-    assert_eq!(name.stack[1].known, Known::Nearby);
+    assert_eq!(name.stack[0].source, NameSource::Symbol);
+    assert_eq!(name.stack[1].source, NameSource::NearestSymbol);
     assert!(name.stack[1].function.starts_with("xmalloc+0x"), "{name:?}");
 }
 
 #[test]
-fn a_function_that_jumps_to_the_allocator_is_named_by_its_caller_s_call() {
-    let room = tempfile::tempdir().unwrap();
-    let program = compile(&room, "-g -O2 -DJUMPING");
+fn a_function_with_a_tail_call_is_named_by_the_call_in_its_caller() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = compile(&directory, "-g -O2 -DJUMPING");
     let listing = objdump(&program);
-    let frames = [Frame { module: Some(program), offset: call(&listing, "work", "table_new") }];
-    let name = Symbols::default().name(&frames);
-    let all = Known::DebugInfo;
+    let frames = [CodeLocation { module: Some(program), offset: call(&listing, "work", "table_new") }];
+    let name = Symbolizer::default().name(&frames);
+    let all = NameSource::DebugInfo;
     assert_eq!(functions(&name), [("table_new", all), ("work", all)]);
     assert_eq!((name.function.as_str(), name.line), ("table_new", Some(line_of("table_new"))));
 }
 
 #[test]
-fn without_any_symbol_there_is_the_address() {
-    let room = tempfile::tempdir().unwrap();
-    let program = compile(&room, "-O2 -s");
-    let frames = [Frame { module: Some(program), offset: 0x10 }, Frame { module: None, offset: 0x7000 }];
-    let gone = Frame { module: Some("/no/such/lib.so".into()), offset: 0x123 };
-    let name = Symbols::default().name(&[frames[0].clone(), frames[1].clone(), gone]);
-    let known = Known::Address;
-    assert_eq!(functions(&name), [("site+0x10", known), ("0x7000", known), ("lib.so+0x123", known)]);
+fn without_symbols_the_name_is_the_address() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = compile(&directory, "-O2 -s");
+    let frames = [CodeLocation { module: Some(program), offset: 0x10 }, CodeLocation { module: None, offset: 0x7000 }];
+    let gone = CodeLocation { module: Some("/no/such/lib.so".into()), offset: 0x123 };
+    let name = Symbolizer::default().name(&[frames[0].clone(), frames[1].clone(), gone]);
+    let source = NameSource::Address;
+    assert_eq!(functions(&name), [("site+0x10", source), ("0x7000", source), ("lib.so+0x123", source)]);
     assert_eq!(name.function, "site+0x10");
 }
 
 #[test]
-fn debug_info_that_is_kept_apart_is_found_by_its_build_id() {
+fn separate_debug_info_is_found_by_build_id() {
     let libc = "/usr/lib/x86_64-linux-gnu/libc.so.6";
-    let Some(apart) = Module::debug_info_apart(Path::new(libc)) else {
+    let Some(separate) = SymbolFile::separate_debug_file(Path::new(libc)) else {
         println!("SKIP there is no debug info of the C library here");
         return;
     };
-    let listing = Command::new("nm").arg(&apart).output().unwrap();
+    let listing = Command::new("nm").arg(&separate).output().unwrap();
     let listing = String::from_utf8(listing.stdout).unwrap();
     let line = listing.lines().find(|line| line.ends_with(" T __libc_calloc")).unwrap();
     let address = u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap();
-    let name = Symbols::default().name(&[Frame { module: Some(libc.into()), offset: address + 8 }]);
+    let name = Symbolizer::default().name(&[CodeLocation { module: Some(libc.into()), offset: address + 8 }]);
     let outermost = name.stack.last().unwrap();
-    assert_eq!(outermost.known, Known::DebugInfo, "{name:?}");
+    assert_eq!(outermost.source, NameSource::DebugInfo, "{name:?}");
     assert!(outermost.function.contains("calloc") && outermost.line.is_some(), "{name:?}");
 }
 
 #[test]
-fn a_record_leads_to_addresses_in_files() {
+fn recorded_frames_become_addresses_in_files() {
     let sites = record();
     let module = sites.intern_module(0x5000, 0x5000..0x9000, b"/bin/x");
     let number =
         sites.intern(&[0x6001, 0x100], |_| std::array::from_fn(|place| if place == 0 { module } else { u16::MAX }));
-    let frames = frames_of(&sites, sites.site(number).unwrap());
-    let expected = [Frame { module: Some("/bin/x".into()), offset: 0x1000 }, Frame { module: None, offset: 0xff }];
+    let frames = site_frames(&sites, sites.site(number).unwrap());
+    let expected =
+        [CodeLocation { module: Some("/bin/x".into()), offset: 0x1000 }, CodeLocation { module: None, offset: 0xff }];
     assert_eq!(frames, expected);
 }
 
-#[allow(unsafe_code, reason = "a record is made as the kernel makes it: of zeroes")]
+#[allow(unsafe_code, reason = "creates a record of zeros, as the kernel does")]
 pub(super) fn record() -> Box<Sites> {
-    // SAFETY: all zeroes are a valid record: numbers and atomics.
+    // SAFETY: `Sites` consists of integers and atomics, for which all zeros are a valid value.
     unsafe { Box::<Sites>::new_zeroed().assume_init() }
 }

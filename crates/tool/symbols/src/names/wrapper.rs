@@ -1,37 +1,42 @@
-//! Which frames stand between a program's code and its allocator.
+//! Recognises frames between a program's code and its allocator: wrappers of allocation functions.
 //!
-//! A report that says "a hundred megabytes in `xmalloc`" helps nobody: the site is who called it. But a rule that guesses
-//! from how a name sounds tells `table_new` as its caller, and nobody can know why. So a frame is passed over only if
+//! "100 MiB in `xmalloc`" does not help the user, so the site is the first frame that is not a
+//! wrapper. Guesses by the sound of a name would also skip `table_new`. A frame is therefore a
+//! wrapper only if
 //!
-//! 1. its code lies in the C or C++ run-time library, the loader, or a library whose file is called `lib…alloc…`;
-//! 2. or its name begins with that of a standard library (`std::`, `core::`, `alloc::`, `hashbrown::`, `__gnu_cxx::`), or its
-//!    source file is one of such a library's: debug information of lines alone calls `alloc::alloc::alloc` just `alloc`;
-//! 3. or it is the `operator new` of a class, or one of [`NAMES`], or begins with one of [`PREFIXES`]: allocation functions,
-//!    and the wrappers of them that everybody knows.
+//! 1. its code is in the C or C++ run-time library, the loader, or a library with a file name
+//!    `lib…alloc…`,
+//! 2. or its name begins with a namespace of [`NAMESPACES`], or its source file belongs to a
+//!    standard library (with line tables alone, debug info names `alloc::alloc::alloc` just
+//!    `alloc`),
+//! 3. or it is `operator new` of a class, one of [`NAMES`], or begins with one of [`PREFIXES`]:
+//!    allocation functions and well-known wrappers.
 //!
-//! An allocator of the program's own that maps a pool for many blocks is no wrapper: whoever asked when the pool ran dry is not
-//! the one that the memory is for. So `_PyObject_ArenaMmap` is told as itself.
+//! A function of the program that maps a pool for many blocks is no wrapper. The caller that
+//! happened to find the pool empty does not own its memory. So `_PyObject_ArenaMmap` is a site.
 //!
-//! What the compiler adds to a name (`.part.0`) does not count. A name that is only a neighbour's says nothing about a
-//! function; but what has no name of its own and is called by a wrapper of the same file is a part of that wrapper, as SQLite's
-//! static allocator below `sqlite3Malloc` is. The whole stack is kept beside the site.
+//! Suffixes added by the compiler (`.part.0`) are ignored. The name of the nearest symbol does not
+//! identify a function. But a frame without its own name that is called by a wrapper of the same
+//! file counts as part of that wrapper. SQLite's static allocator below `sqlite3Malloc` is an
+//! example.
 
 use std::path::Path;
 
 use fieldstone_report::translation::names::without_generics;
 
-use super::{FrameName, Known};
+use super::{FrameName, NameSource};
 
 const LIBRARIES: [&str; 6] = ["libc.so", "libc-", "libstdc++.", "libc++", "libgcc_s.", "ld-linux"];
 
 /// Namespaces of standard libraries.
 const NAMESPACES: [&str; 5] = ["std::", "core::", "alloc::", "hashbrown::", "__gnu_cxx::"];
 
-/// Where sources of standard libraries lie: Rust's as built by others and as installed, GCC's, LLVM's.
+/// Parts of source paths of standard libraries: Rust as installed, hashbrown, LLVM and GCC.
 const SOURCES: [&str; 4] = ["/rustlib/src/rust/library/", "/hashbrown-", "/include/c++/", "/libstdc++-v3/"];
-const BUILT_BY_OTHERS: &str = "/rustc/";
+/// The path prefix of Rust's standard library in a released toolchain.
+const RUSTC_PREFIX: &str = "/rustc/";
 
-/// Allocation functions, and wrappers, by their whole names.
+/// Names of allocation functions and wrappers.
 #[rustfmt::skip]
 const NAMES: &[&str] = &[
     // C
@@ -39,7 +44,7 @@ const NAMES: &[&str] = &[
     "strdup", "strndup", "asprintf", "vasprintf", "mmap", "mmap64",
     // C++
     "operator new", "operator new[]",
-    // those that end the program where there is no memory
+    // wrappers that end the program on failure
     "xmalloc", "xcalloc", "xrealloc", "xreallocarray", "xnmalloc", "xnrealloc", "xzalloc", "xcharalloc", "xmemdup",
     "xstrdup", "xstrndup", "xasprintf", "xvasprintf", "xmmap",
     // Python
@@ -49,12 +54,12 @@ const NAMES: &[&str] = &[
     "gc_alloc",
 ];
 
-/// Allocators whose functions begin in one way.
+/// Prefixes of the names of allocation functions.
 #[rustfmt::skip]
 const PREFIXES: &[&str] = &[
-    // Rust's own
+    // Rust
     "__rust_alloc", "__rust_realloc", "__rdl_", "__rg_", "__rustc::__r",
-    // Redis and its kin
+    // Redis and its forks
     "zmalloc", "zcalloc", "zrealloc", "zstrdup", "ztrymalloc", "ztrycalloc", "ztryrealloc",
     // GLib
     "g_malloc", "g_try_malloc", "g_realloc", "g_try_realloc", "g_aligned_alloc", "g_slice_alloc", "g_slice_copy",
@@ -66,25 +71,25 @@ const PREFIXES: &[&str] = &[
     "PyMem_", "_PyMem_",
     // OpenSSL
     "CRYPTO_malloc", "CRYPTO_zalloc", "CRYPTO_realloc", "CRYPTO_strdup", "CRYPTO_strndup", "CRYPTO_memdup",
-    // V8, which maps its heap's pages by them
+    // V8's functions that map heap pages
     "v8::base::OS::", "v8::base::PageAllocator::", "v8::internal::VirtualMemory::", "v8::internal::MemoryAllocator::",
     // HotSpot
     "os::malloc", "os::realloc", "os::strdup", "os::commit_memory", "os::pd_commit_memory", "os::reserve_memory",
     "os::pd_reserve_memory", "AllocateHeap", "ReallocateHeap",
 ];
 
-/// The frame of a stack that is the site: the first that is no wrapper. Of wrappers alone (a library's constructor), the
-/// innermost.
+/// The allocation site of a stack: its first frame that is not a wrapper. If all frames are
+/// wrappers (in a library's constructor), the innermost one. `None` for an empty stack.
 pub(super) fn site(stack: &[FrameName]) -> Option<&FrameName> {
     let callers = stack.iter().skip(1).map(Some).chain([None]);
-    let works = |(frame, caller): &(&FrameName, Option<&FrameName>)| {
+    let is_site = |(frame, caller): &(&FrameName, Option<&FrameName>)| {
         let is_part = |caller: &&FrameName| caller.module == frame.module && is_wrapper(caller);
         !is_wrapper(frame) && (is_named(frame) || caller.filter(is_part).is_none())
     };
-    stack.iter().zip(callers).find(works).map(|(frame, _)| frame).or(stack.first())
+    stack.iter().zip(callers).find(is_site).map(|(frame, _)| frame).or(stack.first())
 }
 
-/// Whether a frame only passes an allocation on, as far as its own name tells.
+/// Whether the frame's own module, source file or name make it a wrapper.
 fn is_wrapper(frame: &FrameName) -> bool {
     is_library(&frame.module)
         || frame.file.as_deref().is_some_and(is_library_source)
@@ -93,11 +98,11 @@ fn is_wrapper(frame: &FrameName) -> bool {
 
 fn is_library_source(file: &Path) -> bool {
     let file = file.to_string_lossy();
-    file.starts_with(BUILT_BY_OTHERS) || SOURCES.iter().any(|source| file.contains(source))
+    file.starts_with(RUSTC_PREFIX) || SOURCES.iter().any(|source| file.contains(source))
 }
 
 fn is_named(frame: &FrameName) -> bool {
-    matches!(frame.known, Known::DebugInfo | Known::Symbol)
+    matches!(frame.source, NameSource::DebugInfo | NameSource::Symbol)
 }
 
 fn is_library(module: &str) -> bool {
@@ -105,16 +110,17 @@ fn is_library(module: &str) -> bool {
 }
 
 fn is_wrapper_name(function: &str) -> bool {
-    let path = path(function);
-    // `xmalloc.part.0`: a piece of the function, cut out by the compiler.
+    let path = function_path(function);
+    // `xmalloc.part.0` is a part of `xmalloc` that the compiler split off.
     let name = path.split('.').next().unwrap_or_default();
     let is_operator = ["::operator new", "::operator new[]"].iter().any(|operator| name.ends_with(operator));
     is_operator || NAMES.contains(&name) || NAMESPACES.iter().chain(PREFIXES).any(|prefix| name.starts_with(prefix))
 }
 
-/// A demangled name without its arguments, template arguments and result: `std::vector::push_back` for
-/// `void std::vector<int, std::allocator<int> >::push_back(int const&)`.
-fn path(function: &str) -> String {
+/// A demangled name without its arguments, template arguments and return type:
+/// `std::vector::push_back` for `void std::vector<int, std::allocator<int> >::push_back(int
+/// const&)`.
+fn function_path(function: &str) -> String {
     let (mut depth, mut kept) = (0_u32, String::new());
     for sign in without_generics(function).chars() {
         match sign {
@@ -125,7 +131,7 @@ fn path(function: &str) -> String {
         }
     }
     let kept = kept.strip_suffix(" const").unwrap_or(&kept).trim_start_matches(['&', '*']);
-    // `operator new` is the one name with a space in it; what is before any other space is the result.
+    // `operator new` is the only name with a space. Before any other space is the return type.
     let start = kept.find("operator ").or_else(|| kept.rfind(' ').map(|space| space + 1)).unwrap_or(0);
     kept[start..].to_owned()
 }
@@ -135,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wrappers_are_known_by_their_names() {
+    fn wrappers_are_recognised_by_name() {
         for name in [
             "malloc",
             "operator new(unsigned long)",
@@ -168,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn working_functions_are_not() {
+    fn functions_of_programs_are_no_wrappers() {
         for name in [
             "main",
             "load_world(int)",
@@ -199,17 +205,17 @@ mod tests {
             "new_arena",
             "v8::internal::NewSpace::EnsureCapacity()",
         ] {
-            assert!(!is_wrapper_name(name), "{name}: {:?}", path(name));
+            assert!(!is_wrapper_name(name), "{name}: {:?}", function_path(name));
         }
     }
 
     fn frame(module: &str, function: &str) -> FrameName {
-        let known = if function.contains('+') { Known::Nearby } else { Known::Symbol };
-        FrameName { function: function.to_owned(), file: None, line: None, module: module.to_owned(), known }
+        let source = if function.contains('+') { NameSource::NearestSymbol } else { NameSource::Symbol };
+        FrameName { function: function.to_owned(), file: None, line: None, module: module.to_owned(), source }
     }
 
     #[test]
-    fn the_site_is_the_first_frame_that_works() {
+    fn the_site_is_the_first_frame_that_is_no_wrapper() {
         for (stack, expected) in [
             (&[("app", "zmalloc"), ("app", "createObject"), ("app", "main")][..], "createObject"),
             (&[("libstdc++.so.6", "operator new(unsigned long)"), ("app", "fill")], "fill"),
@@ -228,20 +234,20 @@ mod tests {
     }
 
     #[test]
-    fn the_sources_of_standard_libraries_are_wrappers_too() {
+    fn functions_in_sources_of_standard_libraries_are_wrappers() {
         let of = |file: &str, function: &str| FrameName { file: Some(file.into()), ..frame("app", function) };
         let stack = [
             of("/rustc/59807616e1fa2540724bfbac14d7976d7e4a3860/library/alloc/src/alloc.rs", "alloc"),
             of("/rustc/59807616e1fa2540724bfbac14d7976d7e4a3860/library/alloc/src/vec/mod.rs", "with_capacity<u64>"),
             of("/usr/include/c++/12/bits/new_allocator.h", "allocate"),
-            of("/home/who/app/src/world.rs", "grow"),
+            of("/home/user/app/src/world.rs", "grow"),
         ];
         assert_eq!(site(&stack).map(|site| site.function.as_str()), Some("grow"));
-        assert!(!is_library_source(Path::new("/home/who/rustc/src/main.rs")));
+        assert!(!is_library_source(Path::new("/home/user/rustc/src/main.rs")));
     }
 
     #[test]
-    fn the_run_time_libraries_are_wrappers_whatever_their_functions_are_called() {
+    fn all_functions_of_run_time_libraries_are_wrappers() {
         assert!(
             ["libc.so.6", "libc-2.31.so", "libstdc++.so.6", "ld-linux-x86-64.so.2", "libjemalloc.so.2"].map(is_library)
                 == [true; 5]

@@ -1,58 +1,59 @@
-//! What the address of a variable of some type has to be a multiple of, by the rules of the System V ABI for x86-64.
+//! Computes the alignment of a type by the rules of the System V ABI for x86-64.
 //!
-//! Debug information says it only where a programmer asked for it (`DW_AT_alignment`, DWARF 5). Of a plain type it is the size, of an array
-//! that of its elements, of a structure that of its most demanding member. That a structure is packed is not recorded: its members then lie
-//! at other places than this asks for.
+//! Debug info contains an alignment only if the programmer specified one (`DW_AT_alignment`, DWARF
+//! 5). The alignment of a scalar is its size, that of an array the one of its elements, that of a
+//! structure the largest of its members. Debug info does not mark packed structures, so the members
+//! of one may violate the computed alignment.
 
 use addr2line::gimli;
 
-use super::dwarf::{Entry, Reading};
+use super::dwarf::{DwarfEntry, DwarfReader};
 use super::layout::{bytes, element, is_pointer, parts, target};
 
-/// Structures in structures that are followed.
-const MOST_DEPTH: usize = 8;
-/// No type asks for more by itself.
-const MOST_BYTES: u64 = 16;
+/// Limit of nested structures.
+const MAX_DEPTH: usize = 8;
+/// The largest natural alignment.
+const MAX_BYTES: u64 = 16;
 
-/// In bytes; 0 where it is not known.
-pub(super) fn alignment<'a>(reading: &Reading<'a>, kind: &Entry<'a>) -> u64 {
-    of_type(reading, kind, MOST_DEPTH).unwrap_or(0)
+/// The alignment of a type in bytes; 0 if it is unknown.
+pub(super) fn alignment<'a>(reader: &DwarfReader<'a>, kind: &DwarfEntry<'a>) -> u64 {
+    of_type(reader, kind, MAX_DEPTH).unwrap_or(0)
 }
 
-fn of_type<'a>(reading: &Reading<'a>, kind: &Entry<'a>, depth: usize) -> Option<u64> {
-    let (element, ..) = element(reading, kind)?;
-    if let Some(asked) = [kind, &element].into_iter().find_map(|entry| entry.number(gimli::DW_AT_alignment)) {
-        return Some(asked).filter(|asked| asked.is_power_of_two());
+fn of_type<'a>(reader: &DwarfReader<'a>, kind: &DwarfEntry<'a>, depth: usize) -> Option<u64> {
+    let (element, ..) = element(reader, kind)?;
+    if let Some(specified) = [kind, &element].into_iter().find_map(|entry| entry.number(gimli::DW_AT_alignment)) {
+        return Some(specified).filter(|specified| specified.is_power_of_two());
     }
-    let size = || bytes(reading, &element).filter(|bytes| bytes.is_power_of_two() && *bytes <= MOST_BYTES);
+    let size = || bytes(reader, &element).filter(|bytes| bytes.is_power_of_two() && *bytes <= MAX_BYTES);
     match element.tag() {
-        // A number of two parts has the alignment of one.
+        // A complex number has the alignment of one component.
         gimli::DW_TAG_base_type if is_complex(&element) => size().map(|bytes| (bytes / 2).max(1)),
         gimli::DW_TAG_base_type | gimli::DW_TAG_enumeration_type => size(),
         gimli::DW_TAG_structure_type | gimli::DW_TAG_class_type | gimli::DW_TAG_union_type => {
-            of_parts(reading, &element, depth.checked_sub(1)?)
+            of_parts(reader, &element, depth.checked_sub(1)?)
         }
         _ if is_pointer(&element) => size(),
         _ => None,
     }
 }
 
-fn is_complex(number: &Entry) -> bool {
+fn is_complex(number: &DwarfEntry) -> bool {
     number.value(gimli::DW_AT_encoding) == Some(gimli::AttributeValue::Encoding(gimli::DW_ATE_complex_float))
 }
 
-/// The largest of its members and bases; none where one of them is not known.
-fn of_parts<'a>(reading: &Reading<'a>, structure: &Entry<'a>, depth: usize) -> Option<u64> {
-    let own = |part: &Entry<'a>| of_part(reading, part, depth);
-    parts(reading, structure).iter().map(own).try_fold(1, |most, own| Some(most.max(own?)))
+/// The largest alignment of the members and bases; `None` if one is unknown.
+fn of_parts<'a>(reader: &DwarfReader<'a>, structure: &DwarfEntry<'a>, depth: usize) -> Option<u64> {
+    let own = |part: &DwarfEntry<'a>| of_part(reader, part, depth);
+    parts(reader, structure).iter().map(own).try_fold(1, |most, own| Some(most.max(own?)))
 }
 
-/// That of a member, which may be declared with one of its own.
-pub(super) fn of_member<'a>(reading: &Reading<'a>, member: &Entry<'a>) -> u64 {
-    of_part(reading, member, MOST_DEPTH).unwrap_or(0)
+/// The alignment of a member in bytes, specified for the member or by its type; 0 if it is unknown.
+pub(super) fn of_member<'a>(reader: &DwarfReader<'a>, member: &DwarfEntry<'a>) -> u64 {
+    of_part(reader, member, MAX_DEPTH).unwrap_or(0)
 }
 
-fn of_part<'a>(reading: &Reading<'a>, part: &Entry<'a>, depth: usize) -> Option<u64> {
-    let asked = part.number(gimli::DW_AT_alignment);
-    asked.or_else(|| of_type(reading, &target(reading, part)?, depth))
+fn of_part<'a>(reader: &DwarfReader<'a>, part: &DwarfEntry<'a>, depth: usize) -> Option<u64> {
+    let specified = part.number(gimli::DW_AT_alignment);
+    specified.or_else(|| of_type(reader, &target(reader, part)?, depth))
 }

@@ -1,153 +1,170 @@
-//! Variables with an address of their own: globals, statics of functions and of classes, thread-local ones.
+//! Finds variables with a fixed address: globals, statics of functions and classes, and
+//! thread-local variables by their offset in thread-local memory.
 //!
-//! **Cost.** Every entry of the debug information is passed once, by estimate 10 million a second, and 30 million at most: variables behind
-//! that are told by their symbols.
+//! **Cost.** Iterates once over every entry of the debug info, about 10 million per second
+//! (estimate), and at most 30 million. Later variables are named by their symbols only.
 
 use std::ops::Range;
 
 use addr2line::gimli::{self, Attribute, AttributeValue, Expression, Operation};
 
-use super::dwarf::{Entry, Reading, Slice, Unit};
-use super::layout::{self, Layout};
+use super::dwarf::{DwarfEntry, DwarfReader, Slice, Unit};
+use super::layout::{self, TypeLayout};
 
-const MOST_ENTRIES: usize = 30_000_000;
-/// Variables at one address, and such that begin on one line.
-const MOST_TOGETHER: usize = 64;
+const MAX_ENTRIES: usize = 30_000_000;
+/// Limit of variables on one cache line.
+const MAX_TOGETHER: usize = 64;
 
-/// Where the variables are: their address, or how far they are into thread-local memory, and their entry.
+/// The variables, ordered: address or offset in thread-local memory, and offset of the entry.
 #[derive(Debug, Default)]
 pub(super) struct Globals {
     fixed: Vec<(u64, usize)>,
     local: Vec<(u64, usize)>,
 }
 
-/// A variable.
+/// A variable with a fixed address.
 #[derive(Clone, Debug)]
-pub(super) struct Global {
+pub(super) struct GlobalVariable {
     pub(super) name: String,
     pub(super) start: u64,
     pub(super) bytes: u64,
-    /// Its declaration.
+    /// The declaration in C; empty if a type in it has no name.
     pub(super) declaration: String,
-    pub(super) layout: Layout,
+    pub(super) layout: TypeLayout,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Location {
+enum StaticLocation {
     Fixed(u64),
     Local(u64),
 }
 
 impl Globals {
-    pub(super) fn of(reading: &Reading) -> Self {
+    pub(super) fn of(reader: &DwarfReader) -> Self {
         let mut globals = Self::default();
-        let mut left = MOST_ENTRIES;
-        for (start, unit) in reading.units() {
-            // A unit that cannot be read to its end has given what it could.
-            let _ = globals.add(reading, start, &unit, &mut left);
+        let mut remaining = MAX_ENTRIES;
+        for (start, unit) in reader.units() {
+            // After an error, the variables read so far are kept.
+            let _ = globals.add(reader, start, &unit, &mut remaining);
         }
-        for places in [&mut globals.fixed, &mut globals.local] {
-            places.sort_unstable();
-            places.dedup_by_key(|(start, _)| *start);
+        for variables in [&mut globals.fixed, &mut globals.local] {
+            variables.sort_unstable();
+            variables.dedup_by_key(|(start, _)| *start);
         }
         globals
     }
 
-    fn add<'a>(&mut self, reading: &Reading<'a>, start: usize, unit: &Unit<'a>, left: &mut usize) -> gimli::Result<()> {
+    fn add<'a>(
+        &mut self,
+        reader: &DwarfReader<'a>,
+        start: usize,
+        unit: &Unit<'a>,
+        remaining: &mut usize,
+    ) -> gimli::Result<()> {
         let mut entries = unit.header.entries_raw(&unit.abbreviations, None)?;
         let mut attributes = Vec::new();
-        while !entries.is_empty() && *left > 0 {
-            *left -= 1;
+        while !entries.is_empty() && *remaining > 0 {
+            *remaining -= 1;
             let offset = start.saturating_add(entries.next_offset().0);
             let Some(kind) = entries.read_abbreviation()? else { continue };
-            let has_place = kind.attributes().iter().any(|attribute| attribute.name() == gimli::DW_AT_location);
-            if kind.tag() != gimli::DW_TAG_variable || !has_place {
+            let has_location = kind.attributes().iter().any(|attribute| attribute.name() == gimli::DW_AT_location);
+            if kind.tag() != gimli::DW_TAG_variable || !has_location {
                 entries.skip_attributes(kind.attributes())?;
                 continue;
             }
             entries.read_attributes(kind.attributes(), &mut attributes)?;
-            match location(reading, unit, &attributes) {
-                Some(Location::Fixed(address)) => self.fixed.push((address, offset)),
-                Some(Location::Local(far)) => self.local.push((far, offset)),
+            match location(reader, unit, &attributes) {
+                Some(StaticLocation::Fixed(address)) => self.fixed.push((address, offset)),
+                Some(StaticLocation::Local(position)) => self.local.push((position, offset)),
                 None => {}
             }
         }
         Ok(())
     }
 
-    /// The variable that has an address in the file.
-    pub(super) fn at(&self, reading: &Reading, address: u64) -> Option<Global> {
-        at(&self.fixed, reading, address)
+    /// The variable that contains an address in the file.
+    pub(super) fn at(&self, reader: &DwarfReader, address: u64) -> Option<GlobalVariable> {
+        at(&self.fixed, reader, address)
     }
 
-    /// The variable so far into thread-local memory.
-    pub(super) fn local_at(&self, reading: &Reading, offset: u64) -> Option<Global> {
-        at(&self.local, reading, offset)
+    /// The variable at an offset in thread-local memory.
+    pub(super) fn local_at(&self, reader: &DwarfReader, offset: u64) -> Option<GlobalVariable> {
+        at(&self.local, reader, offset)
     }
 
-    /// The variables that have some of these bytes.
-    pub(super) fn within(&self, reading: &Reading, addresses: &Range<u64>) -> Vec<Global> {
+    /// The variables that overlap the addresses in the file.
+    pub(super) fn within(&self, reader: &DwarfReader, addresses: &Range<u64>) -> Vec<GlobalVariable> {
         let first = self.fixed.partition_point(|&(start, _)| start <= addresses.start);
-        let before = first.checked_sub(1).and_then(|place| self.fixed.get(place));
+        let before = first.checked_sub(1).and_then(|variable| self.fixed.get(variable));
         let others = self.fixed[first..].iter().take_while(|&&(start, _)| start < addresses.end);
-        let found = before.into_iter().chain(others).take(MOST_TOGETHER).filter_map(|&place| global(reading, place));
+        let found =
+            before.into_iter().chain(others).take(MAX_TOGETHER).filter_map(|&variable| global(reader, variable));
         found.filter(|global| global.start + global.bytes > addresses.start).collect()
     }
 }
 
-fn at(places: &[(u64, usize)], reading: &Reading, address: u64) -> Option<Global> {
-    let below = places.partition_point(|&(start, _)| start <= address);
-    let global = global(reading, *places[..below].last()?)?;
+fn at(variables: &[(u64, usize)], reader: &DwarfReader, address: u64) -> Option<GlobalVariable> {
+    let below = variables.partition_point(|&(start, _)| start <= address);
+    let global = global(reader, *variables[..below].last()?)?;
     (address - global.start < global.bytes).then_some(global)
 }
 
-fn global(reading: &Reading, (start, entry): (u64, usize)) -> Option<Global> {
-    let entry = reading.entry_at(entry)?;
-    let (name, kind) = name_and_type(reading, &entry)?;
-    let layout = Layout::of(reading, &kind, &name)?;
+fn global(reader: &DwarfReader, (start, entry): (u64, usize)) -> Option<GlobalVariable> {
+    let entry = reader.entry_at(entry)?;
+    let (name, kind) = name_and_type(reader, &entry)?;
+    let layout = TypeLayout::of(reader, &kind, &name)?;
     let bytes = layout.bytes().filter(|&bytes| bytes > 0 && start.checked_add(bytes).is_some())?;
-    let declaration = layout::declaration(reading, &kind, &name);
-    Some(Global { name, start, bytes, declaration, layout })
+    let declaration = layout::declaration(reader, &kind, &name);
+    Some(GlobalVariable { name, start, bytes, declaration, layout })
 }
 
-/// A variable's name and type, its own or those of the declaration or the inlined original that it stands for.
-pub(super) fn name_and_type<'a>(reading: &Reading<'a>, entry: &Entry<'a>) -> Option<(String, Entry<'a>)> {
-    let first = reading.follow(entry, gimli::DW_AT_abstract_origin);
-    let of = |entry: &Entry<'a>| reading.follow(entry, gimli::DW_AT_specification);
+/// The name and type of a variable. An entry without them refers to a declaration
+/// (`DW_AT_specification`) or to the original of an inlined function (`DW_AT_abstract_origin`).
+pub(super) fn name_and_type<'a>(reader: &DwarfReader<'a>, entry: &DwarfEntry<'a>) -> Option<(String, DwarfEntry<'a>)> {
+    let first = reader.follow(entry, gimli::DW_AT_abstract_origin);
+    let of = |entry: &DwarfEntry<'a>| reader.follow(entry, gimli::DW_AT_specification);
     let second = of(first.as_ref().unwrap_or(entry));
     let all = || [Some(entry), first.as_ref(), second.as_ref()].into_iter().flatten();
-    let name = all().find_map(|entry| reading.name(entry))?;
-    let kind = all().find_map(|entry| reading.follow(entry, gimli::DW_AT_type))?;
+    let name = all().find_map(|entry| reader.name(entry))?;
+    let kind = all().find_map(|entry| reader.follow(entry, gimli::DW_AT_type))?;
     Some((name, kind))
 }
 
-/// Where a variable is, if that is an address and nothing has to be computed.
-fn location<'a>(reading: &Reading<'a>, unit: &Unit<'a>, attributes: &[Attribute<Slice<'a>>]) -> Option<Location> {
+/// The location of a variable; `None` if it is not a constant.
+fn location<'a>(
+    reader: &DwarfReader<'a>,
+    unit: &Unit<'a>,
+    attributes: &[Attribute<Slice<'a>>],
+) -> Option<StaticLocation> {
     let attribute = attributes.iter().find(|attribute| attribute.name() == gimli::DW_AT_location)?;
     let AttributeValue::Exprloc(expression) = attribute.value() else { return None };
-    place(reading, unit, expression)
+    constant_location(reader, unit, expression)
 }
 
-fn place<'a>(reading: &Reading<'a>, unit: &Unit<'a>, expression: Expression<Slice<'a>>) -> Option<Location> {
+fn constant_location<'a>(
+    reader: &DwarfReader<'a>,
+    unit: &Unit<'a>,
+    expression: Expression<Slice<'a>>,
+) -> Option<StaticLocation> {
     let mut operations = expression.operations(unit.encoding());
     let mut next = || operations.next().ok().flatten();
     let (first, second) = (next()?, next());
     let value = match first {
         Operation::Address { address } => address,
         Operation::AddressIndex { index } | Operation::ConstantIndex { index } => {
-            reading.dwarf.address(unit, index).ok()?
+            reader.dwarf.address(unit, index).ok()?
         }
         Operation::UnsignedConstant { value } => value,
         _ => return None,
     };
     let is_address = matches!(first, Operation::Address { .. } | Operation::AddressIndex { .. });
     match second {
-        // Those of functions that the linker threw away are at 0.
-        None if is_address && value > 0 => Some(Location::Fixed(value)),
+        // Variables of functions that the linker discarded have address 0.
+        None if is_address && value > 0 => Some(StaticLocation::Fixed(value)),
         Some(Operation::PlusConstant { value: more }) if is_address && value > 0 && next().is_none() => {
-            value.checked_add(more).map(Location::Fixed)
+            value.checked_add(more).map(StaticLocation::Fixed)
         }
-        Some(Operation::TLS) if !is_address => Some(Location::Local(value)),
+        Some(Operation::TLS) if !is_address => Some(StaticLocation::Local(value)),
         _ => None,
     }
 }

@@ -1,18 +1,20 @@
-//! Which block of glibc's malloc an address lies in, from outside: the allocator's own marks in memory say it.
+//! Finds the block of glibc's malloc that contains an address, from the allocator's headers in
+//! memory.
 //!
 //! ```text
-//!   [heap]    │ (thread-local memory of a static program) │ chunk │ chunk │ ... │ top │        the main arena
-//!   64 MiB·n  │ heap_info │ arena (the first heap of it) │ chunk │ chunk │ ... │ top │         other arenas: threads that allocate
-//!   mmap      │ chunk │                                                                       a large block by itself
+//!   main arena    [heap]    │ (thread-local memory of a static program) │ chunk │ chunk │ ... │ top │
+//!   other arenas  64 MiB·n  │ heap_info │ arena (in its first heap) │ chunk │ chunk │ ... │ top │
+//!   large block   mmap      │ chunk │
 //! ```
-//! Nothing is asked of the program, so another allocator's memory, and what only looks like malloc's, has to be told apart: `walk` says
-//! how. Where anything is odd twice, nothing is told.
+//! The memory may belong to another allocator, or only resemble chunks. `walk` describes how to
+//! distinguish them. If the headers are inconsistent twice, there is no answer.
 //!
-//! **Cost.** A walk reads all headers from the start of a heap, which for small chunks is all of it: 256 MiB or 16 million chunks at
-//! most, by estimate a tenth of a second. It leaves marks, and goes on from there the next time, until [`Heap::forget`].
+//! **Cost.** A walk reads the headers from the start of a heap, which for small chunks is all
+//! memory: at most 256 MiB or 16 million chunks, about 100 ms (estimate). It records marks, from
+//! which later walks continue, until [`Heap::forget`].
 //!
-//! **Not told**: main arenas that took to mmap(2) since brk(2) had no more; heaps of `glibc.malloc.hugetlb`; which of the blocks that seem
-//! to be in use lie in a thread's cache of freed ones.
+//! **Not supported**: main arenas that use mmap(2) because brk(2) failed, and heaps of
+//! `glibc.malloc.hugetlb`. Freed blocks in a thread's cache look like blocks in use.
 
 mod arena;
 mod mapped;
@@ -27,127 +29,130 @@ use std::ops::Range;
 use fieldstone_rewrite::Memory;
 
 use super::maps::{self, Maps};
-use walk::{Chunk, End, Walk};
+use walk::{ChunkWalk, HeapChunk, WalkEnd};
 
-/// How far behind the start of its memory the first chunk of the main arena may be, and of others behind what another sbrk(2) took.
+/// Search range for the first chunk, from the start of the main arena.
 const SCAN_BYTES: u64 = 64 << 10;
+/// Search range for the next chunk behind a fence (memory that other code took by sbrk(2)).
 const FENCED_BYTES: u64 = 1 << 20;
-/// Places in one heap where others took memory by sbrk(2).
-const MOST_FENCES: usize = 64;
-/// A chunk's user bytes begin so far behind it and end so far behind its end.
+/// Limit of fences in one heap.
+const MAX_FENCES: usize = 64;
+/// Distance from the start of a chunk to its user bytes.
 const HEADER: u64 = 16;
+/// Bytes of the next chunk that belong to the user of a chunk.
 const SHARED: u64 = 8;
 
-/// What an address is to malloc.
+/// The result of looking up an address in memory of malloc.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Found {
-    /// In the user's bytes of a block.
+pub(super) enum HeapLookup {
+    /// The user bytes of the block that contains the address.
     Block(Range<u64>),
-    /// In memory that malloc has not given out.
+    /// The free memory that contains the address.
     Free(Range<u64>),
-    /// In its memory, but no more can be said, and why.
-    NotTold(&'static str),
-    /// Not in memory of malloc.
-    Elsewhere,
+    /// The address is in memory of malloc, but the block is unknown for this reason.
+    Unknown(&'static str),
+    /// The address is not in memory of malloc.
+    NotMalloc,
 }
 
-/// Chunks of memory that grows, and where the first of them may be.
+/// A heap: its first chunk is within `scan` bytes of `from`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Area {
+struct ChunkArea {
     from: u64,
     scan: u64,
     end: u64,
     main: bool,
 }
 
-/// What is known of a process's heaps.
+/// Positions of chunks in a process's heaps.
 #[derive(Debug, Default)]
 pub(super) struct Heap {
-    /// Chunks that were walked past, by the start of their memory.
+    /// Addresses of some chunks of each heap, ordered; by [`ChunkArea::from`].
     marks: HashMap<u64, Vec<u64>>,
 }
 
 impl Heap {
-    /// Forgets where chunks were: they may have moved.
+    /// Discards the marks, which may be outdated.
     pub(super) fn forget(&mut self) {
         self.marks.clear();
     }
 
-    /// The block that has `address`, in the main arena or another one.
-    pub(super) fn in_arena(&mut self, memory: &dyn Memory, maps: &Maps, address: u64) -> Found {
-        // The process goes on meanwhile: what was odd once may only have been under way.
-        match self.once(memory, maps, address) {
-            Found::NotTold(ODD) => {
+    /// Looks up `address` in the main arena and the arenas of threads.
+    pub(super) fn in_arena(&mut self, memory: &dyn Memory, maps: &Maps, address: u64) -> HeapLookup {
+        // The process runs meanwhile, so the headers may have been read during an update: try
+        // again.
+        match self.look_up(memory, maps, address) {
+            HeapLookup::Unknown(INCONSISTENT) => {
                 self.forget();
-                self.once(memory, maps, address)
+                self.look_up(memory, maps, address)
             }
-            found => found,
+            other => other,
         }
     }
 
-    fn once(&mut self, memory: &dyn Memory, maps: &Maps, address: u64) -> Found {
-        let Some(area) = area(memory, maps, address) else { return Found::Elsewhere };
-        // A chunk in use has the first word of the next one.
-        let Some(target) = address.checked_sub(SHARED) else { return Found::Elsewhere };
+    fn look_up(&mut self, memory: &dyn Memory, maps: &Maps, address: u64) -> HeapLookup {
+        let Some(area) = area(memory, maps, address) else { return HeapLookup::NotMalloc };
+        // The first word of the next chunk belongs to a chunk in use.
+        let Some(target) = address.checked_sub(SHARED) else { return HeapLookup::NotMalloc };
         match self.walk(memory, &area, target) {
-            End::Chunk(chunk) => told(chunk, address),
-            End::TooLong => Found::NotTold(
-                "the heap is too large to be walked at once: asked again, the walk goes on from where it was",
+            WalkEnd::Chunk(chunk) => lookup(chunk, address),
+            WalkEnd::TooLong => HeapLookup::Unknown(
+                "the heap is too large for one walk: the next query continues where this one stopped",
             ),
-            End::Odd | End::Fence(_) => Found::NotTold(ODD),
+            WalkEnd::Inconsistent | WalkEnd::Fence(_) => HeapLookup::Unknown(INCONSISTENT),
         }
     }
 
-    fn walk(&mut self, memory: &dyn Memory, area: &Area, target: u64) -> End {
+    fn walk(&mut self, memory: &dyn Memory, area: &ChunkArea, target: u64) -> WalkEnd {
         let marks = self.marks.entry(area.from).or_default();
-        let mut walk = Walk::new(memory, area.main);
-        let known = marks.partition_point(|&mark| mark <= target);
-        if let Some(&mark) = marks[..known].last() {
+        let mut walk = ChunkWalk::new(memory, area.main);
+        let mark_count = marks.partition_point(|&mark| mark <= target);
+        if let Some(&mark) = marks[..mark_count].last() {
             let mut more = Vec::new();
             let end = walk.to(mark, area.end, target, &mut more);
-            // From another chunk's mark than the last, the others behind it are known already.
-            if known == marks.len() {
+            // Only behind the last mark are there new chunks.
+            if mark_count == marks.len() {
                 marks.append(&mut more);
             }
-            if !matches!(end, End::Fence(_)) {
+            if !matches!(end, WalkEnd::Fence(_)) {
                 return end;
             }
             marks.clear();
         }
         let (mut from, mut scan) = (area.from, area.scan);
-        for _ in 0..MOST_FENCES {
+        for _ in 0..MAX_FENCES {
             match walk.search(from, scan, area.end, target, marks) {
-                End::Fence(behind) => (from, scan) = (behind, FENCED_BYTES),
+                WalkEnd::Fence(behind) => (from, scan) = (behind, FENCED_BYTES),
                 end => return end,
             }
         }
-        End::Odd
+        WalkEnd::Inconsistent
     }
 }
 
-/// The block with a mapping of its own that has `address`.
-pub(super) fn in_mapping(memory: &dyn Memory, maps: &Maps, address: u64) -> Found {
+/// Looks up `address` among blocks with their own mapping.
+pub(super) fn in_mapping(memory: &dyn Memory, maps: &Maps, address: u64) -> HeapLookup {
     let own = maps.at(address).map(|mapping| mapping.start);
-    let found = maps.span(address, maps::is_mapped).and_then(|span| mapped::block(memory, &span, own?, address));
-    found.map_or(Found::Elsewhere, Found::Block)
+    let block = maps.span(address, maps::is_mapped).and_then(|span| mapped::block(memory, &span, own?, address));
+    block.map_or(HeapLookup::NotMalloc, HeapLookup::Block)
 }
 
-const ODD: &str = "its chunks are not as malloc leaves them: another allocator's, or in the midst of a change";
+const INCONSISTENT: &str = "its headers are inconsistent: it belongs to another allocator, or malloc is changing it";
 
-fn area(memory: &dyn Memory, maps: &Maps, address: u64) -> Option<Area> {
+fn area(memory: &dyn Memory, maps: &Maps, address: u64) -> Option<ChunkArea> {
     match maps.span(address, maps::is_heap) {
-        Some(span) => Some(Area { from: span.start, scan: SCAN_BYTES, end: span.end, main: true }),
+        Some(span) => Some(ChunkArea { from: span.start, scan: SCAN_BYTES, end: span.end, main: true }),
         None => arena::area(memory, maps, address),
     }
 }
 
-fn told(chunk: Chunk, address: u64) -> Found {
+fn lookup(chunk: HeapChunk, address: u64) -> HeapLookup {
     let user = chunk.start + HEADER..chunk.start + chunk.bytes + SHARED;
     if chunk.free {
-        Found::Free(chunk.start + HEADER..chunk.start + chunk.bytes)
+        HeapLookup::Free(chunk.start + HEADER..chunk.start + chunk.bytes)
     } else if user.contains(&address) {
-        Found::Block(user)
+        HeapLookup::Block(user)
     } else {
-        Found::NotTold("it is a header of malloc's")
+        HeapLookup::Unknown("it is a header of malloc")
     }
 }

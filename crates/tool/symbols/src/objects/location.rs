@@ -1,101 +1,108 @@
-//! Where a variable is while its function runs: DWARF's expressions, with the registers of a sample.
+//! Evaluates DWARF location expressions with the registers of a sample.
 //!
-//! What the function was called with and has forgotten since (`DW_OP_entry_value`) is not looked for in its caller.
+//! **Not supported**: values at function entry (`DW_OP_entry_value`), which would need the caller's
+//! frame.
 
 use addr2line::gimli::{
     self, AttributeValue, Encoding, Evaluation, EvaluationResult, Expression, Format, Location, Value,
 };
 use fieldstone_rewrite::{Memory, Registers};
 
-use super::dwarf::{Reading, Slice, Unit};
-use super::frames::{Frames, Rule};
+use super::dwarf::{DwarfReader, Slice, Unit};
+use super::unwind::{FrameRule, UnwindTables};
 
-/// Operations of an expression, and questions that it may ask.
-const MOST_OPERATIONS: u32 = 1000;
-const MOST_QUESTIONS: usize = 64;
+/// Limits: operations of an expression, and its requests for registers and memory.
+const MAX_OPERATIONS: u32 = 1000;
+const MAX_REQUESTS: usize = 64;
 
-/// A function's frame at a moment.
-pub(super) struct Frame<'a> {
+/// The frame of a function at a sample.
+pub(super) struct SampledFrame<'a> {
     pub(super) registers: &'a Registers,
     pub(super) memory: &'a dyn Memory,
-    /// From addresses in the file to those in memory.
+    /// Distance from addresses in the file to addresses in memory.
     pub(super) bias: u64,
-    /// Where the frame is on the stack.
-    frame: Option<u64>,
-    /// What variables' places are counted from.
+    /// The canonical frame address.
+    canonical: Option<u64>,
+    /// The frame base, to which locations of local variables are relative.
     base: Option<u64>,
 }
 
-/// Where a variable is.
+/// The location of a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    /// In memory.
+pub(super) enum VariableLocation {
+    /// An address in memory.
     Address(u64),
-    /// In a register, or nowhere; this is its value.
+    /// The value, for a variable in a register or without storage.
     Value(u64),
 }
 
-impl<'a> Frame<'a> {
-    /// The frame at `registers`, as far as `frames` says.
-    pub(super) fn of(registers: &'a Registers, memory: &'a dyn Memory, bias: u64, frames: Option<&Frames>) -> Self {
-        let mut frame = Self { registers, memory, bias, frame: None, base: None };
-        frame.frame = frames.and_then(|frames| frame.canonical(frames));
+impl<'a> SampledFrame<'a> {
+    /// The frame at `registers`. `tables` give its canonical address.
+    pub(super) fn of(
+        registers: &'a Registers,
+        memory: &'a dyn Memory,
+        bias: u64,
+        tables: Option<&UnwindTables>,
+    ) -> Self {
+        let mut frame = Self { registers, memory, bias, canonical: None, base: None };
+        frame.canonical = tables.and_then(|tables| frame.canonical_address(tables));
         frame
     }
 
-    fn canonical(&self, frames: &Frames) -> Option<u64> {
-        match frames.rule(self.counter())? {
-            Rule::Register(number, more) => Some(self.register(number)?.wrapping_add_signed(more)),
-            Rule::Expression(expression) => {
+    fn canonical_address(&self, tables: &UnwindTables) -> Option<u64> {
+        match tables.rule(self.counter())? {
+            FrameRule::Register(number, offset) => Some(self.register(number)?.wrapping_add_signed(offset)),
+            FrameRule::Expression(expression) => {
                 let encoding = Encoding { address_size: 8, format: Format::Dwarf32, version: 4 };
                 match self.evaluated(expression.evaluation(encoding), None)? {
-                    Place::Address(address) => Some(address),
-                    Place::Value(_) => None,
+                    VariableLocation::Address(address) => Some(address),
+                    VariableLocation::Value(_) => None,
                 }
             }
         }
     }
 
-    /// The instruction, as an address in the file.
+    /// The address of the instruction in the file.
     pub(super) const fn counter(&self) -> u64 {
         self.registers.rip.wrapping_sub(self.bias)
     }
 
-    /// Takes what a function says of the base of its frame.
+    /// Sets the frame base from the function's `DW_AT_frame_base`.
     pub(super) fn set_base<'b>(
         &mut self,
-        reading: &Reading<'b>,
+        reader: &DwarfReader<'b>,
         unit: &Unit<'b>,
         base: Option<AttributeValue<Slice<'b>>>,
     ) {
-        self.base = base.and_then(|base| self.place(reading, unit, base)).map(|place| match place {
-            Place::Address(place) | Place::Value(place) => place,
+        self.base = base.and_then(|base| self.locate(reader, unit, base)).map(|location| match location {
+            VariableLocation::Address(base) | VariableLocation::Value(base) => base,
         });
     }
 
-    /// Where a variable with this location is.
-    pub(super) fn place<'b>(
+    /// Evaluates a `DW_AT_location`; `None` if the variable has no single location at this
+    /// instruction.
+    pub(super) fn locate<'b>(
         &self,
-        reading: &Reading<'b>,
+        reader: &DwarfReader<'b>,
         unit: &Unit<'b>,
         location: AttributeValue<Slice<'b>>,
-    ) -> Option<Place> {
+    ) -> Option<VariableLocation> {
         let expression = match location {
             AttributeValue::Exprloc(expression) => expression,
-            list => self.listed(reading, unit, list)?,
+            list => self.list_entry(reader, unit, list)?,
         };
-        self.evaluated(expression.evaluation(unit.encoding()), Some((reading, unit)))
+        self.evaluated(expression.evaluation(unit.encoding()), Some((reader, unit)))
     }
 
-    /// The entry of a list that holds at this instruction.
-    fn listed<'b>(
+    /// The entry of a location list for this instruction.
+    fn list_entry<'b>(
         &self,
-        reading: &Reading<'b>,
+        reader: &DwarfReader<'b>,
         unit: &Unit<'b>,
         list: AttributeValue<Slice<'b>>,
     ) -> Option<Expression<Slice<'b>>> {
         let counter = self.counter();
-        let mut entries = reading.dwarf.attr_locations(unit, list).ok()??;
+        let mut entries = reader.dwarf.attr_locations(unit, list).ok()??;
         while let Some(entry) = entries.next().ok()? {
             if (entry.range.begin..entry.range.end).contains(&counter) {
                 return Some(entry.data);
@@ -107,12 +114,12 @@ impl<'a> Frame<'a> {
     fn evaluated<'b>(
         &self,
         mut evaluation: Evaluation<Slice<'b>>,
-        within: Option<(&Reading<'b>, &Unit<'b>)>,
-    ) -> Option<Place> {
-        evaluation.set_max_iterations(MOST_OPERATIONS);
-        let mut asked = evaluation.evaluate().ok()?;
-        for _ in 0..MOST_QUESTIONS {
-            asked = match asked {
+        within: Option<(&DwarfReader<'b>, &Unit<'b>)>,
+    ) -> Option<VariableLocation> {
+        evaluation.set_max_iterations(MAX_OPERATIONS);
+        let mut state = evaluation.evaluate().ok()?;
+        for _ in 0..MAX_REQUESTS {
+            state = match state {
                 EvaluationResult::Complete => return self.result(&evaluation.result()),
                 EvaluationResult::RequiresRegister { register, base_type } if base_type.0 == 0 => {
                     evaluation.resume_with_register(Value::Generic(self.register(register.0)?))
@@ -121,13 +128,13 @@ impl<'a> Frame<'a> {
                     evaluation.resume_with_memory(Value::Generic(self.word(address, size)?))
                 }
                 EvaluationResult::RequiresFrameBase => evaluation.resume_with_frame_base(self.base?),
-                EvaluationResult::RequiresCallFrameCfa => evaluation.resume_with_call_frame_cfa(self.frame?),
+                EvaluationResult::RequiresCallFrameCfa => evaluation.resume_with_call_frame_cfa(self.canonical?),
                 EvaluationResult::RequiresRelocatedAddress(address) => {
                     evaluation.resume_with_relocated_address(address.wrapping_add(self.bias))
                 }
                 EvaluationResult::RequiresIndexedAddress { index, relocate } => {
-                    let (reading, unit) = within?;
-                    let address = reading.dwarf.address(unit, index).ok()?;
+                    let (reader, unit) = within?;
+                    let address = reader.dwarf.address(unit, index).ok()?;
                     evaluation.resume_with_indexed_address(address.wrapping_add(if relocate { self.bias } else { 0 }))
                 }
                 _ => return None,
@@ -137,18 +144,18 @@ impl<'a> Frame<'a> {
         None
     }
 
-    fn result(&self, pieces: &[gimli::Piece<Slice<'_>>]) -> Option<Place> {
-        // What is in several places is no pointer.
+    fn result(&self, pieces: &[gimli::Piece<Slice<'_>>]) -> Option<VariableLocation> {
+        // A pointer is never split into pieces.
         let [gimli::Piece { location, size_in_bits: None, .. }] = pieces else { return None };
         match *location {
-            Location::Address { address } => Some(Place::Address(address)),
-            Location::Register { register } => self.register(register.0).map(Place::Value),
-            Location::Value { value } => value.to_u64(u64::MAX).ok().map(Place::Value),
+            Location::Address { address } => Some(VariableLocation::Address(address)),
+            Location::Register { register } => self.register(register.0).map(VariableLocation::Value),
+            Location::Value { value } => value.to_u64(u64::MAX).ok().map(VariableLocation::Value),
             _ => None,
         }
     }
 
-    /// A register by DWARF's number, which orders the first eight in its own way.
+    /// A register by its DWARF number. DWARF orders the first eight differently.
     fn register(&self, number: u16) -> Option<u64> {
         const FIRST: [usize; 8] = [0, 2, 1, 3, 6, 7, 5, 4];
         let number = usize::from(number);
@@ -157,8 +164,8 @@ impl<'a> Frame<'a> {
 
     fn word(&self, address: u64, bytes: u8) -> Option<u64> {
         let mut word = [0; 8];
-        let wanted = word.get_mut(..usize::from(bytes))?;
-        let got = self.memory.read(address, wanted);
-        (got == usize::from(bytes)).then(|| u64::from_le_bytes(word))
+        let buffer = word.get_mut(..usize::from(bytes))?;
+        let count = self.memory.read(address, buffer);
+        (count == usize::from(bytes)).then(|| u64::from_le_bytes(word))
     }
 }

@@ -1,40 +1,47 @@
-//! The files that a process runs: where each is loaded, and which of its addresses an address in memory is.
+//! The files that a process has loaded, and the bias between addresses in memory and in the file.
 //!
 //! ```text
-//!   mapping   7f12_3400_0000  offset 0        libx.so        address in memory = address in the file + bias
-//!             7f12_3400_1000  offset 0x1000   libx.so        the bias is where the first mapping is, less where the
-//!             7f12_3400_3000  offset 0x2df0   libx.so          file wants its first byte
-//!             7f12_3400_5000  anonymous                      the end of its last segment (bss) has no file behind it
+//!   mapping   7f12_3400_0000  offset 0        libx.so
+//!             7f12_3400_1000  offset 0x1000   libx.so
+//!             7f12_3400_3000  offset 0x2df0   libx.so
+//!             7f12_3400_5000  anonymous              bss, the end of the last segment
+//!
+//!   address in memory = address in the file + bias
+//!   bias              = start of the first mapping − address of its offset in the file
 //! ```
-//! A file is opened as the kernel has it, through `/proc/PID`, where this user may: it may be in another namespace, or deleted.
+//! If this user may, a file is opened through `/proc/PID`: it may be deleted, or in another
+//! namespace.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use fieldstone_sys::smaps::Mapping;
 
-use super::image::Image;
+use super::image::ElfImage;
 use super::maps::Maps;
 
 const PAGE_BYTES: u64 = 4096;
 const DELETED: &str = " (deleted)";
 
-/// The files, by address.
+/// The files, ordered by address.
 #[derive(Debug, Default)]
-pub(super) struct Modules(Vec<Module>);
+pub(super) struct LoadedModules(Vec<LoadedModule>);
 
-/// A file in memory.
+/// A loaded file.
 #[derive(Debug)]
-pub(super) struct Module {
-    /// The name of its file.
+pub(super) struct LoadedModule {
+    /// The base name of the file.
     pub(super) name: String,
+    /// Distance from addresses in the file to addresses in memory.
     pub(super) bias: u64,
-    pub(super) image: Image,
+    pub(super) image: ElfImage,
+    /// Start and inode of the first mapping.
     mapping: (u64, u64),
 }
 
-impl Modules {
-    /// Those of process `pid` that have code. `before` is what is known already.
+impl LoadedModules {
+    /// The files of process `pid` that contain code. Files that are in `before` are not opened
+    /// again.
     pub(super) fn of(pid: u32, maps: &Maps, before: Self) -> Self {
         let mut before = before.0;
         let mut modules = Vec::new();
@@ -45,73 +52,80 @@ impl Modules {
             }
             let mapping = (first.start, first.inode);
             let name = base_name(&first.name);
-            let known = before.iter().position(|module: &Module| module.mapping == mapping && module.name == name);
+            let known =
+                before.iter().position(|module: &LoadedModule| module.mapping == mapping && module.name == name);
             match known {
-                Some(place) => modules.push(before.swap_remove(place)),
+                Some(index) => modules.push(before.swap_remove(index)),
                 None => modules.extend(load(pid, first, name)),
             }
         }
         Self(modules)
     }
 
-    /// The file that an address belongs to, its bss too; its number among them.
-    pub(super) fn at(&self, address: u64) -> Option<(usize, &Module)> {
+    /// The file whose segments contain an address (bss included), and its index.
+    pub(super) fn at(&self, address: u64) -> Option<(usize, &LoadedModule)> {
         self.0.iter().enumerate().find(|(_, module)| {
-            let own = address.wrapping_sub(module.bias);
-            module.image.segments.iter().any(|segment| segment.addresses.contains(&own))
+            let file_address = address.wrapping_sub(module.bias);
+            module.image.segments.iter().any(|segment| segment.addresses.contains(&file_address))
         })
     }
 
-    pub(super) fn get(&self, number: usize) -> Option<&Module> {
+    pub(super) fn get(&self, number: usize) -> Option<&LoadedModule> {
         self.0.get(number)
     }
 
-    /// Those whose file has this name, with or without a version behind it; all where there is none.
-    pub(super) fn called<'a>(&'a self, name: Option<&'a str>) -> impl Iterator<Item = &'a Module> {
-        let is = move |module: &&Module| {
+    /// The files with this base name, with or without a version suffix; all files for `None`.
+    pub(super) fn with_name<'a>(&'a self, name: Option<&'a str>) -> impl Iterator<Item = &'a LoadedModule> {
+        let matches = move |module: &&LoadedModule| {
             name.is_none_or(|name| {
                 module.name.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
             })
         };
-        self.0.iter().filter(is)
+        self.0.iter().filter(matches)
     }
 
-    /// The one whose file is `path`, as the kernel tells both.
-    pub(super) fn program(&self, maps: &Maps, path: &Path) -> Option<&Module> {
-        let named = |mapping: &&Mapping| Path::new(&mapping.name) == path;
-        let first = maps.0.iter().find(named)?;
+    /// The file with this path, as `/proc/PID/maps` and `/proc/PID/exe` show it.
+    pub(super) fn program(&self, maps: &Maps, path: &Path) -> Option<&LoadedModule> {
+        let has_path = |mapping: &&Mapping| Path::new(&mapping.name) == path;
+        let first = maps.0.iter().find(has_path)?;
         self.0.iter().find(|module| module.mapping == (first.start, first.inode))
     }
 }
 
-/// The mappings of each file, as often as it is loaded: offsets in it only grow.
+/// The mappings of each loaded file. A file that is loaded twice has two groups: offsets grow in a
+/// group.
 fn groups(mappings: &[Mapping]) -> Vec<Vec<&Mapping>> {
     let mut groups: Vec<Vec<&Mapping>> = Vec::new();
     let files = mappings.iter().filter(|mapping| mapping.inode != 0 && mapping.name.starts_with('/'));
     for mapping in files {
-        let same =
+        let is_same_file =
             |last: &&Mapping| last.inode == mapping.inode && last.name == mapping.name && last.offset <= mapping.offset;
         match groups.last_mut() {
-            Some(group) if group.last().is_some_and(same) => group.push(mapping),
+            Some(group) if group.last().is_some_and(is_same_file) => group.push(mapping),
             _ => groups.push(vec![mapping]),
         }
     }
     groups
 }
 
-fn load(pid: u32, first: &Mapping, name: String) -> Option<Module> {
+fn load(pid: u32, first: &Mapping, name: String) -> Option<LoadedModule> {
     let (file, path) = open(pid, first)?;
-    let image = Image::open(file, &path)?;
-    let down = |address: u64| address - address % PAGE_BYTES;
-    let starts_here = image.segments.iter().find(|segment| {
-        let from = down(segment.offset);
+    let image = ElfImage::open(file, &path)?;
+    let page_start = |address: u64| address - address % PAGE_BYTES;
+    let segment = image.segments.iter().find(|segment| {
+        let from = page_start(segment.offset);
         (from..segment.offset.saturating_add(segment.file_bytes)).contains(&first.offset)
     })?;
-    let wanted = down(starts_here.addresses.start).checked_add(first.offset - down(starts_here.offset))?;
-    Some(Module { name, bias: first.start.wrapping_sub(wanted), image, mapping: (first.start, first.inode) })
+    let file_address = page_start(segment.addresses.start).checked_add(first.offset - page_start(segment.offset))?;
+    Some(LoadedModule {
+        name,
+        bias: first.start.wrapping_sub(file_address),
+        image,
+        mapping: (first.start, first.inode),
+    })
 }
 
-/// The file of a mapping, and a path beside which its neighbours are.
+/// The file of a mapping, and its path for files that it refers to.
 fn open(pid: u32, mapping: &Mapping) -> Option<(File, PathBuf)> {
     let path = Path::new(mapping.name.trim_end_matches(DELETED));
     let inside = PathBuf::from(format!("/proc/{pid}/root")).join(path.strip_prefix("/").ok()?);
@@ -119,7 +133,7 @@ fn open(pid: u32, mapping: &Mapping) -> Option<(File, PathBuf)> {
     let deleted = mapping.name.ends_with(DELETED);
     let by_path = [inside.clone(), path.to_owned()].into_iter().filter(|_| !deleted);
     let mut opened = std::iter::once(by_kernel).chain(by_path).filter_map(|path| {
-        // A device may do anything when it is opened.
+        // Opening a device may have side effects.
         std::fs::metadata(&path).ok().filter(std::fs::Metadata::is_file)?;
         File::open(path).ok()
     });

@@ -1,4 +1,5 @@
-//! Programs that say where their memory is, looked at from outside, in all the ways in which they can be built.
+//! Descriptions of the memory of test programs, compiled in several ways. The programs print the
+//! expected addresses and sizes.
 
 mod blocks;
 mod classes;
@@ -10,28 +11,31 @@ mod variables;
 use super::*;
 
 #[test]
-fn who_asks_may_go_to_another_thread() {
-    fn goes<T: Send>() {}
-    goes::<Objects>();
+fn objects_can_move_to_another_thread() {
+    fn check<T: Send>() {}
+    check::<Objects>();
 }
 
 #[test]
-fn a_process_that_is_gone_is_told() {
+fn opening_an_ended_process_fails() {
     let mut child = std::process::Command::new("true").spawn().unwrap();
     let pid = child.id();
     child.wait().unwrap();
-    assert!(Objects::of(pid).is_err());
+    assert!(Objects::open(pid).is_err());
 }
 
 #[test]
-fn ours_is_a_process_too() {
+fn this_process_can_describe_itself() {
     static TABLE: [u64; 100] = [1; 100];
-    let mut objects = Objects::of(std::process::id()).unwrap();
-    let place = objects.at(std::ptr::from_ref(&TABLE[7]).addr() as u64, 64);
-    assert_eq!(place.kind, Kind::Global, "{place:?}");
-    assert_eq!(objects.at(16, 64).kind, Kind::Nothing);
+    let mut objects = Objects::open(std::process::id()).unwrap();
+    let info = objects.describe(std::ptr::from_ref(&TABLE[7]).addr() as u64, 64);
+    assert_eq!(info.kind, MemoryKind::Global, "{info:?}");
+    assert_eq!(objects.describe(16, 64).kind, MemoryKind::Nothing);
     let vdso = objects.maps.0.iter().find(|mapping| mapping.name == "[vdso]").map(|mapping| mapping.start);
     if let Some(vdso) = vdso {
-        assert_eq!((objects.at(vdso, 64).kind, objects.at(vdso, 64).name.as_str()), (Kind::Mapping, "[vdso]"));
+        assert_eq!(
+            (objects.describe(vdso, 64).kind, objects.describe(vdso, 64).name.as_str()),
+            (MemoryKind::Mapping, "[vdso]")
+        );
     }
 }

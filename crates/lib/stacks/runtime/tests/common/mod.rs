@@ -1,16 +1,16 @@
-//! The run time and its drivers as they are installed, and the compilers and linkers of this machine.
+//! The run time and its drivers as installed, and the compilers and linkers on this machine.
 
-#![allow(dead_code, reason = "each test binary uses a part")]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(dead_code, reason = "each test binary uses some of these")]
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// The crate's own folder.
+/// The crate's folder.
 pub(crate) const HERE: &str = env!("CARGO_MANIFEST_DIR");
 
-/// Folder with the run time, built once for all tests of a binary.
+/// A directory with the run time, built once for all tests of a binary.
 pub(crate) fn library() -> &'static Path {
     static BUILT: OnceLock<tempfile::TempDir> = OnceLock::new();
     BUILT
@@ -24,12 +24,12 @@ pub(crate) fn library() -> &'static Path {
         .path()
 }
 
-/// All that a process printed.
+/// The stdout and stderr of a process.
 pub(crate) fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// A driver with the run time that was built: `c` or `c++`.
+/// The driver of a language, `c` or `c++`, from the built directory.
 pub(crate) fn driver(language: &str, compiler: &str) -> Command {
     let (name, variable) =
         if language == "c" { ("fieldstone-cc", "FIELDSTONE_CC") } else { ("fieldstone-c++", "FIELDSTONE_CXX") };
@@ -39,21 +39,21 @@ pub(crate) fn driver(language: &str, compiler: &str) -> Command {
     command
 }
 
-/// The compilers of a language that are there.
+/// The installed compilers of a language.
 pub(crate) fn compilers(language: &str) -> Vec<&'static str> {
     let all = [("gcc", "g++"), ("clang", "clang++")];
     let named = all.into_iter().map(|(c, cxx)| if language == "c" { c } else { cxx });
-    named.filter(|compiler| there(compiler)).collect()
+    named.filter(|compiler| is_installed(compiler)).collect()
 }
 
-/// The linkers that are there, as -fuse-ld names them.
+/// The installed linkers, by their -fuse-ld names.
 pub(crate) fn linkers() -> Vec<&'static str> {
     let all = [("bfd", "ld.bfd"), ("gold", "ld.gold"), ("lld", "ld.lld"), ("mold", "ld.mold")];
-    all.into_iter().filter(|(_, file)| there(file)).map(|(name, _)| name).collect()
+    all.into_iter().filter(|(_, file)| is_installed(file)).map(|(name, _)| name).collect()
 }
 
-/// Whether a program is installed; says SKIP if not.
-pub(crate) fn there(program: &str) -> bool {
+/// Whether a program is installed; prints SKIP if not.
+pub(crate) fn is_installed(program: &str) -> bool {
     let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output().unwrap();
     if !found.status.success() {
         println!("SKIP {program} is not installed");
@@ -61,7 +61,7 @@ pub(crate) fn there(program: &str) -> bool {
     found.status.success()
 }
 
-/// A program of the folder `programs`, compiled; where it lies.
+/// Compiles a program of the folder `programs` and returns its path.
 pub(crate) fn compile(mut driver: Command, name: &str, options: &[&str], variant: &str) -> PathBuf {
     let program = library().join(format!("{}-{variant}", name.replace('.', "-")));
     let source = format!("{HERE}/tests/programs/{name}");
@@ -70,14 +70,14 @@ pub(crate) fn compile(mut driver: Command, name: &str, options: &[&str], variant
     program
 }
 
-/// A program to be run, for two minutes at most: one that loops with signals blocked is ended as well.
+/// A command that runs a program for at most two minutes, and kills it even if it blocks signals.
 pub(crate) fn program(path: &Path) -> Command {
     let mut command = Command::new("timeout");
     command.args(["-s", "KILL", "120"]).arg(path);
     command
 }
 
-/// Runs a program to its good end; what it printed.
+/// Runs a command that must succeed, and returns its stdout.
 pub(crate) fn run(command: &mut Command) -> String {
     let ran = command.output().unwrap();
     assert!(ran.status.success(), "{command:?}: {}\n{}", ran.status, text(&ran));

@@ -1,5 +1,5 @@
-/* Every kind of argument and result across a border between segments: each call is made at many depths, so that some of them
- * cross. Prints one sum that the plain build prints, too. */
+/* Every kind of argument and result across a border between segments: each call is made at many depths, so that some
+ * cross. Prints a sum, which is the same in the plain build. */
 #include "check.h"
 #include <stdarg.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-/* What the programs here share: a check that tells where it failed, and recursion of a given depth that the compiler keeps. */
+/* Shared by the programs here: a check that prints where it failed, and recursion that the compiler keeps. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #if defined(__clang__)
-/* clang compiles no checks into functions of variable arguments, and refuses them. */
+/* clang emits no checks for functions of variable arguments, and refuses to compile them. */
 #define VARIADIC __attribute__((no_split_stack))
 #else
 #define VARIADIC
@@ -15,13 +15,13 @@
 
 #define KEEP __attribute__((noinline))
 
-/* An array that the compiler must keep as it is: seen from outside. */
+/* Keeps an array from being optimised away. */
 #define USE(array) __asm__ volatile("" : : "r"(array) : "memory")
 
 #define CHECK(condition)                                                                       \
     do {                                                                                       \
         if (!(condition)) {                                                                    \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);            \
+            fprintf(stderr, "%s:%d: check failed: %s\n", __FILE__, __LINE__, #condition);            \
             abort();                                                                           \
         }                                                                                      \
     } while (0)

@@ -1,5 +1,5 @@
-/* Many coroutines by ucontext on contexts of their own, each deeper than its first block now and then; what a collector finds on
- * a stack. Prints the KiB that each took while it waited in a small frame. */
+/* Many coroutines on separate stacks, by ucontext; some outgrow their first block. Also the ranges that a root scan
+ * finds on a stack. Prints the KiB per coroutine that waits in a small frame. */
 #include "descend.h"
 #include <ucontext.h>
 
@@ -39,7 +39,7 @@ static void body(void) {
     to_home();
 }
 
-/* Bytes in use on the calling thread's stack, part by part. */
+/* Bytes in use on the calling thread's stack, over all ranges. */
 KEEP static size_t used(void) {
     void *segment = NULL, *sp = NULL, *initial = NULL;
     size_t length, sum = 0;

@@ -1,4 +1,4 @@
-/* Recursion of a given depth; each frame is filled, and looked at when what is below has returned. */
+/* Recursion of a given depth; each frame is filled, and checked after the call below it has returned. */
 #ifndef DESCEND_H
 #define DESCEND_H
 

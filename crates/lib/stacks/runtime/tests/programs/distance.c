@@ -1,7 +1,8 @@
-/* How many levels of recursion fit before the address of a local variable is further than ALLOWED from where the thread began: the guard
- * that databases and interpreters have. In the first thread, in another one, and beyond what the system gave that one.
+/* Counts the levels of recursion that fit before the address of a local variable is further than ALLOWED from the
+ * thread's beginning: a guard that databases and interpreters use. In the first thread, in another one, and beyond
+ * the system's stack.
  *
- *   distance LEVELS DEEP     prints the levels that were allowed of LEVELS in each thread; goes DEEP levels without a guard first */
+ *   distance LEVELS DEEP     prints the levels allowed of LEVELS in each thread; first descends DEEP levels unguarded */
 #include "descend.h"
 #include <pthread.h>
 

@@ -1,4 +1,5 @@
-// A coroutine in a thread that a library has begun: nothing of this run time has been there. And libm is the program's own.
+// A coroutine in a thread that a library created, which this run time has not initialised. And libm
+// is the program's own.
 #include "descend.h"
 #include <cerrno>
 #include <cmath>
@@ -30,7 +31,7 @@ static void run() {
 
 int main(int count, char **) {
     std::thread(run).join();
-    // What a collector would read of the main thread's stack: no more than there is.
+    // The ranges of the main thread's stack are not larger than the stack.
     void *segment = nullptr, *sp = nullptr, *initial;
     size_t length;
     CHECK(__splitstack_find(segment, sp, &length, &segment, &sp, &initial) && length < 1 << 20);

@@ -1,5 +1,5 @@
-/* longjmp out of many segments, again and again, and from a signal handler on a stack of its own: afterwards the stack grows where
- * it is, and nothing that lies deeper is believed. */
+/* longjmp out of many segments, repeatedly, and from a signal handler on its own stack: afterwards the stack grows
+ * from its current place, and deeper segments are ignored. */
 #include "check.h"
 #include <setjmp.h>
 #include <signal.h>
@@ -60,7 +60,7 @@ static void faults(void) {
     for (volatile int round = 0; round < 100; round++) {
         if (sigsetjmp(from_handler, 1) == 0) {
             *(volatile int *)8 = 1;
-            CHECK(!"the fault was passed over");
+            CHECK(!"the fault was not delivered");
         }
         CHECK(descend(1000, 0) == 1000);
     }

@@ -1,4 +1,4 @@
-/* A shared library whose functions are deep themselves, call back, and throw. */
+/* A shared library whose functions recurse deeply, call back, and throw. */
 #include "check.h"
 
 extern "C" KEEP long library_descend(int depth, long (*back)(int), int thrown) {

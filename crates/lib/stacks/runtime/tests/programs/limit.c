@@ -1,4 +1,4 @@
-/* Recursion without an end, with the limit that the first argument names, if there is one. */
+/* Endless recursion, with the limit in the first argument, if there is one. */
 #include "check.h"
 #include <pthread.h>
 

@@ -1,4 +1,4 @@
-/* A program and the shared library that it loads, each with stacks of blocks: one run time serves both. */
+/* A program and the shared library that it loads, both with stacks of blocks, use one run time. */
 #include "check.h"
 #include <dlfcn.h>
 

@@ -1,5 +1,5 @@
-/* What programs do with stacks beside calling: nested functions, wide vectors, vfork, destructors of thread-specific data that recurse, cancellation
- * in the middle of an allocation; and what overflows the headroom ends there. */
+/* Other uses of stacks: nested functions, wide vectors, vfork, destructors of thread-specific data that recurse,
+ * cancellation during an allocation. And unchecked code that overflows the headroom traps. */
 #define _GNU_SOURCE
 #include "descend.h"
 #include <pthread.h>
@@ -18,7 +18,7 @@ static unsigned long guard(void) {
 #ifndef __clang__
 KEEP static long with(long (*function)(long), long value) { return function(value); }
 
-/* The nested function is code on the stack. */
+/* gcc puts the nested function's trampoline on the stack. */
 KEEP static long nested(int depth) {
     volatile char frame[FRAME_BYTES];
     USE(frame);
@@ -30,7 +30,7 @@ KEEP static long nested(int depth) {
 
 typedef int wide __attribute__((vector_size(32)));
 
-/* The argument lies in the upper half of a register, too, while segments are taken. */
+/* The upper half of a vector register holds an argument while segments are allocated. */
 __attribute__((target("avx2"))) KEEP static wide widest(wide value, int depth) {
     volatile char frame[20000];
     USE(frame);
@@ -43,7 +43,7 @@ __attribute__((target("avx2"))) KEEP static void vectors(void) {
     for (int at = 0; at < 8; at++) CHECK(found[at] == at + 100);
 }
 
-/* Whether code may run on stacks: lld gives no program such, whatever its objects ask for. */
+/* Whether stacks are executable: lld never makes them so, whatever the objects request. */
 static int is_executable(void) {
     char line[256];
     FILE *maps = fopen("/proc/self/maps", "r");
@@ -54,7 +54,7 @@ static int is_executable(void) {
     return found;
 }
 
-/* The child goes deeper than the parent is, and leaves. */
+/* The child descends deeper than the parent, and exits. */
 KEEP static void forks(void) {
     long here = (long)__builtin_frame_address(0);
     pid_t child = vfork();
@@ -78,7 +78,7 @@ static void *with_key(void *value) {
     return NULL;
 }
 
-/* While this is set, memory is slow to come, so that a cancellation finds the thread in the middle. */
+/* While this is set, madvise is slow, so that a cancellation interrupts the allocation. */
 static __thread int is_slow;
 
 __attribute__((no_split_stack)) int madvise(void *start, size_t bytes, int advice) {
@@ -106,7 +106,7 @@ static void *cancelled(void *nothing) {
 static ucontext_t home, machine;
 static void *home_stack[10], *stack[10];
 
-/* Does not check, and is deeper than any headroom. */
+/* Unchecked code with a frame larger than the headroom. */
 __attribute__((no_split_stack)) KEEP static void overflow(void) {
     volatile char frame[31 << 10];
     USE(frame);
@@ -119,7 +119,7 @@ static void body(void) {
     swapcontext(&machine, &home);
 }
 
-/* In a coroutine, whose neighbour's stack lies below: a child, which has to end by SIGSEGV where the kernel can have a page trap. */
+/* In a coroutine, above another stack: a child must end by SIGSEGV if the kernel supports guard pages. */
 static void overflows(void) {
     char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (syscall(SYS_madvise, page, 4096, 102)) return;

@@ -1,5 +1,5 @@
-/* 20,000 timer signals while the stack goes to and fro over the border between two segments, with handlers that recurse
- * themselves: on the stack that was interrupted, then on an alternate one. Errno stays. */
+/* 20,000 timer signals while the stack crosses the border between two segments, with handlers that recurse: on the
+ * interrupted stack, then on an alternate one. errno must not change. */
 #define DESCEND_BYTES 200
 #include "descend.h"
 #include <errno.h>
@@ -16,7 +16,7 @@ static void handler(int signal) {
     signals++;
 }
 
-/* Every frame near the border calls across it. */
+/* Every frame near the border makes calls that cross it. */
 KEEP static long climb(int depth) {
     volatile char frame[600];
     USE(frame);

@@ -1,5 +1,5 @@
-/* A crossing of a border, step by step: at each of its instructions a handler comes that needs more than the next segment has, gives
- * back what is not in use, or both. The thread's guard has to be as it was. */
+/* Single-steps the crossing of a border: at each instruction a handler runs that needs more than the next segment has,
+ * frees unused segments, or both. The thread's guard must not change. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <signal.h>
@@ -23,7 +23,7 @@ KEEP static void large(int then_trim) {
     if (then_trim) fieldstone_stack_trim();
 }
 
-/* From one large segment into the next one. */
+/* From one large segment to the next one. */
 KEEP static void larger(void) {
     volatile char frame[60000];
     USE(frame);
@@ -31,7 +31,7 @@ KEEP static void larger(void) {
     large(1);
 }
 
-/* Comes after each instruction while the trap flag is set; the way of a crossing lies at the beginning of __morestack. */
+/* Runs after each instruction while the trap flag is set; a crossing executes the beginning of __morestack. */
 __attribute__((no_split_stack)) static void step(int signal, siginfo_t *info, void *context) {
     (void)signal, (void)info;
     greg_t *registers = ((ucontext_t *)context)->uc_mcontext.gregs;
@@ -50,7 +50,7 @@ KEEP static long leaf(long value) {
     return value + frame[0];
 }
 
-/* Whether the instruction that is wanted came. */
+/* Whether the handler ran at the wanted instruction. */
 KEEP static int cross(void) {
     volatile char frame[400];
     USE(frame);

@@ -1,5 +1,5 @@
-/* 160 threads, each deeper than any one stack; threads that end by pthread_exit and by cancellation from many segments down, whose
- * cleanups run; forks. What threads had is given back. */
+/* 160 threads, each deeper than its system stack; threads that end by pthread_exit and by cancellation in deep
+ * segments, whose cleanups run; forks. The segments of ended threads are freed. */
 #include "descend.h"
 #include <pthread.h>
 #include <stdatomic.h>
@@ -81,7 +81,7 @@ int main(void) {
     many();
     long before = resident();
     for (int round = 0; round < 5; round++) many();
-    /* 160 threads of 1 MiB at once would be 160 MiB, were it not given back. */
+    /* 160 threads of 1 MiB each would hold 160 MiB if it were not freed. */
     CHECK(resident() < before + 40000);
     ends();
     pthread_t thread, other;

@@ -1,5 +1,5 @@
-/* Exceptions through hundreds of segments: destructors run, in order, and afterwards the stack is where it was. Threads of the
- * standard library; backtraces. */
+/* Exceptions through hundreds of segments: destructors run in order, and afterwards the stack is at its former place.
+ * Threads of the standard library; backtraces. */
 #include "check.h"
 #include <execinfo.h>
 #include <stdexcept>
@@ -26,7 +26,7 @@ KEEP static long descend(int depth, int throw_at) {
     return below;
 }
 
-/* Throws through segments of which each is large: a frame of 618 KB takes one of its own. */
+/* Throws through large segments: a frame of 618 KB takes one of its own. */
 KEEP static long large(int depth) {
     volatile char frame[618 << 10];
     USE(frame);

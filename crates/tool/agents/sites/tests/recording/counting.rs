@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use fieldstone_wire::sites::{Lost, NO_MODULE};
+use fieldstone_wire::sites::{LossReason, NO_MODULE};
 
 use crate::fixture::{ProgramDirectory, Recording};
 
@@ -40,7 +40,7 @@ fn check_counts(recording: &Recording, program: &Path) {
     assert!((grown + (1 << 20)..grown + (1 << 20) + 8192).contains(&bytes), "{bytes}");
     assert_eq!(count("by_reallocarray main"), (1, 40));
     assert_eq!(count("by_alignment main"), (5, 100 + 256 + 300 + 500 + 1));
-    for lost in [Lost::TableFull, Lost::Nested, Lost::Letterless, Lost::NoMailbox] {
+    for lost in [LossReason::TableFull, LossReason::Nested, LossReason::NoFreeMailbox, LossReason::MailboxesUnmapped] {
         assert_eq!(recording.lost(lost), 0, "{lost:?}");
     }
 }
@@ -63,7 +63,7 @@ fn eight_threads_count_together() {
         assert_eq!(recording.count(&program, &format!("{stack} worker")), expected, "{:?}", recording.stacks(&program));
         stack += " deeper";
     }
-    assert_eq!(recording.lost(Lost::Nested), 0);
+    assert_eq!(recording.lost(LossReason::Nested), 0);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
 
 use fieldstone_wire::MAGIC;
-use fieldstone_wire::sites::{BUILD, Lost, SITES_VARIABLE, Sites};
+use fieldstone_wire::sites::{BUILD, LossReason, SITES_VARIABLE, Sites};
 use rustix::mm::{MapFlags, ProtFlags};
 use tempfile::TempDir;
 
@@ -109,7 +109,7 @@ impl Recording {
         self.sites
     }
 
-    pub(crate) fn lost(&self, why: Lost) -> u64 {
+    pub(crate) fn lost(&self, why: LossReason) -> u64 {
         self.sites.lost[why as usize].load(Relaxed)
     }
 

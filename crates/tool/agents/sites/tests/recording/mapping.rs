@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use fieldstone_wire::sites::Lost;
+use fieldstone_wire::sites::LossReason;
 
 use crate::fixture::{ProgramDirectory, Recording};
 
@@ -42,7 +42,7 @@ fn check(recording: &Recording, program: &Path) {
     assert_eq!(count("allocated main"), (50, 50 * 100_000), "the blocks, and not what the allocator mapped for them");
     let pools = recording.stacks(program).into_keys().filter(|stack| stack.starts_with("- allocated"));
     assert_eq!(pools.collect::<Vec<_>>(), [""; 0], "the pool of the allocator has no site");
-    for lost in [Lost::TableFull, Lost::Nested, Lost::Letterless, Lost::NoMailbox] {
+    for lost in [LossReason::TableFull, LossReason::Nested, LossReason::NoFreeMailbox, LossReason::MailboxesUnmapped] {
         assert_eq!(recording.lost(lost), 0, "{lost:?}");
     }
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::atomic::Ordering::Relaxed;
 
-use fieldstone_wire::sites::Lost;
+use fieldstone_wire::sites::LossReason;
 
 use crate::fixture::{ProgramDirectory, Recording, recorder};
 
@@ -20,7 +20,7 @@ fn allocations_of_a_signal_handler_are_counted_or_reported_lost() {
     let with = |function: &str| -> u64 {
         stacks.iter().filter(|(names, _)| names.starts_with(function)).map(|(_, counts)| counts.0).sum()
     };
-    let lost = recording.lost(Lost::Nested);
+    let lost = recording.lost(LossReason::Nested);
     assert_eq!(with("in_handler handler") + lost, handled, "lost: {lost}");
     assert_eq!(with("at_work") + handled, calls);
     assert!(lost > 0, "none of {handled} signals interrupted the recorder, where the program spends most of its time");
@@ -43,7 +43,7 @@ fn without_the_mailbox_range_nothing_is_announced() {
     programs.compile("reserve_mailbox.c", "libreserve.so", "-shared -fPIC");
     let program = programs.compile("no_mailbox.c", "no_mailbox", "-L@ -lreserve -Wl,-rpath,@ -Wl,-z,now");
     assert_eq!(recording.run(&program, &[]).stdout, b"continued\n");
-    assert!(recording.lost(Lost::NoMailbox) >= 2, "malloc and free");
+    assert!(recording.lost(LossReason::MailboxesUnmapped) >= 2, "malloc and free");
     assert_eq!(recording.sites().sites().count(), 0);
 }
 

@@ -1,91 +1,91 @@
-//! Blocks of a real malloc, and other memory that is no variable.
+//! Blocks of glibc's malloc, stacks and other mappings.
 
-use super::super::Kind;
-use super::program::Running;
+use super::super::MemoryKind;
+use super::program::TestProgram;
 
 #[test]
-fn blocks_are_found_wherever_malloc_put_them() {
-    for way in ["-O0 -g", "-O2 -no-pie -s", "-O2 -static"] {
-        let Some(running) = Running::start("cc", way, &[]) else { continue };
+fn blocks_are_found_in_all_kinds_of_heaps() {
+    for options in ["-O0 -g", "-O2 -no-pie -s", "-O2 -static"] {
+        let Some(running) = TestProgram::start("cc", options, &[]) else { continue };
         let mut objects = running.objects();
         for name in ["sums", "in_main", "behind", "in_thread", "mapped"] {
             let all = running.all(name);
             assert!(!all.is_empty());
             for (start, bytes) in all {
-                let told = |address| objects.block(address);
-                let ends = [start, start + bytes / 2, start + bytes - 1].map(told);
-                assert_eq!(ends, [0; 3].map(|_| Some(start..start + bytes)), "{way}: {name} {start:#x}");
-                assert_ne!(objects.block(start - 1), Some(start..start + bytes));
-                assert_ne!(objects.block(start + bytes), Some(start..start + bytes));
+                let block = |address| objects.heap_block(address);
+                let ends = [start, start + bytes / 2, start + bytes - 1].map(block);
+                assert_eq!(ends, [0; 3].map(|_| Some(start..start + bytes)), "{options}: {name} {start:#x}");
+                assert_ne!(objects.heap_block(start - 1), Some(start..start + bytes));
+                assert_ne!(objects.heap_block(start + bytes), Some(start..start + bytes));
             }
         }
-        let (start, bytes) = running.said("sums");
-        let place = objects.at(start + 20, 64);
-        assert_eq!((place.kind, place.offset, place.untold), (Kind::Heap, 20, None));
-        let object = place.object.unwrap();
+        let (start, bytes) = running.reported("sums");
+        let info = objects.describe(start + 20, 64);
+        assert_eq!((info.kind, info.offset, info.unknown_reason), (MemoryKind::Heap, 20, None));
+        let object = info.object.unwrap();
         assert_eq!((object.address, object.stride, object.on_heap), (start, bytes, true));
 
-        let place = objects.at(running.said("freed").0 + 40_000, 64);
-        assert_eq!((place.kind, place.object), (Kind::Heap, None));
-        assert!(place.untold.is_some());
-        let (start, bytes) = running.said("plain");
+        let info = objects.describe(running.reported("freed").0 + 40_000, 64);
+        assert_eq!((info.kind, info.object), (MemoryKind::Heap, None));
+        assert!(info.unknown_reason.is_some());
+        let (start, bytes) = running.reported("plain");
         for at in [0, bytes / 2, bytes - 1] {
-            let place = objects.at(start + at, 64);
-            assert_eq!((place.kind, place.object), (Kind::Mapping, None), "{way}");
-            assert!(place.range.start <= start && place.range.end >= start + bytes);
+            let info = objects.describe(start + at, 64);
+            assert_eq!((info.kind, info.object), (MemoryKind::Mapping, None), "{options}");
+            assert!(info.range.start <= start && info.range.end >= start + bytes);
         }
     }
 }
 
 #[test]
-fn stacks_have_threads() {
-    for way in ["-O0", "-O2 -static"] {
-        let Some(running) = Running::start("cc", way, &[]) else { continue };
+fn a_stack_is_attributed_to_its_thread() {
+    for options in ["-O0", "-O2 -static"] {
+        let Some(running) = TestProgram::start("cc", options, &[]) else { continue };
         let mut objects = running.objects();
-        let place = objects.at(running.said("main_stack").0, 64);
-        assert_eq!((place.kind, place.name), (Kind::Stack, format!("stack of thread {}", running.pid())));
+        let info = objects.describe(running.reported("main_stack").0, 64);
+        assert_eq!((info.kind, info.name), (MemoryKind::Stack, format!("stack of thread {}", running.pid())));
         let threads = running.all("thread");
         assert_eq!(threads.len(), 3);
         for (address, thread) in threads {
-            // The thread may not wait yet.
+            // The thread may still be running.
             let mut tries = 0;
-            while objects.at(address, 64).kind != Kind::Stack && tries < 200 {
+            while objects.describe(address, 64).kind != MemoryKind::Stack && tries < 200 {
                 std::thread::sleep(std::time::Duration::from_millis(10));
-                objects.look_again().unwrap();
+                objects.refresh().unwrap();
                 tries += 1;
             }
-            let place = objects.at(address, 64);
-            assert_eq!(place.kind, Kind::Stack, "{place:?}");
-            assert!(place.name.ends_with(&format!("stack of thread {thread}")), "{place:?}");
-            assert_eq!(objects.block(address), None);
+            let info = objects.describe(address, 64);
+            assert_eq!(info.kind, MemoryKind::Stack, "{info:?}");
+            assert!(info.name.ends_with(&format!("stack of thread {thread}")), "{info:?}");
+            assert_eq!(objects.heap_block(address), None);
         }
     }
 }
 
-/// As Go's heap: a thread's stack pointer is in it, and it has a guard below.
+/// As in Go's heap: the mapping contains a stack pointer and has a guard below it.
 #[test]
-fn memory_that_no_thread_began_in_is_no_stack_of_a_thread() {
-    let Some(running) = Running::start("cc", "-O1", &[]) else { return };
+fn a_mapping_without_a_thread_descriptor_is_no_stack_of_a_thread() {
+    let Some(running) = TestProgram::start("cc", "-O1", &[]) else { return };
     let mut objects = running.objects();
-    let (address, _) = running.said("coroutine");
+    let (address, _) = running.reported("coroutine");
     let words = " with stacks of goroutines or coroutines in it";
     let mut tries = 0;
-    while !objects.at(address, 64).name.ends_with(words) && tries < 200 {
-        // The thread may not wait yet.
+    while !objects.describe(address, 64).name.ends_with(words) && tries < 200 {
+        // The thread may still be running.
         std::thread::sleep(std::time::Duration::from_millis(10));
-        objects.look_again().unwrap();
+        objects.refresh().unwrap();
         tries += 1;
     }
-    let place = objects.at(address, 64);
-    assert_eq!(place.kind, Kind::Mapping, "{place:?}");
-    assert!(place.name.starts_with("mapping of ") && place.name.ends_with(words), "{place:?}");
+    let info = objects.describe(address, 64);
+    assert_eq!(info.kind, MemoryKind::Mapping, "{info:?}");
+    assert!(info.name.starts_with("mapping of ") && info.name.ends_with(words), "{info:?}");
 }
 
 #[test]
-fn a_program_that_goes_on_allocating_is_told_nothing_wrong() {
+fn blocks_are_correct_while_the_program_allocates() {
     use std::io::{BufRead, BufReader};
-    let room = tempfile::tempdir().unwrap();
-    let (source, program) = (room.path().join("churn.c"), room.path().join("churn"));
+    let directory = tempfile::tempdir().unwrap();
+    let (source, program) = (directory.path().join("churn.c"), directory.path().join("churn"));
     let text = r#"
 #include <malloc.h>
 #include <stdio.h>
@@ -116,18 +116,18 @@ int main(void) {
             (u64::from_str_radix(start.trim_start_matches("0x"), 16).unwrap(), bytes.parse().unwrap())
         })
         .collect();
-    let mut objects = super::super::Objects::of(child.id()).unwrap();
-    let mut told = 0;
+    let mut objects = super::super::Objects::open(child.id()).unwrap();
+    let mut answers = 0;
     for _ in 0..5 {
-        objects.look_again().unwrap();
+        objects.refresh().unwrap();
         for &(start, bytes) in &kept {
-            if let Some(block) = objects.block(start + bytes / 2) {
+            if let Some(block) = objects.heap_block(start + bytes / 2) {
                 assert_eq!(block, start..start + bytes);
-                told += 1;
+                answers += 1;
             }
         }
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(told > 0, "nothing was told at all");
+    assert!(answers > 0, "no block was found");
 }

@@ -1,4 +1,4 @@
-//! C++: what a member of a class is declared as can be written into the source again.
+//! C++: the declarations of class members are valid source code.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -20,9 +20,9 @@ int main() { std::printf(%p\n, (void *)&app::queue); std::fflush(stdout); std::g
 ";
 
 #[test]
-fn members_are_declared_as_cpp_takes_them() {
-    let room = tempfile::tempdir().unwrap();
-    let (source, program) = (room.path().join("queue.cc"), room.path().join("queue"));
+fn members_of_classes_are_declared_in_cpp_syntax() {
+    let directory = tempfile::tempdir().unwrap();
+    let (source, program) = (directory.path().join("queue.cc"), directory.path().join("queue"));
     std::fs::write(&source, SOURCE.replace(r"%p\n", r#""%p\n""#)).unwrap();
     if !build("c++", "-g -O1", &source, &program) {
         return;
@@ -31,7 +31,7 @@ fn members_are_declared_as_cpp_takes_them() {
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let address = u64::from_str_radix(line.trim().trim_start_matches("0x"), 16).unwrap();
-    let object = Objects::of(child.id()).unwrap().at(address, 64).object.unwrap();
+    let object = Objects::open(child.id()).unwrap().describe(address, 64).object.unwrap();
     let declared: Vec<(&str, &str)> =
         object.members.iter().map(|member| (member.name.as_str(), member.declaration.as_str())).collect();
     let expected = [

@@ -1,4 +1,4 @@
-//! Files that say anything: no question may end in anything but an answer.
+//! Corrupted ELF files: no query panics or runs forever.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -6,8 +6,8 @@ use std::path::Path;
 use fieldstone_rewrite::{Image as Memory, Registers};
 use object::{Object, ObjectSection};
 
-use super::super::image::Image;
-use super::super::location::Frame;
+use super::super::image::ElfImage;
+use super::super::location::SampledFrame;
 use super::super::scope;
 use super::program::{build, compilers};
 
@@ -26,9 +26,9 @@ const SECTIONS: [&str; 10] = [
 ];
 const ROUNDS: u64 = 150;
 
-/// Asks everything; how many answers there were.
-fn ask(path: &Path) -> usize {
-    let Some(image) = File::open(path).ok().and_then(|file| Image::open(file, path)) else { return 0 };
+/// Makes all kinds of queries. Returns the number of answers.
+fn query_all(path: &Path) -> usize {
+    let Some(image) = File::open(path).ok().and_then(|file| ElfImage::open(file, path)) else { return 0 };
     let mut answers = 0;
     let data: Vec<u64> =
         image.segments.iter().flat_map(|segment| segment.addresses.clone().step_by(64).take(200)).collect();
@@ -37,34 +37,34 @@ fn ask(path: &Path) -> usize {
         answers += image.symbols_in(&(address..address.saturating_add(64))).len();
     }
     let Some(debug) = image.debug() else { return answers };
-    let (globals, reading) = (debug.globals(), debug.reading());
+    let (globals, reader) = (debug.globals(), debug.reader());
     for &address in &data {
-        answers += usize::from(globals.at(&reading, address).is_some());
-        answers += globals.within(&reading, &(address..address.saturating_add(64))).len();
-        answers += usize::from(globals.local_at(&reading, address % 64).is_some());
+        answers += usize::from(globals.at(&reader, address).is_some());
+        answers += globals.within(&reader, &(address..address.saturating_add(64))).len();
+        answers += usize::from(globals.local_at(&reader, address % 64).is_some());
     }
     let memory = Memory { start: 0x7000_0000, bytes: vec![0x70; 4096] };
     for address in image.segments.iter().flat_map(|segment| segment.addresses.clone().step_by(48).take(60)) {
         let registers = Registers { gpr: [0x7000_0100; 16], rip: address, ..Registers::default() };
-        let mut frame = Frame::of(&registers, &memory, 0, image.frames());
-        let Some(scope) = scope::at(&reading, address) else { continue };
-        frame.set_base(&reading, &scope.unit, scope.base);
-        let places = scope.variables.iter().filter_map(|one| frame.place(&reading, &scope.unit, one.location));
-        answers += places.count();
+        let mut frame = SampledFrame::of(&registers, &memory, 0, image.frames());
+        let Some(scope) = scope::at(&reader, address) else { continue };
+        frame.set_base(&reader, &scope.unit, scope.base);
+        let locations = scope.variables.iter().filter_map(|one| frame.locate(&reader, &scope.unit, one.location));
+        answers += locations.count();
     }
     answers
 }
 
 #[test]
-fn changed_bytes_end_in_an_answer_or_in_none() {
-    let room = tempfile::tempdir().unwrap();
-    let program = room.path().join("program");
+fn queries_of_corrupted_files_return() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("program");
     for compiler in compilers() {
         if !build(compiler, "-g -O2", Path::new(SOURCE), &program) {
             return;
         }
         let sound = fs::read(&program).unwrap();
-        assert!(ask(&program) > 100, "{}", ask(&program));
+        assert!(query_all(&program) > 100, "{}", query_all(&program));
         let file = object::File::parse(&*sound).unwrap();
         let ranges: Vec<(u64, u64)> =
             SECTIONS.iter().filter_map(|name| file.section_by_name(name)?.file_range()).collect();
@@ -75,7 +75,8 @@ fn changed_bytes_end_in_an_answer_or_in_none() {
         };
         for round in 0..ROUNDS {
             let mut bytes = sound.clone();
-            // One section at a time, by a few bytes or many; the headers of the file in the last rounds.
+            // Changes a few or many bytes of one section; in the last rounds, of the file's
+            // headers.
             let (start, length) =
                 if round >= ROUNDS - 20 { (0, 0x400) } else { ranges[usize::try_from(round).unwrap() % ranges.len()] };
             for _ in 0..1 << (next() % 8) {
@@ -87,7 +88,7 @@ fn changed_bytes_end_in_an_answer_or_in_none() {
                 };
             }
             fs::write(&program, bytes).unwrap();
-            let _ = ask(&program);
+            let _ = query_all(&program);
         }
     }
 }

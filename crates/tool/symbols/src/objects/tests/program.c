@@ -1,7 +1,8 @@
-// A program that says where its memory is, a line an address: a name, the address, its size. Then it waits.
+// Prints a name, an address and a size for each of its variables, heap blocks and stacks, one per line.
+// Then it waits.
 //
 //   program         variables, blocks, stacks
-//   program NAME    the same, and a thread that runs in a function of this name until the end
+//   program NAME    also starts a thread that runs the function NAME until the end
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -49,7 +50,7 @@ struct worker {
     partial *own;
 };
 
-// Its members lie elsewhere than their types ask for, one of them on two lines.
+// Its members violate the alignment of their types, and one of them crosses a cache line.
 struct tight {
     char before[60];
     unsigned long first;
@@ -65,7 +66,7 @@ struct slot slots[4] __attribute__((aligned(64)));
 struct tight tight __attribute__((aligned(64)));
 partial together __attribute__((aligned(64))) = {1, 2};
 long table[8][2] __attribute__((aligned(64)));
-// One line for three of them.
+// Three variables on one cache line.
 #ifdef __clang__
 #define ON_LINE section("line"), used
 #else
@@ -78,7 +79,7 @@ static partial *sums;
 __thread long own_count = 5;
 static __thread struct inner own_place;
 
-#define SAY(name, address, bytes) printf("%s %p %zu\n", name, (void *)(address), (size_t)(bytes))
+#define REPORT(name, address, bytes) printf("%s %p %zu\n", name, (void *)(address), (size_t)(bytes))
 #define MEMBER(type, member) \
     printf("%s.%s 0x%zx %zu\n", #type, #member, offsetof(type, member), sizeof(((type *)0)->member))
 
@@ -88,9 +89,9 @@ static int *of_function(void) {
     return &calls;
 }
 
-static void block(const char *name, void *start) { SAY(name, start, malloc_usable_size(start)); }
+static void block(const char *name, void *start) { REPORT(name, start, malloc_usable_size(start)); }
 
-// Blocks of many sizes, some of which are given back.
+// Allocates blocks of many sizes and frees some of them.
 static void blocks(const char *name, unsigned seed, int count, size_t most) {
     void **kept = malloc((size_t)count * sizeof *kept);
     for (int i = 0; i < count; ++i) {
@@ -111,8 +112,8 @@ static void *thread_life(void *argument) {
     static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&turn);
     printf("thread %p %ld\n", (void *)&on_stack, syscall(SYS_gettid));
-    SAY("own_count", &own_count, sizeof own_count);
-    // The second one needs more than one heap.
+    REPORT("own_count", &own_count, sizeof own_count);
+    // The second thread needs more than one heap.
     blocks("in_thread", (unsigned)index, 2000, index == 1 ? 100000 : 1000);
     pthread_mutex_unlock(&turn);
     pthread_barrier_wait(&all);
@@ -122,12 +123,12 @@ static void *thread_life(void *argument) {
 
 static void on_own_stack(void) {
     long on_stack = 1;
-    SAY("coroutine", &on_stack, sizeof on_stack);
+    REPORT("coroutine", &on_stack, sizeof on_stack);
     pthread_barrier_wait(&all);
     for (;;) pause();
 }
 
-// On a stack that no thread began with, which has a guard below it all the same.
+// Runs on a stack that is not the thread's own and has a guard below it.
 static void *coroutine_life(void *argument) {
     enum { BYTES = 1 << 18, GUARD = 1 << 16 };
     static ucontext_t own, other;
@@ -135,7 +136,7 @@ static void *coroutine_life(void *argument) {
     mprotect(mapped + GUARD, BYTES, PROT_READ | PROT_WRITE);
     getcontext(&other);
     other.uc_stack.ss_sp = mapped + GUARD;
-    // Memory that is mapped next may be one mapping with it.
+    // A later mapping may be merged with this one, so part of it stays unused.
     other.uc_stack.ss_size = BYTES - GUARD;
     makecontext(&other, on_own_stack, 0);
     swapcontext(&own, &other);
@@ -149,14 +150,14 @@ __attribute__((noinline)) static void by_pointer(partial *const mine) {
     while (go_on) *(volatile long *)&mine->sum += 1;
 }
 
-static inline __attribute__((always_inline)) void step(struct worker *who) {
-    partial *volatile *const where = &who->own;
-    *(volatile long *)&(*where)->square += who->number;
+static inline __attribute__((always_inline)) void step(struct worker *worker) {
+    partial *volatile *const where = &worker->own;
+    *(volatile long *)&(*where)->square += worker->number;
 }
 
-__attribute__((noinline)) static void through_worker(struct worker *who) {
+__attribute__((noinline)) static void through_worker(struct worker *worker) {
     ready = 1;
-    while (go_on) step(who);
+    while (go_on) step(worker);
 }
 
 __attribute__((noinline)) static void by_index(unsigned index) {
@@ -176,7 +177,7 @@ __attribute__((noinline)) static void by_packet(volatile struct packet *message)
 
 __attribute__((noinline)) static void on_stack(void) {
     volatile partial here[3] = {{1, 2}, {3, 4}, {5, 6}};
-    SAY("here", here, sizeof here);
+    REPORT("here", here, sizeof here);
     fflush(stdout);
     ready = 1;
     while (go_on) here[1].square += 1;
@@ -200,15 +201,15 @@ static void *busy_life(void *which) {
         by_packet(message);
     }
     if (strcmp(name, "through_worker") == 0) {
-        struct worker *const who = malloc(sizeof *who);
-        *who = (struct worker){.number = 3, .own = sums + 1};
-        through_worker(who);
+        struct worker *const worker = malloc(sizeof *worker);
+        *worker = (struct worker){.number = 3, .own = sums + 1};
+        through_worker(worker);
     }
     return NULL;
 }
 
 int main(int argc, char **argv) {
-    SAY("slots", slots, sizeof slots);
+    REPORT("slots", slots, sizeof slots);
     MEMBER(struct slot, hits);
     MEMBER(struct slot, at);
     MEMBER(struct slot, name);
@@ -219,15 +220,15 @@ int main(int argc, char **argv) {
     MEMBER(struct slot, second);
     MEMBER(struct slot, counts);
     MEMBER(struct slot, next);
-    SAY("tight", &tight, sizeof tight);
-    SAY("together", &together, sizeof together);
-    SAY("table", table, sizeof table);
-    SAY("counter", &counter, sizeof counter);
-    SAY("flag", &flag, sizeof flag);
-    SAY("corner", &corner, sizeof corner);
-    SAY("calls", of_function(), sizeof(int));
-    SAY("main_own_count", &own_count, sizeof own_count);
-    SAY("own_place", &own_place, sizeof own_place);
+    REPORT("tight", &tight, sizeof tight);
+    REPORT("together", &together, sizeof together);
+    REPORT("table", table, sizeof table);
+    REPORT("counter", &counter, sizeof counter);
+    REPORT("flag", &flag, sizeof flag);
+    REPORT("corner", &corner, sizeof corner);
+    REPORT("calls", of_function(), sizeof(int));
+    REPORT("main_own_count", &own_count, sizeof own_count);
+    REPORT("own_place", &own_place, sizeof own_place);
 
     sums = calloc(4, sizeof *sums);
     block("sums", sums);
@@ -236,17 +237,17 @@ int main(int argc, char **argv) {
     block("mapped", malloc(3 << 20));
     block("mapped", aligned_alloc(4096, 1 << 20));
     block("mapped", aligned_alloc(64, 1 << 20));
-    SAY("plain", mmap(0, 1 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 1 << 16);
+    REPORT("plain", mmap(0, 1 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 1 << 16);
     int on_stack = 0;
-    SAY("main_stack", &on_stack, sizeof on_stack);
+    REPORT("main_stack", &on_stack, sizeof on_stack);
 #ifdef LIBRARY
     void *const library = dlopen(LIBRARY, RTLD_NOW);
-    SAY("shared_table", library == NULL ? NULL : dlsym(library, "shared_table"), 5 * 2 * sizeof(int));
+    REPORT("shared_table", library == NULL ? NULL : dlsym(library, "shared_table"), 5 * 2 * sizeof(int));
 #endif
 
     void *const freed = malloc(50000);
     block("behind", malloc(100));
-    SAY("freed", freed, 50000);
+    REPORT("freed", freed, 50000);
     free(freed);
 
     pthread_barrier_init(&all, NULL, 5);

@@ -1,4 +1,4 @@
-//! The program, built and started.
+//! Builds and starts the test program, and parses its output.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -14,46 +14,47 @@ use crate::objects::Objects;
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/objects/tests/program.c");
 const LIBRARY: &str = "struct pair { int left, right; } shared_table[5] = {{1, 2}};\n";
 
-/// The compilers that are there.
+/// The installed compilers.
 pub(super) fn compilers() -> Vec<&'static str> {
-    let there = |name: &&str| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success());
-    ["cc", "clang"].into_iter().filter(there).collect()
+    let is_installed =
+        |name: &&str| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success());
+    ["cc", "clang"].into_iter().filter(is_installed).collect()
 }
 
-/// The program that runs, and what it said.
-pub(super) struct Running {
+/// The running program, and its output: name, address and size.
+pub(super) struct TestProgram {
     child: Child,
-    said: Vec<(String, u64, u64)>,
-    room: TempDir,
+    reported: Vec<(String, u64, u64)>,
+    directory: TempDir,
 }
 
-impl Drop for Running {
+impl Drop for TestProgram {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Builds a source; false where the compiler cannot (static libraries may be missing).
+/// Compiles a source. False if static libraries are missing; any other failure panics.
 pub(super) fn build(compiler: &str, options: &str, source: &Path, output: &Path) -> bool {
     let mut command = Command::new(compiler);
     command.args(options.split_whitespace()).arg("-pthread").arg("-o").arg(output).arg(source);
     let built = command.output().unwrap();
     if !built.status.success() {
-        let said = String::from_utf8_lossy(&built.stderr);
-        assert!(options.contains("-static"), "{compiler} {options}: {said}");
-        println!("SKIP {compiler} {options}: {}", said.lines().last().unwrap_or(""));
+        let reported = String::from_utf8_lossy(&built.stderr);
+        assert!(options.contains("-static"), "{compiler} {options}: {reported}");
+        println!("SKIP {compiler} {options}: {}", reported.lines().last().unwrap_or(""));
     }
     built.status.success()
 }
 
-/// A sample's registers as those who rewrite code have them.
+/// Converts the registers of a sample.
 fn registers(sampled: &fieldstone_sys::sampling::Registers) -> Registers {
     let fieldstone_sys::sampling::Registers { gpr, rip, rflags, fs_base, gs_base } = *sampled;
     Registers { gpr, rip, rflags, fs_base, gs_base }
 }
 
-/// Registers of the threads of a process that run, some of each; none where it may not be sampled.
+/// At least `least` samples of the running threads; `None` if the process may not be sampled.
 pub(super) fn samples(pid: u32, least: usize) -> Option<Vec<Registers>> {
     let mut sampler = match Sampler::open(pid, 1000) {
         Ok(sampler) => sampler,
@@ -71,14 +72,15 @@ pub(super) fn samples(pid: u32, least: usize) -> Option<Vec<Registers>> {
     Some(taken.iter().map(|sample| registers(&sample.registers)).collect())
 }
 
-impl Running {
-    /// Builds and starts the program, and waits until it has said everything.
+impl TestProgram {
+    /// Builds and starts the program, and waits for the end of its output. `None` if it cannot be
+    /// built.
     pub(super) fn start(compiler: &str, options: &str, arguments: &[&str]) -> Option<Self> {
-        let room = tempfile::tempdir().unwrap();
-        let program = room.path().join("program");
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join("program");
         let mut options = options.to_owned();
         if !options.contains("-static") {
-            let (source, library) = (room.path().join("shared.c"), room.path().join("libshared.so"));
+            let (source, library) = (directory.path().join("shared.c"), directory.path().join("libshared.so"));
             std::fs::write(&source, LIBRARY).unwrap();
             build(compiler, &format!("{options} -shared -fPIC").replace("-no-pie", ""), &source, &library)
                 .then_some(())?;
@@ -88,8 +90,8 @@ impl Running {
         let mut child =
             Command::new(&program).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-        let said = lines.map(|line| parse(&line)).take_while(|(name, ..)| name != "end").collect();
-        Some(Self { child, said, room })
+        let reported = lines.map(|line| parse(&line)).take_while(|(name, ..)| name != "end").collect();
+        Some(Self { child, reported, directory })
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -97,22 +99,22 @@ impl Running {
     }
 
     pub(super) fn objects(&self) -> Objects {
-        Objects::of(self.pid()).unwrap()
+        Objects::open(self.pid()).unwrap()
     }
 
     pub(super) fn file(&self) -> PathBuf {
-        self.room.path().join("program")
+        self.directory.path().join("program")
     }
 
-    /// All addresses and sizes that were said under a name.
+    /// All addresses and sizes with this name.
     pub(super) fn all(&self, name: &str) -> Vec<(u64, u64)> {
-        let named = self.said.iter().filter(|(said, ..)| said == name);
+        let named = self.reported.iter().filter(|(reported, ..)| reported == name);
         named.map(|&(_, address, bytes)| (address, bytes)).collect()
     }
 
-    /// The first.
-    pub(super) fn said(&self, name: &str) -> (u64, u64) {
-        *self.all(name).first().unwrap_or_else(|| panic!("nothing was said of {name}: {:?}", self.said))
+    /// The first address and size with this name.
+    pub(super) fn reported(&self, name: &str) -> (u64, u64) {
+        *self.all(name).first().unwrap_or_else(|| panic!("{name} is missing in the output: {:?}", self.reported))
     }
 }
 

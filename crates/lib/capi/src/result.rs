@@ -1,0 +1,160 @@
+//! Results of calls from C: a code, errno, and a message kept per thread.
+
+#![allow(unsafe_code, reason = "exports symbols; sets errno; consumes handles")]
+
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use fieldstone_pages::{Error, Memory};
+
+/// Why a call failed.
+pub(crate) enum CallError {
+    /// An error of the library.
+    Pages(Error),
+    /// An argument is null, or not of its enum.
+    Argument(&'static str),
+    /// A caught panic: a bug in this library.
+    Panic,
+}
+
+pub(crate) type CallResult = Result<(), CallError>;
+
+/// The place for a created handle.
+pub(crate) type OutHandle<'a, T> = Option<&'a mut MaybeUninit<Option<Box<T>>>>;
+
+impl From<Error> for CallError {
+    fn from(error: Error) -> Self {
+        Self::Pages(error)
+    }
+}
+
+impl CallError {
+    /// The number in `enum fs_error`, and the errno.
+    fn code(&self) -> (c_int, c_int) {
+        match self {
+            Self::Pages(Error::System { .. }) => (-1, self.errno()),
+            Self::Pages(Error::Range { .. }) => (-2, libc::EINVAL),
+            Self::Pages(Error::Unsupported { .. }) => (-3, libc::ENOTSUP),
+            Self::Pages(Error::Forked) => (-4, libc::ECHILD),
+            Self::Pages(Error::Fill { .. }) => (-5, libc::EINVAL),
+            Self::Argument(_) => (-6, libc::EINVAL),
+            Self::Pages(_) | Self::Panic => (-7, libc::ENOTRECOVERABLE),
+        }
+    }
+
+    fn errno(&self) -> c_int {
+        match self {
+            Self::Pages(error) => error.errno().unwrap_or(libc::EIO),
+            _ => libc::EIO,
+        }
+    }
+
+    fn message(&self) -> String {
+        match self {
+            Self::Pages(error) => error.to_string(),
+            Self::Argument(what) => (*what).to_owned(),
+            Self::Panic => "a bug in libfieldstone: please report its output on stderr".to_owned(),
+        }
+    }
+}
+
+thread_local! {
+    static MESSAGE: RefCell<CString> = RefCell::default();
+}
+
+/// Runs a call, keeps its message if it fails, and returns its code. Not for signal handlers.
+pub(crate) fn run_call(call: impl FnOnce() -> CallResult) -> c_int {
+    code_of(call, |error| {
+        // Quoted input may contain a zero byte; an exiting thread has no message any more.
+        let text = CString::new(error.message().replace('\0', "?")).unwrap_or_default();
+        let _ = MESSAGE.try_with(|message| message.replace(text));
+    })
+}
+
+/// As `run_call`, without a message: does not allocate, and uses no thread-local storage but errno.
+pub(crate) fn run_call_in_handler(call: impl FnOnce() -> CallResult) -> c_int {
+    code_of(call, |_| {})
+}
+
+fn code_of(call: impl FnOnce() -> CallResult, keep: impl FnOnce(&CallError)) -> c_int {
+    let Err(error) = catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(CallError::Panic)) else { return 0 };
+    keep(&error);
+    let (code, errno) = error.code();
+    // SAFETY: errno belongs to this thread.
+    unsafe { *libc::__errno_location() = errno };
+    code
+}
+
+/// The referent of a handle; an error for null.
+pub(crate) fn non_null<T: ?Sized>(handle: Option<&T>) -> Result<&T, CallError> {
+    handle.ok_or(CallError::Argument("the handle is null: check the result of the call that creates it"))
+}
+
+/// Creates a handle; null on failure.
+pub(crate) fn create<T>(place: OutHandle<'_, T>, constructor: impl FnOnce() -> Result<T, CallError>) -> CallResult {
+    let place = place.ok_or(CallError::Argument("the place for the handle is null"))?.write(None);
+    *place = Some(Box::new(constructor()?));
+    Ok(())
+}
+
+/// Takes control of memory. Consumes the memory's handle on success, and leaves it unchanged on
+/// failure.
+pub(crate) fn take_memory<T>(
+    memory: *mut Memory,
+    place: OutHandle<'_, T>,
+    constructor: impl FnOnce(Memory) -> Result<T, CallError>,
+) -> CallResult {
+    // SAFETY: a handle is null or live, as the header requires.
+    let borrowed = non_null(unsafe { memory.as_ref() })?;
+    create(place, || constructor(borrowed.share()))?;
+    // SAFETY: `create` constructor the handle, and the header transfers its ownership here.
+    drop(unsafe { Box::from_raw(memory) });
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fs_error_message() -> *const c_char {
+    // The text stays until this thread's next failure.
+    MESSAGE.try_with(|message| message.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fs_error_name(code: c_int) -> *const c_char {
+    let name: &'static CStr = match code {
+        0 => c"no error",
+        -1 => c"a system call failed",
+        -2 => c"not whole pages inside the memory",
+        -3 => c"not supported here",
+        -4 => c"created before a fork",
+        -5 => c"not as long as a page",
+        -6 => c"an argument is null or unknown",
+        -7 => c"a bug in libfieldstone",
+        _ => c"not a code of libfieldstone",
+    };
+    name.as_ptr()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fs_version() -> *const c_char {
+    const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
+    VERSION.as_ptr().cast()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_a_code_and_has_a_message() {
+        assert_eq!(run_call(|| panic!("for the test")), -7);
+        // SAFETY: the message is a zero-terminated string of this thread.
+        let text = unsafe { CStr::from_ptr(fs_error_message()) }.to_str().unwrap();
+        assert!(text.contains("report"), "{text}");
+        assert_eq!(run_call_in_handler(|| Err(CallError::Argument("another text"))), -6);
+        // SAFETY: the message is a zero-terminated string of this thread.
+        let after = unsafe { CStr::from_ptr(fs_error_message()) }.to_str().unwrap();
+        assert_eq!(after, text, "a handler's failure keeps the message");
+    }
+}
