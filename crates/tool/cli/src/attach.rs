@@ -59,7 +59,11 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     if let Some(pid) = arguments.huge {
-        return huge::run(&CollapseTarget::open(pid)?, arguments.children, open_stats_file(arguments.stats.as_deref())?);
+        return huge::run(
+            &CollapseTarget::open(pid)?,
+            arguments.children,
+            open_stats_file(arguments.stats.as_deref())?,
+        );
     }
     match arguments.repair {
         Some(pid) => repair(pid, arguments),

@@ -153,7 +153,9 @@ fn plan(arguments: &Arguments) -> anyhow::Result<ProfilePlan> {
         bail!("cannot use --timeout {}: give a number of seconds, like 90 or 0.5", arguments.timeout);
     }
     let load = match (&arguments.load, arguments.ready) {
-        (Some(command), Some(port)) => Some(ServerLoad { command: command.clone(), port, requests: arguments.requests }),
+        (Some(command), Some(port)) => {
+            Some(ServerLoad { command: command.clone(), port, requests: arguments.requests })
+        }
         _ => None,
     };
     let metric = match arguments.metric {

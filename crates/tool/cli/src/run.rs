@@ -123,7 +123,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         if arguments.pages != PageKind::Thp.into() {
             bail!("cannot put a running process on {} pages: only --pages thp works from outside", arguments.pages);
         }
-        return huge::run(&CollapseTarget::open(pid)?, arguments.children, open_stats_file(arguments.stats.as_deref())?);
+        return huge::run(
+            &CollapseTarget::open(pid)?,
+            arguments.children,
+            open_stats_file(arguments.stats.as_deref())?,
+        );
     }
     if arguments.repair {
         return run_repaired(arguments);

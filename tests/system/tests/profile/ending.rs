@@ -11,7 +11,10 @@ fn a_crash_is_reported_with_the_last_output() {
     let Some(fixture) = Fixture::new() else { return };
     let line = format!("echo the last word >&2; exec {} crash 1", workload("odd").display());
     let message = fixture.refused("--runs 1", &["sh", "-c", &line]);
-    assert!(message.contains("signal 11 (SIGSEGV)") && message.contains("the end of its stderr:\nthe last word"), "{message}");
+    assert!(
+        message.contains("signal 11 (SIGSEGV)") && message.contains("the end of its stderr:\nthe last word"),
+        "{message}"
+    );
 }
 
 #[test]

@@ -23,7 +23,7 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use fieldstone_wire::{PlacementReason, PageKind};
+use fieldstone_wire::{PageKind, PlacementReason};
 
 use crate::hugetlb::{mark_all_busy, settled_state};
 use crate::pin_detection::{self, PinState};

@@ -9,7 +9,7 @@
 
 #![allow(unsafe_code, reason = "maps and unmaps addresses that the table says are the caller's")]
 
-use fieldstone_wire::{PlacementReason, PageKind};
+use fieldstone_wire::{PageKind, PlacementReason};
 
 use crate::bits::{self, PAGES};
 use crate::migration::HugetlbMappingGuard;

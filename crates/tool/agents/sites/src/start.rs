@@ -48,7 +48,9 @@ pub(crate) unsafe extern "C" fn start(_argc: c_int, _argv: *const *const c_char,
     RECORD_POINTER.store(core::ptr::from_ref(sites).cast_mut(), Release);
     let own_range = modules::own_range();
     if let Some(thread) = ThreadGuard::enter() {
-        thread.mailbox().announce(Announcement::Here { address: own_range.start, bytes: own_range.end - own_range.start });
+        thread
+            .mailbox()
+            .announce(Announcement::Here { address: own_range.start, bytes: own_range.end - own_range.start });
     }
 }
 

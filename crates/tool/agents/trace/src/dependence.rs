@@ -11,7 +11,7 @@
 //!
 //! Cost: a system call for each check, so only one record in 509 is checked (`lane`).
 
-use fieldstone_wire::trace::{CHASES, RecordKind, Record, STACK};
+use fieldstone_wire::trace::{CHASES, Record, RecordKind, STACK};
 
 use crate::guest_memory;
 

@@ -12,7 +12,7 @@ use std::ffi::{c_uint, c_void};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use fieldstone_wire::sites::{DOORBELL_MARK, Announcement};
+use fieldstone_wire::sites::{Announcement, DOORBELL_MARK};
 use fieldstone_wire::trace::MemoryEvent;
 
 use crate::qemu::{self, BOTH, Instruction, NO_REGISTERS};

@@ -21,7 +21,11 @@ const BAR_DELAY: Duration = Duration::from_secs(1);
 
 /// Collapses the memory of `target` and prints the result. Descendants are included if
 /// `with_children`.
-pub(crate) fn run(target: &CollapseTarget, with_children: bool, stats: Option<(PathBuf, fs::File)>) -> anyhow::Result<u8> {
+pub(crate) fn run(
+    target: &CollapseTarget,
+    with_children: bool,
+    stats: Option<(PathBuf, fs::File)>,
+) -> anyhow::Result<u8> {
     let interrupt = Interrupt::listen_attached()?;
     let mut processes = vec![collapse_process(target, &interrupt)?];
     let mut descendants = process::descendants(target.pid()).unwrap_or_default();
@@ -34,7 +38,8 @@ pub(crate) fn run(target: &CollapseTarget, with_children: bool, stats: Option<(P
             break;
         }
         // A descendant may end meanwhile, or belong to another user.
-        match CollapseTarget::open(child).map_err(Error::from).and_then(|target| collapse_process(&target, &interrupt)) {
+        match CollapseTarget::open(child).map_err(Error::from).and_then(|target| collapse_process(&target, &interrupt))
+        {
             Ok(entry) => processes.push(entry),
             Err(Error::Linux(fieldstone_sys::Error::NoSuchProcess { .. })) => {}
             Err(other) => message(format_args!("without process {child}: {other}")),
