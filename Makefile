@@ -13,8 +13,8 @@ RUNS ?= 1000
 # What `make soak-rescue` kills: repairs of a whole program, and steps of one repair.
 RESCUES ?= 200
 DEATHS ?= 200
-# What `make test` builds and tests, for example `make test TESTS='-p fieldstone-sys'`; the command's tests want the workloads too:
-# TESTS='-p fieldstone -p fieldstone-workloads -p fieldstone-reproduce'.
+# What `make test` builds and tests, for example `make test TESTS='-p fieldstone-sys'`. For -p fieldstone-system-tests, .ci/test also
+# builds the command and the workloads.
 TESTS ?= --workspace
 
 PREFIX ?= /usr/local
@@ -87,7 +87,7 @@ packages: ## installs the Debian packages that are missing, where it may
 demo: packages build ## profiles two bundled workloads and a real program: tables here, plots in report.html
 	@.ci/demo $(RELEASE)
 
-# The command's tests run the workloads that lie beside it.
+# The system tests run the workloads that are built beside the command.
 test: packages $(DEBUG)/rbtree $(call sharing,$(DEBUG)) ## runs all tests and lists those that failed; SKIP lines say what the machine lacks
 	@CARGO="$(CARGO)" CARGO_TARGET_DIR="$(CARGO_TARGET_DIR)" .ci/test $(TESTS)
 
@@ -149,7 +149,8 @@ soak-sharing: packages build ## runs ten programs RUNS times (1000) each under `
 	$(RELEASE)/fieldstone-targets sharing --only wrong_results --runs $(RUNS) --json build/soak-sharing.json
 
 soak-rescue: ## kills our processes in RESCUES repairs (200), and repairers before DEATHS of their steps (200)
-	FIELDSTONE_RESCUES=$(RESCUES) $(CARGO) test --release -p fieldstone --test sharing deaths -- --nocapture
+	$(CARGO) build --release -p fieldstone -p fieldstone-workloads
+	FIELDSTONE_RESCUES=$(RESCUES) $(CARGO) test --release -p fieldstone-system-tests --test sharing killed_helpers -- --nocapture
 	FIELDSTONE_DEATHS=$(DEATHS) $(CARGO) test --release -p fieldstone-remap --test deaths -- --nocapture --test-threads 1
 
 fmt: ## formats the sources

@@ -1,14 +1,18 @@
-//! Builds the agents and hands their bytes to the command, so that there is one file to install.
+//! Builds the agents and embeds their bytes in the command, so that one file is installed.
 //!
-//! They are built with a target directory of its own: cargo holds a lock on the one that this script runs under.
-//! A foreign target without a linker (as when CI only checks that everything compiles there) gets a command without
-//! agents, which says so when it is asked for what they do.
+//! ```text
+//!   crates/tool/agents/NAME ── inner cargo ──> OUT_DIR/agent/TARGET/agent/libfieldstone_agent_NAME.so
+//!                                              └─ copy ──> OUT_DIR/NAME-agent.so ── include_bytes! ──> command
+//! ```
+//! The inner cargo uses a separate target directory: the outer cargo holds a lock on its own. A
+//! cross build without a linker for the target gets empty agents; the command then reports the
+//! missing agent when an option needs it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// Each agent, and the variable that leads the command's source to its bytes.
+/// Each agent, and the environment variable that holds the path of its file at compile time.
 const AGENTS: [(&str, &str); 3] = [("region", "REGION_AGENT"), ("trace", "TRACE_AGENT"), ("sites", "SITES_AGENT")];
 
 fn main() {
@@ -25,15 +29,15 @@ fn main() {
             fs::copy(&file, &agent).map_err(|error| format!("{}: {error}", file.display()))
         });
         if let Err(why) = copied {
-            assert!(env::var("TARGET") != env::var("HOST"), "the {name} agent cannot be built: {why}");
+            assert!(env::var("TARGET") != env::var("HOST"), "cannot build the {name} agent: {why}");
             println!("cargo:warning=no {name} agent for this target: {why}");
-            fs::write(&agent, []).expect("OUT_DIR can be written");
+            fs::write(&agent, []).expect("OUT_DIR is writable");
         }
         println!("cargo:rustc-env={variable}={}", agent.display());
     }
 }
 
-/// Builds them all; the directory that they are in.
+/// Builds all agents and returns the directory of their files.
 fn build(root: &Path, out: &Path) -> Result<PathBuf, String> {
     let target = env::var("TARGET").map_err(|error| error.to_string())?;
     let directory = out.join("agent");
@@ -43,7 +47,7 @@ fn build(root: &Path, out: &Path) -> Result<PathBuf, String> {
         cargo.args(["--package", &format!("fieldstone-agent-{name}")]);
     }
     cargo.args(["--target", &target, "--target-dir"]).arg(&directory);
-    // What cargo told this script about the outer build does not hold for the inner one.
+    // These variables describe the outer build. The inner build must not inherit them.
     for (name, _) in env::vars_os() {
         let name = name.to_string_lossy().into_owned();
         if name.starts_with("CARGO_CFG_") || name.starts_with("CARGO_FEATURE_") || name == "CARGO_ENCODED_RUSTFLAGS" {

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 /// The crates, low to high. `agents/*` is any folder in there.
-const ORDER: [&str; 24] = [
+const ORDER: [&str; 25] = [
     "crates/base/wire",
     "crates/base/sys",
     "crates/base/stats",
@@ -31,6 +31,7 @@ const ORDER: [&str; 24] = [
     "bench/peers",
     "bench/reproduce",
     "bench/targets",
+    "tests/system",
     "tests/layers",
 ];
 

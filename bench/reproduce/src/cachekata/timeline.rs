@@ -187,7 +187,7 @@ fn watched(race: &Race, arguments: &[String]) -> Result<Ran> {
 /// Listens to a repairer until the process has ended.
 fn listened(pid: u32, complained: &Path) -> Result<Vec<Event>> {
     let mut command = Command::new(fieldstone());
-    command.args(["repair", "--events", "--pid", &pid.to_string()]);
+    command.args(["attach", "--events", "--repair", &pid.to_string()]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(complained)?);
     let mut child = ends_with_us(&mut command).spawn().map_err(|error| no_fieldstone(&error))?;
     let output = child.stdout.take().context("the repairer has no output")?;

@@ -82,7 +82,7 @@ impl LatencyCase {
         let mut program = launch(&Program::find(&command)?, &Treatment::Traceable, wiring)?.child;
         let pid = program.id();
         let mut repairer = Command::new(programs.path("fieldstone"))
-            .args(["repair", "--events", "--pid", &pid.to_string()])
+            .args(["attach", "--events", "--repair", &pid.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .process_group(0)

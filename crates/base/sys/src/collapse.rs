@@ -144,7 +144,7 @@ fn refusal(pid: u32, error: io::Error) -> Error {
         Some(libc::EPERM | libc::EACCES) => match may_be_read(pid) {
             Err(denied) => denied,
             Ok(()) => {
-                not_collapsible(pid, format!("this needs CAP_SYS_NICE; `sudo fieldstone run --pid {pid}` has it"))
+                not_collapsible(pid, format!("this needs CAP_SYS_NICE; `sudo fieldstone attach --huge {pid}` has it"))
             }
         },
         _ => Error::Call { call: "process_madvise(MADV_COLLAPSE)", source: error },

@@ -1,4 +1,4 @@
-//! The agent's constructor has to run before every other, so that libc's allocator has not been used yet.
+//! Links the agent so that its constructor runs before any other: libc's allocator is unused then.
 
 fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,initfirst");

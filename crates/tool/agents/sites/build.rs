@@ -1,5 +1,5 @@
-//! The agent's constructor has to run before every other, so that it sees what they allocate, and they do not see its
-//! variables.
+//! Links the recorder so that its constructor runs before any other: it records what they allocate,
+//! and they do not see its variables.
 
 fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,initfirst");

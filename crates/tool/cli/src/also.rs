@@ -1,44 +1,46 @@
-//! `--also`: what else lies on the pages asked for.
+//! `--also`: kinds of memory that get the requested pages beside the default ones.
 
 use clap::{Args, ValueEnum};
 use fieldstone_launch::ExtraMemory;
 
-/// The option, as `run` and `profile` have it.
+/// The option `--also` of `run` and `profile`.
 #[derive(Debug, Args)]
 #[group(id = "extras")]
 pub(crate) struct Arguments {
-    /// Put these too on the pages asked for, where they fill whole huge ones; the heap is in the region by default
-    #[arg(long, value_name = "WHAT", value_delimiter = ',')]
-    also: Vec<What>,
+    /// Put other memory on the requested pages too, where it fills whole huge pages; default: heap
+    /// and mmap only
+    #[arg(long, value_name = "MEMORY", value_delimiter = ',')]
+    also: Vec<MemoryKind>,
 }
 
-/// What else can lie on the pages asked for.
+/// A kind of memory that is not in the region by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum What {
-    /// Threads' stacks, in the region; the first thread's where it is
+enum MemoryKind {
+    /// Stacks: those of new threads in the region, that of the first thread in place
     Stacks,
-    /// Zero-initialised data, where it is
+    /// Zero-initialised data (.bss), in place
     Globals,
-    /// Memory for which the program hints at an address above 64 GiB, as mimalloc does: in the region
+    /// Mappings hinted at an address above 64 GiB, as by mimalloc, in the region
     Hinted,
-    /// Memory of a program that switches transparent huge pages off for itself, as Ruby does: switched on again
+    /// Memory of a program that disables transparent huge pages for itself, as Ruby does; enabled
+    /// again
     Disabled,
 }
 
 impl Arguments {
-    /// Whether nothing is asked for.
+    /// Whether no kind is given.
     pub(crate) fn is_empty(&self) -> bool {
         self.also.is_empty()
     }
 
-    /// What is asked for.
+    /// The given kinds, as the libraries take them.
     pub(crate) fn chosen(&self) -> ExtraMemory {
-        let has = |what| self.also.contains(&what);
+        let has = |kind| self.also.contains(&kind);
         ExtraMemory {
-            stacks: has(What::Stacks),
-            globals: has(What::Globals),
-            hinted: has(What::Hinted),
-            disabled: has(What::Disabled),
+            stacks: has(MemoryKind::Stacks),
+            globals: has(MemoryKind::Globals),
+            hinted: has(MemoryKind::Hinted),
+            disabled: has(MemoryKind::Disabled),
         }
     }
 }

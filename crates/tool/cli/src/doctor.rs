@@ -1,11 +1,13 @@
-//! `fieldstone doctor`: what this machine, kernel, container and user allow, and a verdict for each command.
+//! `fieldstone doctor`: prints what this machine, kernel, container and user allow, and a verdict
+//! for each command.
 //!
-//! The facts and the verdicts come from `fieldstone_sys::doctor`, the page primitives with their costs from `fieldstone_pages`; this
-//! file only writes them down. Text is for people and may change; JSON is what was found as it is.
+//! The facts and verdicts come from `fieldstone_sys::doctor`, the page primitives and their costs
+//! from `fieldstone_pages`. This file formats them. The text may change between versions; JSON
+//! holds all facts.
 
 use std::fmt::Display;
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use fieldstone_pages::{Limitation, Primitive};
 use fieldstone_report::quantity::bytes;
 use fieldstone_report::{saved, text::Style};
@@ -17,9 +19,23 @@ use serde::Serialize;
 
 use crate::output::{print, style};
 
-/// How the findings are written.
+/// Check what this machine, its kernel and this user allow, and what each command can do here
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  fieldstone doctor
+  fieldstone doctor --format json | jq '.verdicts[] | {command, level}'
+
+Exit code: 0 each command works, if only with limits; 1 a command is unavailable; 2 an error.")]
+pub(crate) struct Arguments {
+    /// Set the output format
+    #[arg(long, value_enum, default_value_t)]
+    format: DoctorFormat,
+}
+
+/// The format on standard output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
+pub(crate) enum DoctorFormat {
     /// Short aligned lines
     #[default]
     Text,
@@ -27,7 +43,7 @@ pub(crate) enum Format {
     Json,
 }
 
-/// All that was found.
+/// Everything that `doctor` reports.
 #[derive(Serialize)]
 struct Findings {
     #[serde(flatten)]
@@ -35,17 +51,15 @@ struct Findings {
     primitives: Vec<Primitive>,
 }
 
-/// Examines the machine and prints what was found to stdout. Changes nothing; the primitives are tried on memory of its own.
+/// Examines the machine and prints the findings. Changes no setting; the page primitives are tried
+/// on its own memory.
 ///
-/// Returns the exit code: 0 when every command works, if only within limits, 1 when one is unavailable.
-///
-/// # Errors
-/// stdout cannot be written.
-pub(crate) fn run(format: Format) -> anyhow::Result<u8> {
+/// Returns the exit code: 0 if each command works, if only with limits; 1 if one is unavailable.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     let findings = Findings { doctor: Doctor::examine(), primitives: fieldstone_pages::survey() };
-    let text = match format {
-        Format::Text => text(&findings, style()),
-        Format::Json => saved::to_json(&findings)?,
+    let text = match arguments.format {
+        DoctorFormat::Text => text(&findings, style()),
+        DoctorFormat::Json => saved::to_json(&findings)?,
     };
     print(&text)?;
     Ok(u8::from(findings.doctor.worst() == Level::Unavailable))
@@ -54,7 +68,7 @@ pub(crate) fn run(format: Format) -> anyhow::Result<u8> {
 fn text(findings: &Findings, style: Style) -> String {
     let doctor = &findings.doctor;
     let facts = &doctor.facts;
-    let mut page = Page { text: String::new(), style };
+    let mut page = TextWriter { text: String::new(), style };
     machine(&mut page, facts);
     page_kinds(&mut page, facts);
     kernel(&mut page, facts);
@@ -64,14 +78,15 @@ fn text(findings: &Findings, style: Style) -> String {
     page.text
 }
 
-/// A remedy is a command to copy: it is not wrapped, and where it does not fit beside the others it has a line of its own.
-fn commands(page: &mut Page, verdicts: &[Verdict]) {
+/// Writes the verdicts. A remedy is a command to copy, so it is never wrapped; one that does not
+/// fit gets its own line.
+fn commands(page: &mut TextWriter, verdicts: &[Verdict]) {
     page.section("Commands");
     let width = verdicts.iter().map(|verdict| verdict.command.len()).max().unwrap_or(0);
     for Verdict { command, level, why, remedy, .. } in verdicts {
         page.line(&format!("{command:width$}  {:11}  ", level.name()), why);
         let Some(remedy) = remedy else { continue };
-        let lead = format!("{:width$}  {:>11}  ", "", "better by");
+        let lead = format!("{:width$}  {:>11}  ", "", "try");
         if INDENT.len() + lead.len() + remedy.len() <= page.style.width.into() {
             page.text += &format!("{INDENT}{lead}{remedy}\n");
         } else {
@@ -80,29 +95,29 @@ fn commands(page: &mut Page, verdicts: &[Verdict]) {
     }
 }
 
-fn machine(page: &mut Page, facts: &Facts) {
+fn machine(page: &mut TextWriter, facts: &Facts) {
     let machine = &facts.machine;
     page.section("Machine");
-    page.fact("cpu", format_args!("{}, {} to run on, {}", machine.cpu, machine.cpus, machine.architecture));
+    page.fact("cpu", format_args!("{}, {} usable, {}", machine.cpu, machine.cpus, machine.architecture));
     let memory = (bytes(machine.memory_bytes), bytes(machine.memory_available_bytes));
     page.fact("memory", format_args!("{}, {} available", memory.0, memory.1));
     let levels = if machine.five_level_tables { ", five-level page tables" } else { "" };
     page.fact("base page", format_args!("{}{levels}", bytes(machine.page_bytes)));
     page.fact("kernel", &machine.kernel);
     page.fact("libc", machine.glibc.as_ref().map_or("not glibc".to_owned(), |version| format!("glibc {version}")));
-    let below = if machine.virtual_machine { "virtual machine" } else { "no hypervisor seen" };
-    let around = machine.container.as_deref().unwrap_or("no container seen");
-    page.fact("runs in", format_args!("{below}, {around}"));
+    let hypervisor = if machine.virtual_machine { "virtual machine" } else { "no hypervisor found" };
+    let container = machine.container.as_deref().unwrap_or("no container found");
+    page.fact("runs in", format_args!("{hypervisor}, {container}"));
     page.fact("user", if machine.root { "root" } else { "not root" });
 }
 
-fn page_kinds(page: &mut Page, facts: &Facts) {
+fn page_kinds(page: &mut TextWriter, facts: &Facts) {
     page.section("Page kinds");
     let transparent = &facts.transparent;
     let mode = transparent.global.map_or("none in this kernel", |mode| mode.name());
     let defrag = transparent.defrag.as_ref().map_or(String::new(), |defrag| format!(", defrag {defrag}"));
     page.fact("transparent", format_args!("{mode}{defrag}"));
-    // Sizes of one mode share a line: there are up to nine.
+    // Sizes with the same mode share a line; a kernel has up to nine sizes.
     let mut folios: Vec<(&str, Vec<String>)> = Vec::new();
     for folio in &transparent.folios {
         match folios.iter_mut().find(|(mode, _)| *mode == folio.mode.name()) {
@@ -128,18 +143,18 @@ fn page_kinds(page: &mut Page, facts: &Facts) {
             ),
         );
     }
-    page.fact("seen exactly", if facts.frames_visible { "yes, page tables can be read" } else { "no, by smaps only" });
+    page.fact("page frames", if facts.frames_visible { "readable from page tables" } else { "hidden, smaps only" });
 }
 
-fn kernel(page: &mut Page, facts: &Facts) {
+fn kernel(page: &mut TextWriter, facts: &Facts) {
     page.section("Kernel");
     let userfault = &facts.userfault;
-    let doors = [
+    let sources = [
         (userfault.user_faults, "user faults"),
         (userfault.kernel_faults, "kernel faults"),
         (userfault.device, "device"),
     ];
-    let open: Vec<&str> = doors.iter().filter(|(open, _)| *open).map(|(_, name)| *name).collect();
+    let open: Vec<&str> = sources.iter().filter(|(open, _)| *open).map(|(_, name)| *name).collect();
     let refused = userfault.refused.as_deref().unwrap_or("none");
     page.fact("userfaultfd", if open.is_empty() { refused.to_owned() } else { open.join(", ") });
     if !userfault.features.is_empty() {
@@ -155,7 +170,8 @@ fn kernel(page: &mut Page, facts: &Facts) {
     page.fact("ptrace_scope", scope.map_or("none (no Yama)".to_owned(), |scope| scope.to_string()));
 }
 
-/// The sources of access records that work here, or those that are denied, or that there is none.
+/// The hardware sources of access records that work here, otherwise those that are denied,
+/// otherwise a note that there are none.
 fn access_records(kinds: &[(HardwareSource, Counter)]) -> String {
     let names = |is_wanted: fn(&Counter) -> bool| {
         let wanted = kinds.iter().filter(|(_, counter)| is_wanted(counter)).map(|(kind, _)| kind.to_string());
@@ -163,7 +179,7 @@ fn access_records(kinds: &[(HardwareSource, Counter)]) -> String {
     };
     let denied = names(|counter| matches!(counter, Counter::Denied(_)));
     match names(Counter::is_available) {
-        there if !there.is_empty() => there,
+        available if !available.is_empty() => available,
         _ if !denied.is_empty() => format!("denied to this user: {denied}"),
         _ => "none here: no IBS, PEBS, branch records".to_owned(),
     }
@@ -177,7 +193,7 @@ fn counter(counter: &Counter) -> String {
     }
 }
 
-fn limits(page: &mut Page, limits: &Limits) {
+fn limits(page: &mut TextWriter, limits: &Limits) {
     page.section("Limits");
     let limit = |limit: Option<u64>| limit.map_or("unlimited".to_owned(), bytes);
     match &limits.cgroup {
@@ -205,8 +221,8 @@ fn limits(page: &mut Page, limits: &Limits) {
     page.fact("swap", swap);
 }
 
-/// A table, and what its last column's words mean.
-fn primitives(page: &mut Page, primitives: &[Primitive]) {
+/// Writes the table of primitives, and the meaning of each word in its last column.
+fn primitives(page: &mut TextWriter, primitives: &[Primitive]) {
     page.section("Page primitives");
     page.line(&format!("{:20}{:20}{:20}{:>8}  ", "primitive", "mechanism", "fallback", "cost"), "lost");
     let mut meanings: Vec<&Limitation> = Vec::new();
@@ -225,20 +241,20 @@ fn primitives(page: &mut Page, primitives: &[Primitive]) {
     }
 }
 
-/// A cost a page.
+/// The cost of one page.
 fn nanoseconds(cost: f64) -> String {
     if cost < 1000.0 { format!("{cost:.1} ns") } else { format!("{:.1} us", cost / 1000.0) }
 }
 
 const INDENT: &str = "  ";
 
-/// The text as it grows, no wider than the terminal.
-struct Page {
+/// Collects the text, wrapped to the width of the terminal.
+struct TextWriter {
     text: String,
     style: Style,
 }
 
-impl Page {
+impl TextWriter {
     fn section(&mut self, name: &str) {
         let gap = if self.text.is_empty() { "" } else { "\n" };
         self.text += &format!("{gap}{name}\n");
@@ -248,8 +264,8 @@ impl Page {
         self.line(&format!("{name:20}"), &value.to_string());
     }
 
-    fn line(&mut self, lead: &str, words: &str) {
-        self.text += &self.style.hanging(&format!("{INDENT}{lead}"), words);
+    fn line(&mut self, lead: &str, text: &str) {
+        self.text += &self.style.hanging(&format!("{INDENT}{lead}"), text);
     }
 }
 
@@ -257,7 +273,7 @@ impl Page {
 mod tests {
     use super::*;
 
-    /// Nothing is wrapped.
+    /// Wide enough that nothing is wrapped.
     const WIDE: Style = Style { width: u16::MAX, colour: false };
 
     fn findings() -> Findings {
@@ -265,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn sections_stand_in_order_and_each_verdict_has_its_line() {
+    fn sections_are_in_order_and_each_verdict_has_its_line() {
         let mut findings = findings();
         let doctor = &mut findings.doctor;
         doctor.verdicts.truncate(2);
@@ -278,7 +294,7 @@ mod tests {
         let commands: Vec<&str> = text.split_once("Commands\n").unwrap().1.lines().collect();
         let [first, remedy, second] = commands[..] else { panic!("{commands:?}") };
         assert!(first.starts_with("  profile         unavailable  "), "{first}");
-        assert!(remedy.ends_with("better by  echo 7 | sudo tee /knob"), "{remedy}");
+        assert!(remedy.ends_with("try  echo 7 | sudo tee /knob"), "{remedy}");
         assert!(second.starts_with("  profile --load  "), "{second}");
         assert_eq!(first.find("unavailable").unwrap() + "unavailable  ".len(), remedy.find("echo").unwrap(), "aligned");
     }
@@ -292,12 +308,12 @@ mod tests {
             let text = text(&findings, Style { width, colour: false });
             let long = text.lines().filter(|line| line.chars().count() > width.into());
             assert!(long.clone().all(|line| line.starts_with("    ")), "{:?}", long.collect::<Vec<_>>());
-            assert!(text.contains(&format!("better by\n    {knob}\n")), "{text}");
+            assert!(text.contains(&format!("try\n    {knob}\n")), "{text}");
         }
     }
 
     #[test]
-    fn facts_read_as_they_are() {
+    fn facts_are_printed_in_words() {
         let mut findings = findings();
         let doctor = &mut findings.doctor;
         doctor.facts.machine.cpu = "Zen 4".to_owned();
@@ -309,7 +325,7 @@ mod tests {
         doctor.facts.counters.cycles = Counter::Denied("Permission denied".to_owned());
         let text = text(&findings, WIDE);
         for line in [
-            format!("  cpu                 Zen 4, 3 to run on, {}\n", std::env::consts::ARCH),
+            format!("  cpu                 Zen 4, 3 usable, {}\n", std::env::consts::ARCH),
             "  libc                not glibc\n".to_owned(),
             "  hugetlb             none in this kernel\n".to_owned(),
             "  control group       none for memory\n".to_owned(),
@@ -323,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn primitives_are_a_table_and_what_is_lost_is_explained_once() {
+    fn primitives_are_a_table_and_each_loss_is_explained_once() {
         let mut findings = findings();
         let [first, second, ..] = &mut findings.primitives[..] else { panic!("{:?}", findings.primitives) };
         (first.mechanism, first.fallback, first.cost_ns) = (Some("one-way"), None, Some(2345.0));
@@ -353,10 +369,10 @@ mod tests {
         assert_eq!(verdicts.len(), doctor.verdicts.len());
         assert_eq!(verdicts[0]["level"], doctor.verdicts[0].level.name());
         assert_eq!(verdicts[0]["why"], doctor.verdicts[0].why.as_str());
-        let (told, primitives) = (json["primitives"].as_array().unwrap(), &findings.primitives);
-        assert_eq!(told.len(), primitives.len());
+        let (printed, primitives) = (json["primitives"].as_array().unwrap(), &findings.primitives);
+        assert_eq!(printed.len(), primitives.len());
         assert_eq!(
-            (&told[0]["name"], &told[0]["mechanism"]),
+            (&printed[0]["name"], &printed[0]["mechanism"]),
             (&primitives[0].name.into(), &primitives[0].mechanism.into())
         );
     }

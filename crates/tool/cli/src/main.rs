@@ -1,10 +1,11 @@
-//! The `fieldstone` command: reads the command line, calls the library that does the work, prints.
+//! The `fieldstone` command: parses the command line, calls the library for each subcommand, prints
+//! the result.
 
 #![forbid(unsafe_code)]
 
 mod also;
+mod attach;
 mod doctor;
-mod input;
 mod manual;
 mod output;
 mod profile;
@@ -16,26 +17,27 @@ mod run;
 #[cfg(target_arch = "x86_64")]
 mod sharing;
 mod size;
+mod text_file;
 mod tlb;
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-/// What virtual memory costs a program, and giving it back.
+/// Measure and reduce the cost of virtual memory for Linux programs.
 #[derive(Debug, Parser)]
 #[command(
     name = "fieldstone",
     version,
     after_help = "\
 Start here:
-  fieldstone doctor                    what this machine allows
-  fieldstone profile -- PROGRAM        what its page size costs a program
-  fieldstone run --region -- PROGRAM   giving it back
-  fieldstone sharing -- PROGRAM        which cache lines its threads fight for
-  fieldstone run --repair -- PROGRAM   parting them while it runs
+  fieldstone doctor                    check what this machine allows
+  fieldstone profile -- PROGRAM        measure what 4 KiB pages cost a program
+  fieldstone run --region -- PROGRAM   run it on huge pages
+  fieldstone sharing -- PROGRAM        find false sharing between its threads
+  fieldstone run --repair -- PROGRAM   repair false sharing while it runs
 
-Exit code: 0 fine, 1 a finding, 2 an error; `run` ends as the program ended."
+Exit code: 0 success, 1 a finding, 2 an error. `run` returns the exit code or the signal of the program."
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -44,16 +46,13 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Tells what this machine, its kernel and this user allow, and what each command can do here
-    Doctor {
-        /// What is printed
-        #[arg(long, value_enum, default_value_t)]
-        format: doctor::Format,
-    },
+    Doctor(doctor::Arguments),
     Profile(profile::Arguments),
     Run(run::Arguments),
+    Attach(attach::Arguments),
     #[cfg(target_arch = "x86_64")]
-    Repair(repair::Arguments),
+    #[command(hide = true)]
+    Repair(repair::OldArguments),
     #[cfg(target_arch = "x86_64")]
     Sharing(sharing::Arguments),
     Report(report::Arguments),
@@ -73,14 +72,15 @@ fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) if error.use_stderr() => error.exit(),
-        Err(help) => return ended(output::printed(help.print()).map(|()| 0)),
+        Err(help) => return exit_code(output::flush_stdout(help.print()).map(|()| 0)),
     };
     let outcome = match arguments.command {
-        Command::Doctor { format } => doctor::run(format),
+        Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Profile(arguments) => profile::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
+        Command::Attach(arguments) => attach::run(&arguments),
         #[cfg(target_arch = "x86_64")]
-        Command::Repair(arguments) => repair::run(&arguments),
+        Command::Repair(arguments) => repair::run_old_form(&arguments),
         #[cfg(target_arch = "x86_64")]
         Command::Sharing(arguments) => sharing::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
@@ -90,15 +90,15 @@ fn main() -> ExitCode {
         Command::Man(arguments) => manual::man(&arguments, Arguments::command()),
         Command::Completions(arguments) => manual::completions(&arguments, Arguments::command()),
     };
-    ended(outcome)
+    exit_code(outcome)
 }
 
-/// The exit code. An error is printed first.
-fn ended(outcome: anyhow::Result<u8>) -> ExitCode {
+/// The exit code of a subcommand. An error is printed to standard error and becomes 2.
+fn exit_code(outcome: anyhow::Result<u8>) -> ExitCode {
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            output::tell(fieldstone_report::error::told(error.as_ref()));
+            output::message(fieldstone_report::error::told(error.as_ref()));
             ExitCode::from(2)
         }
     }

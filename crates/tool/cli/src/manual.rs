@@ -1,4 +1,5 @@
-//! Man pages and shell completions, generated from the command line itself.
+//! `fieldstone man` and `fieldstone completions`: man pages and shell completions, generated from
+//! the clap definitions.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,16 +10,24 @@ use clap_complete::Shell;
 
 use crate::output::print;
 
-/// Writes the man pages to a directory
+/// Write the man pages of all subcommands to a directory
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  fieldstone man ~/.local/share/man/man1
+  sudo fieldstone man /usr/local/share/man/man1")]
 pub(crate) struct ManArguments {
-    /// The directory, made if it is not there
+    /// The directory; created if it does not exist
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 }
 
-/// Prints the completions for a shell
+/// Print the completion script for a shell
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  fieldstone completions bash > ~/.local/share/bash-completion/completions/fieldstone
+  fieldstone completions fish > ~/.config/fish/completions/fieldstone.fish")]
 pub(crate) struct CompletionArguments {
     /// The shell
     #[arg(value_enum)]
@@ -27,7 +36,7 @@ pub(crate) struct CompletionArguments {
 
 pub(crate) fn man(arguments: &ManArguments, mut command: Command) -> anyhow::Result<u8> {
     let directory = &arguments.directory;
-    fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     command.build();
     write_page(directory, "fieldstone", command.clone())?;
     for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {

@@ -1,4 +1,4 @@
-//! How results and talk are written: results to standard output in the format that was asked for, talk to standard error.
+//! Output: results go to standard output in the chosen format, messages to standard error.
 
 use std::fmt::Display;
 use std::fs;
@@ -11,47 +11,49 @@ use anyhow::{Context, bail};
 use clap::ValueEnum;
 use fieldstone_report::{Error, saved, text::Style};
 
-/// What is printed.
+/// The format of a measurement on standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
-    /// Tables for people
+pub(crate) enum MeasurementFormat {
+    /// Tables
     Text,
-    /// The measurements as they are
+    /// All measurements
     Json,
-    /// The summary, a line for each kind of page
+    /// The summary, one line for each kind of page
     Csv,
 }
 
-/// Whether results can be written to these files, before anything is measured: a path that cannot be written must not cost an hour.
+/// Checks that results can be written to these files before anything is measured: a measurement may
+/// take an hour.
 pub(crate) fn check_files(json: Option<&Path>, html: Option<&Path>) -> anyhow::Result<()> {
     if json.is_some() && json == html {
-        bail!("--json and --html name the same file: give each one of its own");
+        bail!("--json and --html name the same file: give two different files");
     }
     [json, html].into_iter().flatten().try_for_each(check_writable)
 }
 
 fn check_writable(path: &Path) -> anyhow::Result<()> {
-    // Who reads from a pipe would take the look for all there is.
+    // Opening and closing a pipe would look like the end of the data to its reader.
     if fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo()) {
         return Ok(());
     }
-    let new = fs::symlink_metadata(path).is_err();
+    let is_new = fs::symlink_metadata(path).is_err();
     let opened = fs::OpenOptions::new().append(true).create(true).open(path);
     opened.with_context(|| format!("cannot write {}", path.display()))?;
-    // What is never measured leaves no empty file.
-    if new {
+    // A measurement that fails must not leave an empty file.
+    if is_new {
         let _ = fs::remove_file(path);
     }
     Ok(())
 }
 
-/// A result, to standard output. A reader that has seen enough is no error.
-pub(crate) fn print(words: &str) -> anyhow::Result<()> {
-    printed(io::stdout().write_all(words.as_bytes()))
+/// Prints a result to standard output. A reader that closes the pipe early is not an error.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    flush_stdout(io::stdout().write_all(text.as_bytes()))
 }
 
-/// Flushes what was `written` to standard output. A reader that has seen enough is no error.
-pub(crate) fn printed(written: io::Result<()>) -> anyhow::Result<()> {
+/// Flushes standard output if `written` succeeded. A reader that closes the pipe early is not an
+/// error.
+pub(crate) fn flush_stdout(written: io::Result<()>) -> anyhow::Result<()> {
     match written.and_then(|()| io::stdout().flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(error).context("cannot write to standard output")
@@ -60,40 +62,45 @@ pub(crate) fn printed(written: io::Result<()>) -> anyhow::Result<()> {
     }
 }
 
-/// A file that was asked for, if it was, and what goes there.
-type ToFile<'a> = (Option<&'a Path>, &'a dyn Fn() -> Result<String, Error>);
+/// The path of a result file, if the user gave one, and the function that makes its text.
+type ResultFile<'a> = (Option<&'a Path>, &'a dyn Fn() -> Result<String, Error>);
 
-/// A result to standard output, and what is made of it to the files that were asked for: shown though it cannot be saved, and saved though it
-/// cannot be shown.
-pub(crate) fn deliver(words: &str, files: [ToFile<'_>; 2]) -> anyhow::Result<()> {
-    let shown = print(words);
-    for (path, text) in files {
+/// Prints `text` even if a file cannot be written, and writes the files even if printing fails.
+pub(crate) fn write_results(text: &str, files: [ResultFile<'_>; 2]) -> anyhow::Result<()> {
+    let printed = print(text);
+    for (path, render) in files {
         if let Some(path) = path {
-            saved::write(&text()?, path)?;
+            saved::write(&render()?, path)?;
         }
     }
-    shown
+    printed
 }
 
-/// A line of talk, in the command's name.
-pub(crate) fn tell(words: impl Display) {
-    talk(&format!("fieldstone: {words}\n"));
+/// Prints one message to standard error, prefixed with `fieldstone: `.
+pub(crate) fn message(text: impl Display) {
+    write_stderr(&format!("fieldstone: {text}\n"));
 }
 
-/// A line about what goes on, for a user who watches a terminal.
+/// Prints a status message if standard error is a terminal.
 #[cfg(target_arch = "x86_64")]
-pub(crate) fn tell_at_terminal(words: impl Display) {
+pub(crate) fn status(text: impl Display) {
     if io::stderr().is_terminal() {
-        tell(words);
+        message(text);
     }
 }
 
-/// Talk, to standard error. Where that is closed or full it is lost: talk never ends what it is about.
-pub(crate) fn talk(words: &str) {
-    let _ = io::stderr().write_all(words.as_bytes());
+/// Prints that a command line of an older version has a new form. The old form still works.
+pub(crate) fn renamed(old: &str, new: &str) {
+    write_stderr(&format!("hint: `fieldstone {old}` is now `fieldstone {new}`\n"));
 }
 
-/// The width and colours of the terminal that `output` is, or plain text of 100 columns.
+/// Writes to standard error. Errors are ignored: a closed or full standard error must not stop the
+/// command.
+pub(crate) fn write_stderr(text: &str) {
+    let _ = io::stderr().write_all(text.as_bytes());
+}
+
+/// The width and colours of the terminal `output`; plain text of 100 columns if it is no terminal.
 pub(crate) fn style_of(output: impl AsFd + IsTerminal) -> Style {
     match rustix::termios::tcgetwinsize(&output) {
         Ok(size) if output.is_terminal() && size.ws_col > 0 => {
@@ -103,7 +110,7 @@ pub(crate) fn style_of(output: impl AsFd + IsTerminal) -> Style {
     }
 }
 
-/// That of standard output.
+/// The style of standard output.
 pub(crate) fn style() -> Style {
     style_of(io::stdout())
 }

@@ -1,4 +1,5 @@
-//! `fieldstone profile`: what virtual memory costs a program, by running it on several kinds of pages.
+//! `fieldstone profile`: measures the cost of virtual memory for a program by running it on several
+//! page kinds.
 
 pub(crate) mod trace;
 
@@ -19,10 +20,10 @@ use fieldstone_wire::{Mixture, PageKind};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::also;
-use crate::output::{Format, check_files, deliver, style, tell};
+use crate::output::{MeasurementFormat, check_files, message, style, write_results};
 use crate::run::place_agent;
 
-/// Tells what virtual memory costs a program, and how to get it back
+/// Measure what virtual memory costs a program, and what huge pages save
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -30,55 +31,57 @@ Examples:
   fieldstone profile --runs 10 --html report.html -- sqlite3 test.db '.read job.sql'
   fieldstone profile --load 'redis-benchmark -q -n 200000 -r 1000000 -t set,get' --ready 6379 -- redis-server --save ''
 
-The program runs once on each kind of page to warm up, then alternately. Its standard output is thrown away.
-A program that never ends needs --load and --ready. Exit code: 0 measured, 1 measured with a finding (a crash, a hang,
-output that differs), 2 not measured.")]
+The program runs once on each page kind to warm up, then alternately on all kinds. Its standard output is discarded.
+A server that does not end by itself needs --load and --ready. Exit code: 0 measured, 1 measured with a finding
+(a crash, a hang, output that differs), 2 not measured.")]
 pub(crate) struct Arguments {
-    /// Measured runs on each kind of page; an interval needs 6
+    /// Set the number of measured runs on each page kind; a confidence interval needs 6
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     runs: u32,
-    /// Seconds after which a run is taken for hanging; a traced one may take 50 times as long
+    /// Set the seconds after which a run counts as hanging; a traced run may take 50 times as long
     #[arg(long, value_name = "SECONDS", default_value_t = 600.0)]
     timeout: f64,
-    /// Standard input of each run (empty without it)
+    /// Read the standard input of each run from FILE; default: empty
     #[arg(long, value_name = "FILE")]
     stdin: Option<PathBuf>,
-    /// What is compared: time of a run, its processor time, or the time that the load takes [default: time; with --load, throughput]
+    /// Compare wall time, processor time or the duration of the load [default: time; with --load,
+    /// throughput]
     #[arg(long, value_enum, value_name = "METRIC")]
     metric: Option<MetricName>,
-    /// Compare the standard output of all runs too
+    /// Also compare the standard output of all runs
     #[arg(long)]
     check_output: bool,
-    /// Kinds of pages to compare with 4k, separated by commas: thp, hugetlb, hugetlb-1g, folio-64k; thp:25% for a mosaic
+    /// Set the page kinds to compare with 4k: thp, hugetlb, hugetlb-1g, folio-64k; thp:25% puts a
+    /// quarter on huge pages
     #[arg(long, value_name = "KINDS", value_delimiter = ',', default_value = "thp,hugetlb,hugetlb-1g")]
     pages: Vec<Mixture>,
-    /// Serve and look at only the process whose program file is called NAME
+    /// Measure only the process whose program file is called NAME; default: the program itself
     #[arg(long, value_name = "NAME")]
     process: Option<String>,
     #[command(flatten)]
     also: also::Arguments,
-    /// A shell command that loads the server PROGRAM with a fixed piece of work
+    /// Run this shell command, a fixed amount of work for the server PROGRAM
     #[arg(long, value_name = "COMMAND", requires = "ready")]
     load: Option<String>,
-    /// The port that the server opens when it is ready
+    /// Start the load when the server has opened this TCP port
     #[arg(long, value_name = "PORT", requires = "load")]
     ready: Option<u16>,
-    /// Requests that the load makes, to tell the cost of one
+    /// Set the number of requests of the load, to report the cost of one
     #[arg(long, value_name = "N", requires = "load")]
     requests: Option<u64>,
-    /// Also run it once under QEMU, and tell by models what its page walks cost and what would take them away. What it starts by exec
-    /// is not traced: give that program itself
+    /// Also trace one run under QEMU, and report by models what page walks cost and what avoids
+    /// them. Programs that it starts by exec are not traced
     #[arg(long)]
     trace: bool,
     #[command(flatten)]
     tracing: trace::Arguments,
-    /// What is printed
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
-    /// Also write the measurements to FILE, for `fieldstone report` and `fieldstone diff`
+    /// Set the output format
+    #[arg(long, value_enum, default_value_t = MeasurementFormat::Text)]
+    format: MeasurementFormat,
+    /// Also write the measurements to FILE as JSON, for `fieldstone report` and `fieldstone diff`
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Also write one self-contained page to FILE
+    /// Also write the report to FILE as one self-contained HTML page
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// The program and its arguments
@@ -86,14 +89,14 @@ pub(crate) struct Arguments {
     command: Vec<OsString>,
 }
 
-/// What is compared.
+/// The measured quantity that is compared.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum MetricName {
-    /// From start to end
+    /// Wall time from start to end
     Time,
     /// User and system time
     Cpu,
-    /// How long the load takes
+    /// Duration of the load
     Throughput,
 }
 
@@ -104,49 +107,55 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     let restorer = Restorer::start()?;
     let interrupt = Interrupt::listen()?;
     let mut progress = Progress::new(&plan);
-    let taken = profile(&plan, &agent, &restorer, &interrupt, &mut |event| progress.tell(&event));
+    let result = profile(&plan, &agent, &restorer, &interrupt, &mut |event| progress.update(&event));
     progress.bar.finish_and_clear();
     drop(restorer);
-    if let (Err(error), Some(code)) = (&taken, interrupt.shell_code())
+    if let (Err(error), Some(code)) = (&result, interrupt.shell_code())
         && error.is_interrupt()
     {
-        tell(error);
+        message(error);
         return Ok(code);
     }
-    let taken = taken?;
-    let summary = Summary::of(&taken);
-    let json = || saved::to_json(&taken);
-    let page = || html::page(&taken, &summary);
-    deliver(
-        &words(&taken, &summary, arguments.format)?,
+    let measured = result?;
+    let summary = Summary::of(&measured);
+    let json = || saved::to_json(&measured);
+    let page = || html::page(&measured, &summary);
+    write_results(
+        &render(&measured, &summary, arguments.format)?,
         [(arguments.json.as_deref(), &json), (arguments.html.as_deref(), &page)],
     )?;
     if let Some(code) = interrupt.shell_code() {
         return Ok(code);
     }
-    // The report says which kinds were unavailable, and what allows them.
+    // The report lists the unavailable kinds and their remedies.
     if summary.measured_nothing() {
         return Ok(2);
     }
     let failed = summary.kinds.iter().any(|kind| kind.verdict == Some(Verdict::Failed));
-    Ok(u8::from(failed || !taken.findings.is_empty()))
+    Ok(u8::from(failed || !measured.findings.is_empty()))
 }
 
-/// A profile as it is printed.
-pub(crate) fn words(profile: &Profile, summary: &Summary, format: Format) -> Result<String, fieldstone_report::Error> {
+/// A profile as text in a format.
+pub(crate) fn render(
+    profile: &Profile,
+    summary: &Summary,
+    format: MeasurementFormat,
+) -> Result<String, fieldstone_report::Error> {
     match format {
-        Format::Text => Ok(text::profile(profile, summary, style())),
-        Format::Json => saved::to_json(profile),
-        Format::Csv => Ok(csv::summary(summary)),
+        MeasurementFormat::Text => Ok(text::profile(profile, summary, style())),
+        MeasurementFormat::Json => saved::to_json(profile),
+        MeasurementFormat::Csv => Ok(csv::summary(summary)),
     }
 }
 
 fn plan(arguments: &Arguments) -> anyhow::Result<ProfilePlan> {
     if !arguments.timeout.is_finite() || arguments.timeout <= 0.0 || arguments.timeout > 1e7 {
-        bail!("--timeout takes a number of seconds, like 90 or 0.5");
+        bail!("cannot use --timeout {}: give a number of seconds, like 90 or 0.5", arguments.timeout);
     }
     let load = match (&arguments.load, arguments.ready) {
-        (Some(command), Some(port)) => Some(ServerLoad { command: command.clone(), port, requests: arguments.requests }),
+        (Some(command), Some(port)) => {
+            Some(ServerLoad { command: command.clone(), port, requests: arguments.requests })
+        }
         _ => None,
     };
     let metric = match arguments.metric {
@@ -155,7 +164,7 @@ fn plan(arguments: &Arguments) -> anyhow::Result<ProfilePlan> {
         Some(MetricName::Cpu) => Metric::Cpu,
         Some(MetricName::Throughput) if load.is_some() => Metric::Throughput,
         Some(MetricName::Throughput) => {
-            bail!("throughput is that of a load: give --load and --ready, or use --metric time")
+            bail!("cannot compare throughput without a load: give --load and --ready, or use --metric time")
         }
     };
     let program = Program::find(&arguments.command)?;
@@ -169,7 +178,7 @@ fn plan(arguments: &Arguments) -> anyhow::Result<ProfilePlan> {
             kinds.push(kind);
         }
     }
-    // The baseline needs no agent, and a trace brings its own.
+    // The baseline needs no agent, and a trace uses a different one.
     if kinds.len() > 1 {
         program.check_carries_agent()?;
     }
@@ -188,44 +197,44 @@ fn plan(arguments: &Arguments) -> anyhow::Result<ProfilePlan> {
     })
 }
 
-/// Tells on standard error how far it has come: a bar on a terminal, else a line now and then.
+/// Progress on standard error: a bar on a terminal, otherwise a few lines.
 struct Progress {
     bar: ProgressBar,
 }
 
 impl Progress {
     fn new(plan: &ProfilePlan) -> Self {
-        let words = shell::join(&plan.program.command_line());
+        let command = shell::join(&plan.program.command_line());
         match plan.kinds.as_slice() {
-            [kind] => tell(format_args!(
-                "{words} on {kind} pages; one kind alone leaves nothing to compare with: name another too, \
-                 as in --pages thp"
+            [kind] => message(format_args!(
+                "{command} on {kind} pages; one page kind has nothing to compare with: add another, as in --pages thp"
             )),
-            kinds => tell(format_args!(
-                "{words} on {} kinds of pages; one warm-up run each tells how long it will take",
+            kinds => message(format_args!(
+                "{command} on {} kinds of pages; one warm-up run on each gives an estimate of the time",
                 kinds.len()
             )),
         }
         let need = fieldstone_stats::FEWEST_FOR_INTERVAL;
         if plan.kinds.len() > 1 && (plan.runs as usize) < need {
-            tell(format_args!(
-                "--runs {} gives no verdict: it takes {need} runs on each kind of pages\ntry: --runs {need}",
+            message(format_args!(
+                "--runs {} gives no verdict: that takes {need} runs on each page kind\ntry: --runs {need}",
                 plan.runs
             ));
         }
-        // No bar before there is a length, and none above what was said: a spinner, drawn from now on.
+        // A spinner until the number of runs is known. It is drawn below the messages above.
         let bar = if std::io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
         bar.set_message("warming up");
         Self { bar }
     }
 
-    fn tell(&mut self, event: &ProfileEvent) {
+    fn update(&mut self, event: &ProfileEvent) {
         match event {
             ProfileEvent::WarmUp(kind) => self.bar.set_message(format!("warming up on {kind}")),
-            ProfileEvent::Unavailable(kind, why) => self.bar.suspend(|| tell(format_args!("without {kind}: {why}"))),
+            ProfileEvent::Unavailable(kind, why) => self.bar.suspend(|| message(format_args!("without {kind}: {why}"))),
             ProfileEvent::Estimate(runs, time) => {
                 let time = quantity::seconds(time.as_secs_f64());
-                self.bar.suspend(|| tell(format_args!("{}, about {time}", quantity::plural(u64::from(*runs), "run"))));
+                self.bar
+                    .suspend(|| message(format_args!("{}, about {time}", quantity::plural(u64::from(*runs), "run"))));
                 self.bar.set_length(u64::from(*runs));
                 if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}, {eta} left") {
                     self.bar.set_style(style);
@@ -233,7 +242,7 @@ impl Progress {
             }
             ProfileEvent::Trace => {
                 self.bar.finish_and_clear();
-                tell("the timed runs are done; one more is traced, many times slower");
+                message("the timed runs are done; one more run is traced, many times slower");
             }
             ProfileEvent::Run(position, kind) => {
                 self.bar.set_position(u64::from(*position));

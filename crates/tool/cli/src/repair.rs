@@ -1,4 +1,11 @@
-//! `fieldstone repair`: false sharing in a process that already runs, found and mended while it goes on.
+//! Repair of false sharing in a running process: the repairer of `attach --repair` and of `run
+//! --repair`, and its events.
+//!
+//! ```text
+//!   run --repair ── starts ──> attach --repair PID --events
+//!        ^                          │ a line of JSON for each event
+//!        └──── saves and prints <───┘
+//! ```
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -18,118 +25,128 @@ use fieldstone_sys::limits::raise_descriptors;
 use fieldstone_sys::process::has_ended;
 use fieldstone_sys::scheduling;
 
-use crate::input;
-use crate::output::{talk, tell_at_terminal};
+use crate::output::{renamed, status, write_stderr};
+use crate::text_file;
 
-/// Events that wait to be read. The program does not wait for their reader.
-const MOST_UNREAD: usize = 1 << 16;
+/// Events that may wait for the reader of standard output. Further events are dropped: the repair
+/// must not wait.
+const MAX_UNREAD: usize = 1 << 16;
 
-/// Finds false sharing in a process that already runs, and parts the bytes that fight
+/// The options of a repair. On the command line they need the argument `repair`, a process.
 #[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  fieldstone repair --pid 4242
-  fieldstone repair --pid 4242 --events | jq .
-  fieldstone repair --pid 4242 --rules rules
-
-A file of rules has a line for each: what is done, where, with how many bytes.
-  isolate  stats+64      8      on lines of their own, whatever is seen of them
-  count    libq.so:head  8      how often each thread touches them, with which instructions; told at the end
-  log      0x7f10a0      4096   each access, as it happens
-  trace    queue         16     the same, with function, file and line
-A place is an address, or a global variable by its symbol. What is watched costs some ten microseconds an access.
-
-The process goes on as before, with the same results. Ctrl-C puts everything back and lets go of it; so does SIGTERM.")]
-pub(crate) struct Arguments {
-    /// The process
-    #[arg(long, value_name = "PID")]
-    pid: u32,
-    /// Print what happens as JSON, a line for each event
-    #[arg(long)]
+#[group(id = "repair_options")]
+pub(crate) struct Options {
+    /// With --repair: print each event as a line of JSON
+    #[arg(long, requires = "repair")]
     events: bool,
-    /// Do what this file of rules asks for, too
-    #[arg(long, value_name = "FILE")]
+    /// With --repair: also apply the rules in FILE
+    #[arg(long, value_name = "FILE", requires = "repair")]
     rules: Option<PathBuf>,
-    /// Bring what a thread uses on several lines of a page together on as few as can be, too
-    #[arg(long)]
+    /// With --repair: also gather what a thread uses on several lines of a page on as few lines as
+    /// possible
+    #[arg(long, requires = "repair")]
     consolidate: bool,
-    /// Lead each access to a ladder of questions and no loop to a clone: slower, for `fieldstone reproduce cachekata`
-    #[arg(long, hide = true)]
+    /// Redirect each access through a chain of comparisons instead of cloned loops; for `fieldstone
+    /// reproduce cachekata`
+    #[arg(long, requires = "repair", hide = true)]
     ladder: bool,
 }
 
-/// The rules of a file.
-pub(crate) fn rules(file: Option<&Path>) -> anyhow::Result<Vec<RuleRequest>> {
-    let Some(file) = file else { return Ok(Vec::new()) };
-    requests::parse(&input::read(file)?).with_context(|| file.display().to_string())
+/// Repair false sharing in a running process: the old form of `attach --repair`
+#[derive(Debug, Args)]
+pub(crate) struct OldArguments {
+    /// The process
+    #[arg(id = "repair", long = "pid", value_name = "PID")]
+    pid: u32,
+    #[command(flatten)]
+    options: Options,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
-    // The program's threads wait for this one, while they have all processors busy. Where it may not, they wait longer.
+pub(crate) fn run_old_form(arguments: &OldArguments) -> anyhow::Result<u8> {
+    renamed("repair --pid", "attach --repair");
+    run(arguments.pid, &arguments.options)
+}
+
+/// The rules of a file; none without a file.
+pub(crate) fn read_rules(file: Option<&Path>) -> anyhow::Result<Vec<RuleRequest>> {
+    let Some(file) = file else { return Ok(Vec::new()) };
+    requests::parse(&text_file::read(file)?).with_context(|| file.display().to_string())
+}
+
+/// Repairs process `pid` until it ends or SIGINT or SIGTERM arrives, and prints the events. Returns
+/// the exit code.
+pub(crate) fn run(pid: u32, options: &Options) -> anyhow::Result<u8> {
+    // The program's threads wait for this thread while they keep all processors busy. Without the
+    // permission for a higher priority they wait longer.
     let _ = scheduling::raise_priority();
-    // An event for each thread and processor, and no program is started from here. Where that is not allowed, fewer threads can be looked at.
+    // The sampler opens a descriptor for each thread and processor. Below that limit fewer threads
+    // are sampled.
     let _ = raise_descriptors();
-    let rules = rules(arguments.rules.as_deref())?;
-    let manner = RepairOptions { rules, consolidated: arguments.consolidate, uses_ladders: arguments.ladder };
-    // Who reads the events has started the program: if it has ended, that is no mistake.
-    if !arguments.events && has_ended(arguments.pid) {
-        bail!("there is no process {}: it has ended, or there never was one", arguments.pid);
+    let rules = read_rules(options.rules.as_deref())?;
+    let manner = RepairOptions { rules, consolidated: options.consolidate, uses_ladders: options.ladder };
+    // With --events the reader is the parent of the program. A program that has ended is no error
+    // there.
+    if !options.events && has_ended(pid) {
+        bail!("there is no process {pid}: it has ended or never existed");
     }
     let stop = termination_flag()?;
-    let as_json = arguments.events;
+    let as_json = options.events;
     if !as_json {
-        check_repair(arguments.pid)?;
-        tell_at_terminal(format_args!(
-            "process {} is sampled, and false sharing in it is repaired; Ctrl-C puts everything back and ends this",
-            arguments.pid
+        check_repair(pid)?;
+        status(format_args!(
+            "process {pid} is sampled and its false sharing repaired; Ctrl-C puts everything back and exits"
         ));
     }
-    // A queue with a limit of its own would be touched whole before anything is looked at, while the program's threads fight.
-    let (told, events) = channel();
+    // The channel is unbounded: a bounded one touches its whole buffer at the start, which delays
+    // the first repair.
+    let (sender, events) = channel();
     let unread = Arc::new(AtomicUsize::new(0));
     let waiting = Arc::clone(&unread);
-    let tell_next = move |event| {
+    let print_next = move |event| {
         waiting.fetch_sub(1, Relaxed);
-        tell(&event, as_json)
+        print_event(&event, as_json)
     };
-    let teller = spawn(move || events.into_iter().try_for_each(tell_next));
-    let mut lost = 0_u64;
-    let repaired = repair(arguments.pid, &manner, &stop, &mut |event| {
-        if unread.fetch_add(1, Relaxed) >= MOST_UNREAD {
+    let printer = spawn(move || events.into_iter().try_for_each(print_next));
+    let mut dropped = 0_u64;
+    let repaired = repair(pid, &manner, &stop, &mut |event| {
+        if unread.fetch_add(1, Relaxed) >= MAX_UNREAD {
             unread.fetch_sub(1, Relaxed);
-            lost += 1;
-        } else if told.send(event).is_err() {
-            // Nobody listens: then nobody wants it mended.
+            dropped += 1;
+        } else if sender.send(event).is_err() {
+            // The reader closed standard output: the repair ends too.
             stop.store(true, Relaxed);
         }
     });
-    drop(told);
-    // It ends: the channel is closed, and at most `MOST_UNREAD` events are left. A reader of the output that stops reading holds it
-    // up, as with any program.
-    let broken = teller.join().unwrap_or(Ok(())).err();
-    if lost > 0 {
-        talk(&format!("fieldstone: {} not told, since nobody read what was told before\n", plural(lost, "event")));
+    drop(sender);
+    // The channel is closed and holds at most `MAX_UNREAD` events, so the printer ends. A reader of
+    // standard output that does not read delays it, as it delays any program.
+    let failed = printer.join().unwrap_or(Ok(())).err();
+    if dropped > 0 {
+        write_stderr(&format!(
+            "fieldstone: {} dropped: the reader of standard output is too slow\n",
+            plural(dropped, "event")
+        ));
     }
-    // Who reads the events has started the program, and knows that it has ended.
-    if !(arguments.events && has_ended(arguments.pid)) {
+    // With --events the reader is the parent of the program and knows of its end.
+    if !(options.events && has_ended(pid)) {
         repaired?;
     }
-    match broken {
+    match failed {
         Some(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(0),
     }
 }
 
-fn tell(event: &TimedEvent, as_json: bool) -> io::Result<()> {
+fn print_event(event: &TimedEvent, as_json: bool) -> io::Result<()> {
     let mut output = io::stdout().lock();
     if as_json {
         serde_json::to_writer(&mut output, event)?;
         return writeln!(output);
     }
-    writeln!(output, "{}", words(event))
+    writeln!(output, "{}", describe(event))
 }
 
-const fn kind(read: bool, write: bool) -> &'static str {
+const fn access_verb(read: bool, write: bool) -> &'static str {
     match (read, write) {
         (true, true) => "reads and writes",
         (false, true) => "writes",
@@ -137,51 +154,47 @@ const fn kind(read: bool, write: bool) -> &'static str {
     }
 }
 
-/// An event in a line.
-pub(crate) fn words(event: &TimedEvent) -> String {
-    let words = match &event.kind {
+/// An event as one line of text, starting with its time in milliseconds.
+pub(crate) fn describe(event: &TimedEvent) -> String {
+    let text = match &event.kind {
         RepairEvent::LineFound { line, share } => {
             format!("line {line:#x}: false sharing, {:.0} % of the threads' time at most", share * 100.0)
         }
         RepairEvent::PageMoved { page, lines, .. } if lines.is_empty() => {
-            format!("page {page:#x}: moved, as is asked for")
+            format!("page {page:#x}: moved by a rule")
         }
         RepairEvent::PageMoved { page, views, lines } => {
             let (lines, pages) = (plural(lines.len() as u64, "line"), plural((*views).into(), "page"));
-            format!("page {page:#x}: {lines} parted, over {pages}")
+            format!("page {page:#x}: {lines} separated, over {pages}")
         }
-        RepairEvent::PageRefused { page, why } => format!("page {page:#x} stays as it is: {why}"),
+        RepairEvent::PageRefused { page, why } => format!("page {page:#x} is not moved: {why}"),
         RepairEvent::RuleRefused { page, why } => {
-            format!("page {page:#x}, which a rule is about, stays as it is: {why}")
+            format!("page {page:#x}, named by a rule, is not moved: {why}")
         }
-        RepairEvent::LineLeft { line, why } => format!("line {line:#x} stays as it is: {why}"),
-        RepairEvent::PagePutBack { page, why } => format!("page {page:#x} is back where it was: {why}"),
+        RepairEvent::LineLeft { line, why } => format!("line {line:#x} is not repaired: {why}"),
+        RepairEvent::PagePutBack { page, why } => format!("page {page:#x} is moved back: {why}"),
         RepairEvent::AccessRedirected { ip, thread } => {
-            format!("thread {thread}: the access at {ip:#x} leads to its new place")
+            format!("thread {thread}: the access at {ip:#x} is redirected")
         }
         RepairEvent::WatchedAccess { rule, thread, address, bytes, read, write, ip, code } => {
-            let how = kind(*read, *write);
+            let verb = access_verb(*read, *write);
             let code = code.as_ref().map(|code| format!(", {code}")).unwrap_or_default();
-            format!("{rule}: thread {thread} {how} {bytes} bytes at {address:#x}, by the access at {ip:#x}{code}")
+            format!("{rule}: thread {thread} {verb} {bytes} bytes at {address:#x}, by the access at {ip:#x}{code}")
         }
         RepairEvent::AccessCount { rule, thread, ip, code, reads, writes } => {
             let code = code.as_ref().map(|code| format!(", {code}")).unwrap_or_default();
-            format!(
-                "{rule}: thread {thread}, {reads} times read and {writes} times written by the access at {ip:#x}{code}"
-            )
+            format!("{rule}: thread {thread}, {reads} reads and {writes} writes by the access at {ip:#x}{code}")
         }
         RepairEvent::SymbolMissing { rule } => {
-            format!(
-                "{rule}: no file that the program has loaded has a variable of this name with so many bytes; it is looked for again"
-            )
+            format!("{rule}: no loaded file has a variable of this name and size; the search is repeated")
         }
-        RepairEvent::Exec => "another program runs in it now: all begins anew".to_owned(),
-        RepairEvent::SessionEnd(seen) => looked(seen),
+        RepairEvent::Exec => "the process executes another program: the repair starts again".to_owned(),
+        RepairEvent::SessionEnd(seen) => summarize(seen),
     };
-    format!("{:>9.1} ms  {words}", event.at_ms)
+    format!("{:>9.1} ms  {text}", event.at_ms)
 }
 
-/// A saved repair, to be shown.
+/// The report of a saved repair.
 pub(crate) fn report(stats: &RepairStats) -> RepairReport {
     let count = |is: fn(&RepairEvent) -> bool| stats.events.iter().filter(|event| is(&event.kind)).count().to_string();
     let facts = [
@@ -189,19 +202,19 @@ pub(crate) fn report(stats: &RepairStats) -> RepairReport {
         ("outcome of the program", stats.outcome.clone()),
         ("outcome of the repairer", stats.repairer.clone()),
         ("pages moved", count(|what| matches!(what, RepairEvent::PageMoved { .. }))),
-        ("pages put back before the end", count(|what| matches!(what, RepairEvent::PagePutBack { .. }))),
+        ("pages moved back before the end", count(|what| matches!(what, RepairEvent::PagePutBack { .. }))),
         ("accesses and loops redirected", count(|what| matches!(what, RepairEvent::AccessRedirected { .. }))),
         ("samples", format!("{} of {} analysed", stats.sampling.analysed, stats.sampling.samples)),
         ("samples while only one thread was running", stats.sampling.single_threaded.to_string()),
     ];
-    let nothing = why_nothing(stats).map(|why| ("nothing was parted", why));
+    let nothing = why_no_repair(stats).map(|why| ("nothing was repaired", why));
     let facts = facts.into_iter().chain(nothing).map(|(what, value)| (what.to_owned(), value)).collect();
-    RepairReport { title: stats.command.join(" "), facts, events: stats.events.iter().map(words).collect() }
+    RepairReport { title: stats.command.join(" "), facts, events: stats.events.iter().map(describe).collect() }
 }
 
-/// How the process ended, and how many samples were analysed until then.
-pub(crate) fn looked(seen: &SamplingStats) -> String {
-    let end = if seen.ended { "the program has ended" } else { "all is as it was, and the program goes on" };
+/// The end of the process, and the number of samples analysed until then.
+pub(crate) fn summarize(seen: &SamplingStats) -> String {
+    let end = if seen.ended { "the program has ended" } else { "everything is restored, and the program continues" };
     if seen.samples == 0 {
         return format!("{end}; {NO_SAMPLE}");
     }
@@ -216,30 +229,30 @@ pub(crate) fn looked(seen: &SamplingStats) -> String {
     format!("{end}; {}: {} analysed{blind}{alone}", plural(seen.samples, "sample"), seen.analysed)
 }
 
-/// The reason where no sample was taken.
-const NO_SAMPLE: &str = "no sample was taken: it slept all the time, or ended too soon";
+/// Why nothing was repaired if there was no sample.
+const NO_SAMPLE: &str = "no sample was taken: the program slept all the time or ended too soon";
 
-/// Why no page was moved; `None` if one was, or if there was no repairer.
-pub(crate) fn why_nothing(stats: &RepairStats) -> Option<String> {
-    let happened = |is: fn(&RepairEvent) -> bool| stats.events.iter().filter(|event| is(&event.kind)).count() as u64;
+/// Why no page was moved. `None` if a page was moved, or if no repairer ran.
+pub(crate) fn why_no_repair(stats: &RepairStats) -> Option<String> {
+    let count = |is: fn(&RepairEvent) -> bool| stats.events.iter().filter(|event| is(&event.kind)).count() as u64;
     let seen = &stats.sampling;
-    if *seen == SamplingStats::default() || happened(|what| matches!(what, RepairEvent::PageMoved { .. })) > 0 {
+    if *seen == SamplingStats::default() || count(|what| matches!(what, RepairEvent::PageMoved { .. })) > 0 {
         return None;
     }
-    let found = happened(|what| matches!(what, RepairEvent::LineFound { .. }));
+    let found = count(|what| matches!(what, RepairEvent::LineFound { .. }));
     Some(if found > 0 {
-        format!("false sharing was found on {}, and the events tell why it stays", plural(found, "line"))
+        format!("false sharing was found on {}; the events say why it was not repaired", plural(found, "line"))
     } else if seen.samples == 0 {
         NO_SAMPLE.to_owned()
     } else if seen.single_threaded > 0 {
         format!(
-            "no false sharing was seen. Only one thread was running in {} of {}, and threads fight for a line only while \
-             they run at the same time: try again when other programs leave it more processors, or with a longer run",
+            "no false sharing was found. Only one thread was running in {} of {}, and false sharing shows only \
+             while threads run at the same time: retry with more idle processors, or with a longer run",
             seen.single_threaded,
             plural(seen.samples, "sample")
         )
     } else {
-        "no false sharing was seen; `fieldstone sharing -- PROGRAM` reports which lines threads share, and how"
+        "no false sharing was found; `fieldstone sharing -- PROGRAM` reports which lines threads share, and how"
             .to_owned()
     })
 }
@@ -261,25 +274,25 @@ mod tests {
     }
 
     #[test]
-    fn nothing_parted_has_its_reason_in_words_and_in_the_report() {
+    fn a_repair_without_a_moved_page_reports_the_reason() {
         let found = RepairEvent::LineFound { line: 64, share: 0.5 };
         for (stats, part) in [
             (stats(134, 126, vec![]), "Only one thread was running in 126 of 134 samples"),
-            (stats(134, 126, vec![found.clone()]), "found on 1 line, and"),
+            (stats(134, 126, vec![found.clone()]), "found on 1 line; the events"),
             (stats(9, 0, vec![]), "fieldstone sharing -- PROGRAM"),
             (stats(0, 0, vec![]), "no sample was taken"),
         ] {
-            let why = why_nothing(&stats).unwrap();
+            let why = why_no_repair(&stats).unwrap();
             assert!(why.contains(part), "{why}");
-            assert!(report(&stats).facts.contains(&("nothing was parted".to_owned(), why)), "{part}");
+            assert!(report(&stats).facts.contains(&("nothing was repaired".to_owned(), why)), "{part}");
         }
         let moved = RepairEvent::PageMoved { page: 4096, views: 2, lines: vec![64] };
-        assert_eq!(why_nothing(&stats(134, 126, vec![found, moved])), None);
-        assert_eq!(why_nothing(&RepairStats::default()), None, "the repairer's own error is the reason");
+        assert_eq!(why_no_repair(&stats(134, 126, vec![found, moved])), None);
+        assert_eq!(why_no_repair(&RepairStats::default()), None, "the error of the repairer is the reason");
     }
 
     #[test]
-    fn samples_are_summed_up_with_what_became_of_them() {
+    fn the_summary_counts_analysed_and_skipped_samples() {
         let seen = SamplingStats {
             samples: 134,
             analysed: 8,
@@ -289,7 +302,7 @@ mod tests {
             ..SamplingStats::default()
         };
         assert_eq!(
-            looked(&seen),
+            summarize(&seen),
             "the program has ended; 134 samples: 8 analysed (1 of them without a memory access), \
              126 skipped because only one thread was running"
         );

@@ -1,4 +1,4 @@
-//! `fieldstone report` and `fieldstone diff`: saved measurements, opened again.
+//! `fieldstone report` and `fieldstone diff`: print saved measurements, and compare two profiles.
 
 use std::path::PathBuf;
 
@@ -12,37 +12,39 @@ use fieldstone_report::text::Style;
 use fieldstone_report::{Diff, Saved, Summary, csv, html, saved, sharing, text};
 use serde::Serialize;
 
-use crate::output::{Format, print, style};
+use crate::output::{MeasurementFormat, print, style};
 
-/// Opens measurements that `profile --json`, `sharing --json`, `run --region --stats`, `run --repair --stats` or `run --pid --stats` saved
+/// Print measurements saved by `profile --json`, `sharing --json`, `run --stats` or `attach --huge
+/// --stats`
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   fieldstone report profile.json
   fieldstone report --html report.html profile.json")]
 pub(crate) struct Arguments {
-    /// What is printed
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
-    /// Also write one self-contained page to FILE
+    /// Set the output format
+    #[arg(long, value_enum, default_value_t = MeasurementFormat::Text)]
+    format: MeasurementFormat,
+    /// Also write the report to FILE as one self-contained HTML page
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// The saved measurements
+    /// The file of measurements
     #[arg(value_name = "FILE.json")]
     file: PathBuf,
 }
 
-/// Compares two saved profiles of one program
+/// Compare two saved profiles of one program
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Example:
+Examples:
   fieldstone diff before.json after.json
+  fieldstone diff --format csv before.json after.json
 
-Exit code: 0 when nothing got slower, 1 when something did, 2 when they cannot be compared.")]
+Exit code: 0 nothing is slower, 1 something is slower, 2 the profiles cannot be compared.")]
 pub(crate) struct DiffArguments {
-    /// What is printed
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
+    /// Set the output format
+    #[arg(long, value_enum, default_value_t = MeasurementFormat::Text)]
+    format: MeasurementFormat,
     /// The earlier profile
     before: PathBuf,
     /// The later profile
@@ -56,40 +58,40 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
             if let Some(path) = &arguments.html {
                 saved::write(&html::page(&profile, &summary)?, path)?;
             }
-            print(&crate::profile::words(&profile, &summary, arguments.format)?)?;
+            print(&crate::profile::render(&profile, &summary, arguments.format)?)?;
         }
         Saved::Sharing(found) => {
-            if arguments.format == Format::Csv {
+            if arguments.format == MeasurementFormat::Csv {
                 bail!(
-                    "{} holds what `fieldstone sharing` found: it is shown as text, JSON or HTML",
+                    "cannot print {} as CSV: findings of `fieldstone sharing` have the formats text, JSON and HTML",
                     arguments.file.display()
                 );
             }
             if let Some(path) = &arguments.html {
                 saved::write(&sharing::page(&found)?, path)?;
             }
-            let words = match arguments.format {
-                Format::Json => saved::to_json(&found)?,
+            let text = match arguments.format {
+                MeasurementFormat::Json => saved::to_json(&found)?,
                 _ => sharing::text(&found, style()),
             };
-            print(&words)?;
+            print(&text)?;
         }
         #[cfg(target_arch = "x86_64")]
-        Saved::Repair(saved) => repair(arguments, *saved)?,
+        Saved::Repair(saved) => print_repair(arguments, *saved)?,
         #[cfg(not(target_arch = "x86_64"))]
-        Saved::Repair(_) => bail!("{} holds a repair, which is shown on x86-64 only", arguments.file.display()),
-        Saved::RunStats(stats) => statistics(arguments, &*stats, text::run)?,
-        Saved::Collapse(done) => statistics(arguments, &*done, text::collapse)?,
+        Saved::Repair(_) => bail!("cannot print {}: it holds a repair, which needs x86-64", arguments.file.display()),
+        Saved::RunStats(stats) => print_statistics(arguments, &*stats, text::run)?,
+        Saved::Collapse(collapse) => print_statistics(arguments, &*collapse, text::collapse)?,
     }
     Ok(0)
 }
 
-/// What `run --repair --stats` wrote.
+/// Prints the file of `run --repair --stats`.
 #[cfg(target_arch = "x86_64")]
-fn repair(arguments: &Arguments, saved: serde_json::Value) -> anyhow::Result<()> {
+fn print_repair(arguments: &Arguments, saved: serde_json::Value) -> anyhow::Result<()> {
     let file = arguments.file.display();
-    if arguments.format == Format::Csv {
-        bail!("cannot show {file} as CSV: it holds the events of a repair\ntry: fieldstone report {file}");
+    if arguments.format == MeasurementFormat::Csv {
+        bail!("cannot print {file} as CSV: it holds the events of a repair\ntry: fieldstone report {file}");
     }
     let stats: RepairStats = serde_json::from_value(saved)
         .with_context(|| format!("cannot read the repair in {file}: it was cut short or edited"))?;
@@ -97,27 +99,30 @@ fn repair(arguments: &Arguments, saved: serde_json::Value) -> anyhow::Result<()>
     if let Some(path) = &arguments.html {
         saved::write(&report.page(), path)?;
     }
-    print(&if arguments.format == Format::Json { saved::to_json(&stats)? } else { report.text() })?;
+    print(&if arguments.format == MeasurementFormat::Json { saved::to_json(&stats)? } else { report.text() })?;
     Ok(())
 }
 
-/// What `run --stats` wrote.
-fn statistics<T: Serialize>(arguments: &Arguments, of: &T, text: fn(&T, Style) -> String) -> anyhow::Result<()> {
+/// Prints the file of `run --region --stats` or `attach --huge --stats`.
+fn print_statistics<T: Serialize>(arguments: &Arguments, of: &T, text: fn(&T, Style) -> String) -> anyhow::Result<()> {
     match arguments.format {
-        Format::Text if arguments.html.is_none() => print(&text(of, style())),
-        Format::Json if arguments.html.is_none() => print(&saved::to_json(of)?),
-        _ => bail!("{} holds the statistics of one run: they are shown as text or JSON", arguments.file.display()),
+        MeasurementFormat::Text if arguments.html.is_none() => print(&text(of, style())),
+        MeasurementFormat::Json if arguments.html.is_none() => print(&saved::to_json(of)?),
+        _ => bail!(
+            "cannot print {} in this format: statistics of a run have the formats text and JSON",
+            arguments.file.display()
+        ),
     }
 }
 
 pub(crate) fn diff(arguments: &DiffArguments) -> anyhow::Result<u8> {
     let (before, after) = (Saved::load_profile(&arguments.before)?, Saved::load_profile(&arguments.after)?);
     let diff = Diff::between(&before, &after);
-    let words = match arguments.format {
-        Format::Text => text::diff(&diff, style()),
-        Format::Json => saved::to_json(&diff)?,
-        Format::Csv => csv::diff(&diff),
+    let text = match arguments.format {
+        MeasurementFormat::Text => text::diff(&diff, style()),
+        MeasurementFormat::Json => saved::to_json(&diff)?,
+        MeasurementFormat::Csv => csv::diff(&diff),
     };
-    print(&words)?;
+    print(&text)?;
     Ok(u8::from(diff.has_slower()))
 }

@@ -1,6 +1,8 @@
-//! `fieldstone reproduce`: hands over to `fieldstone-reproduce`, which lies beside this program or in PATH.
+//! `fieldstone reproduce`: executes `fieldstone-reproduce` from the directory of this program or
+//! from PATH.
 //!
-//! It is a program of its own so that the peers that it measures against are not linked into the command.
+//! It is a separate program so that the libraries that it compares against are not linked into the
+//! command.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -12,9 +14,10 @@ use clap::Args;
 
 const PROGRAM: &str = "fieldstone-reproduce";
 
-/// Runs the papers' tables and figures on this machine, beside the published numbers
+/// Measure the tables and figures of the papers on this machine and print them beside the published
+/// numbers
 ///
-/// Arguments go to `fieldstone-reproduce` as they are: `fieldstone reproduce --help` tells them.
+/// All arguments are passed to `fieldstone-reproduce`; `fieldstone reproduce --help` lists them.
 #[derive(Debug, Args)]
 #[command(
     disable_help_flag = true,
@@ -24,12 +27,12 @@ Examples:
   fieldstone reproduce table2 --quick --html table2.html"
 )]
 pub(crate) struct Arguments {
-    /// `list`, experiments, options
+    /// `list`, or names of experiments, and options
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<OsString>,
 }
 
-/// Becomes `fieldstone-reproduce`; comes back only with an error.
+/// Replaces this process by `fieldstone-reproduce`. Returns only with an error.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8> {
     let beside = std::env::current_exe().ok().and_then(|program| Some(program.parent()?.join(PROGRAM)));
     let program = beside.filter(|path| path.exists()).unwrap_or_else(|| PathBuf::from(PROGRAM));
@@ -49,17 +52,17 @@ mod tests {
     use super::*;
 
     #[derive(Parser)]
-    struct Whole {
+    struct CommandLine {
         #[command(flatten)]
         arguments: Arguments,
     }
 
     #[test]
-    fn everything_is_handed_over() {
+    fn all_arguments_are_passed_on() {
         let words = ["reproduce", "table2", "--quick", "--help", "--out", "x"];
-        let whole = Whole::parse_from(words);
-        assert_eq!(whole.arguments.arguments, &words[1..]);
-        let whole = Whole::parse_from(["reproduce", "--help"]);
-        assert_eq!(whole.arguments.arguments, ["--help"]);
+        let line = CommandLine::parse_from(words);
+        assert_eq!(line.arguments.arguments, &words[1..]);
+        let line = CommandLine::parse_from(["reproduce", "--help"]);
+        assert_eq!(line.arguments.arguments, ["--help"]);
     }
 }

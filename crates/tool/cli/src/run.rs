@@ -1,6 +1,5 @@
-//! `fieldstone run`: a program on larger pages (`--region`, `--pid`), or with its false sharing repaired (`--repair`).
-
-mod running;
+//! `fieldstone run`: starts a program with its memory in a region (`--region`), or repairs its
+//! false sharing (`--repair`).
 
 #[cfg(target_arch = "x86_64")]
 use std::ffi::OsStr;
@@ -24,73 +23,77 @@ use fieldstone_sys::huge_pages::{pool, pool_pages_path};
 use fieldstone_wire::{Mixture, PageKind};
 
 use crate::also;
-use crate::output::{style_of, talk, tell};
+use crate::attach::huge;
+use crate::output::{message, renamed, style_of, write_stderr};
 #[cfg(target_arch = "x86_64")]
 use crate::repair;
 use crate::size;
 
-/// Runs an unchanged program on larger pages, or repairs its false sharing as it runs
+/// Run a program on huge pages, or repair its false sharing while it runs
 #[derive(Debug, Args)]
 #[command(
     override_usage = "\
 fieldstone run --region [OPTIONS] [--] <PROGRAM>...
-       fieldstone run --repair [OPTIONS] [--] <PROGRAM>...
-       fieldstone run --pid <PID> [--children] [--stats <FILE>]",
+       fieldstone run --repair [OPTIONS] [--] <PROGRAM>...",
     after_help = "\
 Examples:
   fieldstone run --region -- redis-server --save ''
   fieldstone run --region --pages hugetlb --reserve 4G --stats stats.json -- ./solver input
   fieldstone run --region --also stacks,globals -- ./simulation
   fieldstone run --repair -- ./linear_regression points
-  sudo fieldstone run --pid 4242
 
-The program's exit code, output, signals and environment are its own; fieldstone ends as the program ended. A program \
-that can carry no agent (statically linked, another C library) is put on transparent huge pages from outside as it grows.
+The program keeps its output, signals and environment, and fieldstone returns its exit code or signal. With --region, \
+a program that cannot load an agent (statically linked, or another C library) gets transparent huge pages from \
+outside as it grows.
 
-With --repair, the program is sampled from outside; where threads are seen to fight for a cache line with different bytes of it, the page is moved and \
-the loops are led to where each thread's bytes have a line of their own. Results stay the same. It works for one process: not for what that starts.
+With --repair, the program is sampled from outside. A page with false sharing is moved so that the bytes of each \
+thread lie on cache lines of their own, and the accessing loops are redirected. The results stay the same. Processes \
+that the program starts are not repaired.
 
-With --pid, the private read-write memory that the process has *now* is put on transparent huge pages, and what came of it \
-is printed; memory that it maps later is not included. The process runs on, and keeps them when fieldstone has ended. \
-Ctrl-C stops between two pages."
+For a running process use `fieldstone attach`."
 )]
 pub(crate) struct Arguments {
-    /// Give the program's private anonymous memory (malloc, mmap, brk) from one primary region
+    /// Serve the private anonymous memory of the program (malloc, mmap, brk) from one primary
+    /// region
     #[arg(long)]
     region: bool,
-    /// Find cache lines that threads fight for with different bytes, and part the bytes while the program runs
+    /// Find cache lines with false sharing and separate their bytes while the program runs
     #[arg(long, conflicts_with_all = ["region", "pid", "pages", "reserve", "prefault", "process", "also"])]
     repair: bool,
-    /// With --repair: do what this file of rules asks for, too (see `fieldstone repair --help`)
+    /// With --repair: also apply the rules in FILE (see `fieldstone attach --help`)
     #[arg(long, value_name = "FILE", requires = "repair")]
     rules: Option<PathBuf>,
-    /// With --repair: bring what a thread uses on several lines of a page together on as few as can be, too
+    /// With --repair: also gather what a thread uses on several lines of a page on as few lines as
+    /// possible
     #[arg(long, requires = "repair")]
     consolidate: bool,
-    /// With --repair: see `fieldstone repair`
+    /// With --repair: see `repair::Options`
     #[arg(long, requires = "repair", hide = true)]
     ladder: bool,
-    /// Put the memory of a process that already runs on huge pages, from outside
-    #[arg(long, value_name = "PID", conflicts_with_all = ["region", "reserve", "prefault", "process", "also", "command"])]
+    /// The old form of `attach --huge`
+    #[arg(long, value_name = "PID", hide = true, conflicts_with_all = ["region", "reserve", "prefault", "process", "also", "command"])]
     pid: Option<u32>,
-    /// With --pid: that of its children and theirs too
-    #[arg(long, requires = "pid")]
+    /// The old form of `attach --huge --children`
+    #[arg(long, requires = "pid", hide = true)]
     children: bool,
-    /// Pages of the region: thp, hugetlb, folio-64k, 4k or hugetlb-1g; thp:25% for a mosaic, of which a quarter is huge
+    /// Set the page kind of the region: thp, hugetlb, hugetlb-1g, folio-64k or 4k; thp:25% puts a
+    /// quarter on huge pages
     #[arg(long, value_name = "KIND", default_value = "thp")]
     pages: Mixture,
     /// Map the first SIZE bytes of the region at the start, like 512M or 4G
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "0")]
     reserve: u64,
-    /// Touch memory when it is mapped instead of when it is used
+    /// Touch memory when it is mapped; default: when it is first used
     #[arg(long)]
     prefault: bool,
-    /// Serve only processes whose program file is called NAME, wherever they are in the tree
+    /// Serve only processes whose program file is called NAME, at any depth of the process tree;
+    /// default: all
     #[arg(long, value_name = "NAME")]
     process: Option<String>,
     #[command(flatten)]
     also: also::Arguments,
-    /// Write what the region served, and the pages really got, or what was repaired, to FILE as JSON (`-` for people, on standard error)
+    /// Write statistics to FILE as JSON, or with `-` as text to standard error: memory served and
+    /// its page kinds, or repairs
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
     /// The program and its arguments
@@ -103,34 +106,39 @@ pub(crate) struct Arguments {
     command: Vec<OsString>,
 }
 
-/// The agent that this command carries.
+/// The region agent, a shared library; empty in a cross build without a linker.
 const AGENT: &[u8] = include_bytes!(env!("REGION_AGENT"));
 
-/// Puts the agent where the loader finds it.
+/// Writes the region agent to a file that the dynamic loader can load.
 pub(crate) fn place_agent() -> anyhow::Result<AgentFile> {
     if AGENT.is_empty() {
-        bail!("this command was built without a region agent; build it on the machine's own kind");
+        bail!("cannot load the region agent: this command was built without it\ntry: cargo build on this architecture");
     }
     Ok(AgentFile::install("region", AGENT)?)
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     if let Some(pid) = arguments.pid {
+        renamed("run --pid", "attach --huge");
         if arguments.pages != PageKind::Thp.into() {
-            bail!("a process that already runs can have transparent pages only: --pages thp");
+            bail!("cannot put a running process on {} pages: only --pages thp works from outside", arguments.pages);
         }
-        return running::run(&CollapseTarget::open(pid)?, arguments.children, stats_file(arguments)?);
+        return huge::run(
+            &CollapseTarget::open(pid)?,
+            arguments.children,
+            open_stats_file(arguments.stats.as_deref())?,
+        );
     }
     if arguments.repair {
-        return repaired(arguments);
+        return run_repaired(arguments);
     }
     if !arguments.region {
         bail!(no_mode(&arguments.command));
     }
     if arguments.reserve > 0 && arguments.pages.kind() == PageKind::Hugetlb1g {
         bail!(
-            "--reserve goes with the other page kinds; pages of 1 GiB are set aside by the kernel: \
-               `echo 2 | sudo tee /sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages`"
+            "cannot combine --reserve with pages of 1 GiB: the kernel reserves those\n\
+             try: echo 2 | sudo tee /sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages"
         );
     }
     let program = Program::find(&arguments.command)?;
@@ -142,7 +150,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         process: arguments.process.clone(),
         also: arguments.also.chosen(),
     };
-    let file = stats_file(arguments)?;
+    let file = open_stats_file(arguments.stats.as_deref())?;
     let finished = match &way {
         PlacementMethod::Agent => {
             warn_of_empty_pool(arguments);
@@ -153,74 +161,75 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
             run_from_outside(&program, arguments.stats.is_some())?
         }
     };
-    finished.notes.iter().for_each(tell);
+    finished.notes.iter().for_each(message);
     let written = finished.stats.as_ref().map_or(Ok(()), |stats| write_stats(stats, file));
-    end_alike(finished.status, written)
+    exit_like(finished.status, written)
 }
 
-/// What is wrong with a command line that names no mode; a misspelt option counts as the program's name.
+/// The error for a command line without a mode. A misspelt option is parsed as the name of the
+/// program.
 fn no_mode(command: &[OsString]) -> String {
-    const MODES: &str =
-        "try: `fieldstone run --region -- PROGRAM`, `fieldstone run --repair -- PROGRAM` or `fieldstone run --pid PID`";
+    const MODES: &str = "try: `fieldstone run --region -- PROGRAM` or `fieldstone run --repair -- PROGRAM`";
     let first = command.first().map(|word| word.to_string_lossy()).unwrap_or_default();
     if first.starts_with('-') {
-        return format!("cannot run {first}: it is no option of `fieldstone run`, whose --help lists them\n{MODES}");
+        return format!("cannot run {first}: it is no option of `fieldstone run`\n{MODES}");
     }
-    format!("cannot run {first}: no mode is given, one of --region, --repair and --pid\n{MODES}")
+    format!("cannot run {first}: no mode is given\n{MODES}")
 }
 
-/// A program whose false sharing is repaired as it runs.
+/// Runs a program and repairs its false sharing.
 #[cfg(not(target_arch = "x86_64"))]
-fn repaired(_: &Arguments) -> anyhow::Result<u8> {
-    bail!("--repair rewrites code of x86-64 only: run it on such a machine")
+fn run_repaired(_: &Arguments) -> anyhow::Result<u8> {
+    bail!("cannot repair a program on this machine: --repair rewrites x86-64 code only")
 }
 
-/// A program whose false sharing is repaired as it runs.
+/// Runs a program and repairs its false sharing.
 #[cfg(target_arch = "x86_64")]
-fn repaired(arguments: &Arguments) -> anyhow::Result<u8> {
+fn run_repaired(arguments: &Arguments) -> anyhow::Result<u8> {
     let program = Program::find(&arguments.command)?;
-    // Before the program starts: what is wrong in it.
-    repair::rules(arguments.rules.as_deref())?;
-    let file = stats_file(arguments)?;
-    let command = std::env::current_exe().context("this command's own file")?;
-    let mut words = vec![OsStr::new("repair"), OsStr::new("--events")];
+    // The repairer reads the rules too. Errors in them are reported before the program starts.
+    repair::read_rules(arguments.rules.as_deref())?;
+    let file = open_stats_file(arguments.stats.as_deref())?;
+    let command = std::env::current_exe().context("cannot find the file of this command")?;
+    let mut words = vec![OsStr::new("attach"), OsStr::new("--events")];
     words.extend(arguments.rules.iter().flat_map(|file| [OsStr::new("--rules"), file.as_os_str()]));
     words.extend(arguments.consolidate.then_some(OsStr::new("--consolidate")));
     words.extend(arguments.ladder.then_some(OsStr::new("--ladder")));
-    words.push(OsStr::new("--pid"));
-    let (status, stats) = sharing::run_repaired(&program, command.as_os_str(), &words, complain)?;
+    words.push(OsStr::new("--repair"));
+    let (status, stats) = sharing::run_repaired(&program, command.as_os_str(), &words, report_no_repair)?;
     let written = file.map(|(path, mut file)| write_json(&path, &mut file, &stats));
     if written.is_none() {
-        tell_repair(&stats, arguments.stats.is_some());
+        print_repair(&stats, arguments.stats.is_some());
     }
-    end_alike(status, written.unwrap_or(Ok(())))
+    exit_like(status, written.unwrap_or(Ok(())))
 }
 
+/// Reports that the program runs without a repair.
 #[cfg(target_arch = "x86_64")]
-fn complain(error: &fieldstone_repair::Error) {
+fn report_no_repair(error: &fieldstone_repair::Error) {
     use fieldstone_repair::Error::{RepairUnavailable, RepairerDied};
     match error {
-        RepairerDied { .. } => tell(error),
-        RepairUnavailable { .. } => tell(format_args!("the program runs, and nothing in it is repaired: {error}")),
-        _ => tell(format_args!("{error}; the program runs unrepaired")),
+        RepairerDied { .. } => message(error),
+        RepairUnavailable { .. } => message(format_args!("the program runs without a repair: {error}")),
+        _ => message(format_args!("{error}; the program runs without a repair")),
     }
 }
 
-/// What the rules ask to be told; and all that was done, where that is asked for.
+/// Prints the events that rules request; with `--stats -`, all events and a summary.
 #[cfg(target_arch = "x86_64")]
-fn tell_repair(stats: &RepairStats, is_all: bool) {
-    let is_told = |event: &&TimedEvent| is_all || event.kind.is_requested();
-    stats.events.iter().filter(is_told).for_each(|event| talk(&format!("{}\n", repair::words(event))));
-    // Who could not look has told why.
+fn print_repair(stats: &RepairStats, is_all: bool) {
+    let is_wanted = |event: &&TimedEvent| is_all || event.kind.is_requested();
+    stats.events.iter().filter(is_wanted).for_each(|event| write_stderr(&format!("{}\n", repair::describe(event))));
+    // Without a repairer the reason is printed already.
     if is_all && stats.sampling != SamplingStats::default() {
-        talk(&format!("{}\n", repair::looked(&SamplingStats { ended: true, ..stats.sampling })));
-        if let Some(why) = repair::why_nothing(stats) {
-            talk(&format!("nothing was parted: {why}\n"));
+        write_stderr(&format!("{}\n", repair::summarize(&SamplingStats { ended: true, ..stats.sampling })));
+        if let Some(why) = repair::why_no_repair(stats) {
+            write_stderr(&format!("nothing was repaired: {why}\n"));
         }
     }
 }
 
-/// One line before the program starts: it will run, but not as asked.
+/// Warns before the program starts that it will run on other pages than requested.
 fn warn_of_empty_pool(arguments: &Arguments) {
     let kind = arguments.pages.kind();
     let pooled = matches!(kind, PageKind::Hugetlb2m | PageKind::Hugetlb1g);
@@ -228,8 +237,8 @@ fn warn_of_empty_pool(arguments: &Arguments) {
     if pooled && free == 0 && arguments.reserve == 0 {
         let knob = pool_pages_path(kind.page_bytes());
         let for_the_run =
-            if kind == PageKind::Hugetlb2m { ", `--reserve SIZE` does so for the run, as root" } else { "" };
-        tell(format_args!(
+            if kind == PageKind::Hugetlb2m { ", `--reserve SIZE` fills it for the run, as root" } else { "" };
+        message(format_args!(
             "the pool of {kind} pages is empty: the program runs on transparent pages; \
              `echo N | sudo tee {}` fills it{for_the_run}",
             knob.display()
@@ -237,24 +246,24 @@ fn warn_of_empty_pool(arguments: &Arguments) {
     }
 }
 
-/// From outside, transparent pages are all there is, and nothing is placed.
+/// Checks that the options work without an agent: only transparent pages, and no region.
 fn check_from_outside(arguments: &Arguments, file: &Path, what: &str) -> anyhow::Result<()> {
     let file = file.display();
     let refused = agent_only(arguments);
     if !refused.is_empty() {
         let command: Vec<_> = arguments.command.iter().map(|word| word.to_string_lossy()).collect();
         bail!(
-            "cannot run {file} with {}: it is {what} and carries no agent. From outside it can have transparent huge pages\n\
+            "cannot run {file} with {}: it is {what} and loads no agent, so only transparent huge pages work\n\
              try: fieldstone run --region --pages thp -- {}",
             refused.join(", "),
             command.join(" ")
         );
     }
-    tell(format_args!("{file} is {what}: its memory is put on transparent huge pages from outside, as it grows"));
+    message(format_args!("{file} is {what}: its memory is put on transparent huge pages from outside as it grows"));
     Ok(())
 }
 
-/// The options that only the agent can serve.
+/// The given options that only work with an agent.
 fn agent_only(arguments: &Arguments) -> Vec<String> {
     let kind = (arguments.pages != PageKind::Thp.into()).then(|| format!("--pages {}", arguments.pages));
     let others = [
@@ -266,9 +275,10 @@ fn agent_only(arguments: &Arguments) -> Vec<String> {
     kind.into_iter().chain(others.into_iter().filter(|other| other.0).map(|other| other.1.to_owned())).collect()
 }
 
-/// Opened before anything else is done: a path that cannot be written must not cost a run. What it holds stays until it is written.
-fn stats_file(arguments: &Arguments) -> anyhow::Result<Option<(PathBuf, fs::File)>> {
-    arguments.stats.as_deref().filter(|path| *path != Path::new("-")).map(create).transpose()
+/// Opens the statistics file before the program starts, so that a bad path is reported before the
+/// run. `None` for `-`. The old content of the file stays until [`write_json`].
+pub(crate) fn open_stats_file(path: Option<&Path>) -> anyhow::Result<Option<(PathBuf, fs::File)>> {
+    path.filter(|path| *path != Path::new("-")).map(create).transpose()
 }
 
 fn create(path: &Path) -> anyhow::Result<(PathBuf, fs::File)> {
@@ -279,25 +289,26 @@ fn create(path: &Path) -> anyhow::Result<(PathBuf, fs::File)> {
 
 fn write_stats(stats: &RunStats, file: Option<(PathBuf, fs::File)>) -> anyhow::Result<()> {
     let Some((path, mut file)) = file else {
-        talk(&text::run(stats, style_of(io::stderr())));
+        write_stderr(&text::run(stats, style_of(io::stderr())));
         return Ok(());
     };
     write_json(&path, &mut file, stats)
 }
 
-fn write_json(path: &Path, file: &mut fs::File, data: &impl serde::Serialize) -> anyhow::Result<()> {
+/// Replaces the content of `file`, opened as `path`, by `data` as JSON.
+pub(crate) fn write_json(path: &Path, file: &mut fs::File, data: &impl serde::Serialize) -> anyhow::Result<()> {
     let text = saved::to_json(data)?;
-    // A pipe or a terminal has no length.
+    // A pipe or a terminal cannot be truncated.
     let emptied = if file.metadata()?.is_file() { file.set_len(0) } else { Ok(()) };
     let written = emptied.and_then(|()| file.write_all(text.as_bytes()));
     written.with_context(|| format!("cannot write the statistics to {}", path.display()))
 }
 
-/// Ends as the program ended: its exit code, or its signal. That statistics were not `written` is an end of its own only where the
-/// program ended well.
-fn end_alike(status: ExitStatus, written: anyhow::Result<()>) -> anyhow::Result<u8> {
+/// Returns the exit code of the program, or ends by its signal. An error in `written` is returned
+/// only if the program succeeded; otherwise it is printed.
+fn exit_like(status: ExitStatus, written: anyhow::Result<()>) -> anyhow::Result<u8> {
     match written {
-        Err(error) if !status.success() => tell(told(error.as_ref())),
+        Err(error) if !status.success() => message(told(error.as_ref())),
         other => other?,
     }
     outcome::raise_signal_of(status)?;

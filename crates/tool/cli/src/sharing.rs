@@ -1,4 +1,5 @@
-//! `fieldstone sharing`: which cache lines a program's threads fight for with different bytes.
+//! `fieldstone sharing`: finds false sharing, cache lines whose different bytes several threads
+//! access.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,14 +11,15 @@ use clap::{Args, ValueEnum};
 use fieldstone_launch::signals::termination_flag;
 use fieldstone_launch::{Program, outcome};
 use fieldstone_repair::{DetectOptions, Detection, check_repair, check_run_repair, detect, detect_in_program};
-use fieldstone_report::sharing::{self as told, Sharing};
+use fieldstone_report::sharing::{self as report, Sharing};
 use fieldstone_report::{profile, saved};
 use fieldstone_sharing::{Ignore, Settings};
 
-use crate::input;
-use crate::output::{check_files, deliver, style, tell_at_terminal};
+use crate::output::{check_files, status, style, write_results};
+use crate::text_file;
 
-/// Tells which cache lines a program's threads fight for with different bytes, and how to part these
+/// Find false sharing between the threads of a program, and report how to change its data
+/// structures
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -25,31 +27,33 @@ Examples:
   fieldstone sharing --pid 4242 --duration 10 --html sharing.html
   fieldstone sharing --ignore known.txt --json found.json -- ./server --benchmark
 
-The program is sampled from outside and not changed. Only the process itself is looked at, not what it starts.
-Exit code: 0 nothing found, or nothing could be seen (it says which), 1 a finding, 2 an error. Ctrl-C ends the looking on, not in an error.")]
+The program is sampled from outside and not changed. Processes that it starts are not sampled.
+Exit code: 0 nothing found, or nothing could be sampled (the report says which), 1 a finding, 2 an error. Ctrl-C ends the
+sampling and prints the report.")]
 pub(crate) struct Arguments {
-    /// Look at a process that already runs
+    /// Sample a running process
     #[arg(long, value_name = "PID", conflicts_with = "command")]
     pid: Option<u32>,
-    /// For how many seconds; to the program's end without it, or Ctrl-C
+    /// Sample for SECONDS; default: until the program ends or Ctrl-C
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     duration: Option<Duration>,
-    /// Samples a second of each thread that runs
+    /// Set the samples per second of each running thread
     #[arg(long, value_name = "HERTZ", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(10..=10_000))]
     hertz: u32,
-    /// Count pairs of lines, which some processors fetch together
+    /// Treat pairs of lines as one: some processors fetch both
     #[arg(long)]
     pairs: bool,
-    /// Findings that are known and not to be told, a line each: `object:NAME`, `function:NAME` or `module:NAME`, with `*` for any characters
+    /// Omit known findings, listed in FILE as `object:NAME`, `function:NAME` or `module:NAME`, one
+    /// a line; `*` matches any text
     #[arg(long, value_name = "FILE")]
     ignore: Option<PathBuf>,
-    /// What is printed
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
-    /// Save what was found to FILE, for `fieldstone report`
+    /// Set the output format
+    #[arg(long, value_enum, default_value_t = SharingFormat::Text)]
+    format: SharingFormat,
+    /// Also write the findings to FILE as JSON, for `fieldstone report`
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write one self-contained page to FILE
+    /// Also write the report to FILE as one self-contained HTML page
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// The program and its arguments
@@ -62,12 +66,12 @@ pub(crate) struct Arguments {
     command: Vec<OsString>,
 }
 
-/// What is printed.
+/// The format on standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
-    /// For people
+pub(crate) enum SharingFormat {
+    /// A report
     Text,
-    /// What was found, as it is, behind what the program itself prints
+    /// All findings, after the output of the program itself
     Json,
 }
 
@@ -91,7 +95,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         Some(pid) => {
             let command = command_of(pid)?;
             let stop = termination_flag()?;
-            tell_at_terminal(sampling(pid, arguments.duration));
+            status(sampling_message(pid, arguments.duration));
             (command, detect(pid, &look, &stop)?, None)
         }
         None => {
@@ -105,33 +109,33 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     (sharing.taken_at_unix_s, sharing.pid) = (taken_at_unix_s, arguments.pid);
     sharing.unseen.extend(ending.map(|status| format!("the program ended with {}", outcome::describe(status))));
     if let Some(ignore) = &ignore {
-        keep_back(&mut sharing, ignore);
+        remove_ignored(&mut sharing, ignore);
         sharing.ignore_file = arguments.ignore.as_ref().map(|path| path.display().to_string());
     }
-    write(arguments, &sharing)?;
+    write_report(arguments, &sharing)?;
     Ok(u8::from(sharing.has_findings()))
 }
 
 fn read_ignore(path: &std::path::Path) -> anyhow::Result<Ignore> {
-    Ignore::parse(&input::read(path)?).with_context(|| path.display().to_string())
+    Ignore::parse(&text_file::read(path)?).with_context(|| path.display().to_string())
 }
 
-/// The command of a running process, as the system tells it.
+/// The command line of a running process, from `/proc`.
 fn command_of(pid: u32) -> anyhow::Result<Vec<String>> {
     let line = fs::read(format!("/proc/{pid}/cmdline"));
-    let line = line.with_context(|| format!("there is no process {pid}, or it is another user's"))?;
+    let line = line.with_context(|| format!("there is no process {pid}, or it belongs to another user"))?;
     let words = line.split(|&byte| byte == 0).filter(|word| !word.is_empty());
     let words: Vec<String> = words.map(|word| String::from_utf8_lossy(word).into_owned()).collect();
     if words.is_empty() {
-        bail!("process {pid} has no command: it has ended, or is a thread of the kernel");
+        bail!("cannot sample process {pid}: it has ended or is a kernel thread");
     }
     Ok(words)
 }
 
-/// What goes on until the report is printed, and how it ends.
-fn sampling(pid: u32, duration: Option<Duration>) -> String {
+/// The message during sampling.
+fn sampling_message(pid: u32, duration: Option<Duration>) -> String {
     let limit = duration.map(|limit| format!(" for {} s", limit.as_secs_f64())).unwrap_or_default();
-    format!("process {pid} is sampled{limit}; Ctrl-C ends that, and the report follows")
+    format!("process {pid} is sampled{limit}; Ctrl-C ends the sampling and prints the report")
 }
 
 fn now_unix_s() -> u64 {
@@ -153,18 +157,18 @@ fn sharing(command: Vec<String>, looked: Detection) -> Sharing {
     }
 }
 
-/// Takes out what the ignore file names.
-fn keep_back(sharing: &mut Sharing, ignore: &Ignore) {
+/// Removes the findings that the ignore file names and counts them.
+fn remove_ignored(sharing: &mut Sharing, ignore: &Ignore) {
     let before = sharing.findings.len();
     sharing.findings.retain(|found| ignore.find(found.names()).is_none());
     sharing.ignored = (before - sharing.findings.len()) as u64;
 }
 
-fn write(arguments: &Arguments, sharing: &Sharing) -> anyhow::Result<()> {
+fn write_report(arguments: &Arguments, sharing: &Sharing) -> anyhow::Result<()> {
     let json = || saved::to_json(sharing);
-    let words = match arguments.format {
-        Format::Text => told::text(sharing, style()),
-        Format::Json => json()?,
+    let text = match arguments.format {
+        SharingFormat::Text => report::text(sharing, style()),
+        SharingFormat::Json => json()?,
     };
-    deliver(&words, [(arguments.json.as_deref(), &json), (arguments.html.as_deref(), &|| told::page(sharing))])
+    write_results(&text, [(arguments.json.as_deref(), &json), (arguments.html.as_deref(), &|| report::page(sharing))])
 }

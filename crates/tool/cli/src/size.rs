@@ -1,6 +1,6 @@
-//! Sizes on the command line: `64M`, `2G`, `1.5GiB`.
+//! Parses sizes on the command line: `64M`, `2G`, `1.5GiB`.
 
-/// Reads a size in bytes; K, M, G and T are powers of 1024.
+/// Parses a size and returns it in bytes; K, M, G and T are powers of 1024.
 pub(crate) fn parse(text: &str) -> Result<u64, String> {
     let digits = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -11,16 +11,16 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
         "M" => 20,
         "G" => 30,
         "T" => 40,
-        _ => return Err(format!("unknown unit {unit:?}; sizes are like 64M or 2G")),
+        _ => return Err(format!("unknown unit {unit:?}: give a size like 64M or 2G")),
     };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    let too_large = || "larger than any memory".to_owned();
-    let whole: u64 = whole.parse().map_err(|_| "a size is a number and a unit, like 64M or 2G".to_owned())?;
+    let too_large = || "the size exceeds 64 bits".to_owned();
+    let whole: u64 = whole.parse().map_err(|_| "give a number and a unit, like 64M or 2G".to_owned())?;
     let whole = whole.checked_mul(1 << shift).ok_or_else(too_large)?;
     if fraction.is_empty() {
         return Ok(whole);
     }
-    let digits: u64 = fraction.parse().map_err(|_| "at most nineteen digits after the point".to_owned())?;
+    let digits: u64 = fraction.parse().map_err(|_| "give at most 19 digits after the point".to_owned())?;
     let scale = 10_u128.pow(u32::try_from(fraction.len()).unwrap_or(u32::MAX).min(19));
     let part = (u128::from(digits) << shift) / scale;
     whole.checked_add(u64::try_from(part).map_err(|_| too_large())?).ok_or_else(too_large)
@@ -31,7 +31,7 @@ mod tests {
     use super::parse;
 
     #[test]
-    fn sizes_are_read() {
+    fn sizes_are_parsed() {
         for (text, bytes) in [
             ("0", 0),
             ("4096", 4096),
@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn malformed_sizes_are_rejected() {
         for text in ["", "G", "-1", "2X", "1e9", "99999999T", "1.2.3G"] {
             assert!(parse(text).is_err(), "{text}");
         }

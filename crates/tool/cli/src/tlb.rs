@@ -1,4 +1,5 @@
-//! `fieldstone tlb`: the description of a processor as a file, to start one of one's own from.
+//! `fieldstone tlb`: prints the description of a processor as TOML, a template for descriptions by
+//! hand.
 
 use clap::Args;
 use fieldstone_translation::Mmu;
@@ -7,31 +8,32 @@ use serde_json::Value;
 use crate::output::print;
 use crate::profile::trace;
 
-/// Prints the description of a processor, as `profile --tlb FILE` reads it
+/// Print the TLBs and page walk costs of a processor as TOML, the format that `profile --tlb FILE`
+/// reads
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Example:
-  fieldstone tlb zen4 > mine.toml
-  $EDITOR mine.toml
-  fieldstone profile --trace --tlb mine.toml -- PROGRAM")]
+Examples:
+  fieldstone tlb
+  fieldstone tlb zen4 > mine.toml && $EDITOR mine.toml && fieldstone profile --trace --tlb mine.toml -- PROGRAM")]
 pub(crate) struct Arguments {
-    /// `host`, a TOML file, which is checked, or one of nehalem, sandy-bridge, skylake, golden-cove, zen3, zen4, neoverse-v2
+    /// The processor: `host`, a TOML file (checked and reprinted), or one of nehalem, sandy-bridge,
+    /// skylake, golden-cove, zen3, zen4, neoverse-v2
     #[arg(value_name = "PROCESSOR", default_value = "host")]
     processor: String,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
-    // A preset as it was written, with its comments.
+    // A preset is printed from its source file, with comments.
     let text = match Mmu::preset_text(&arguments.processor) {
         Some(text) => text.to_owned(),
-        None => written(&serde_json::to_value(trace::machine(&arguments.processor)?)?),
+        None => to_toml(&serde_json::to_value(trace::machine(&arguments.processor)?)?),
     };
     print(&text)?;
     Ok(0)
 }
 
-/// A machine as TOML: a line a field, and one a rank of TLBs.
-fn written(machine: &Value) -> String {
+/// A machine as TOML: one line for each field, and one for each level of TLBs.
+fn to_toml(machine: &Value) -> String {
     let fields = machine.as_object().into_iter().flatten();
     let lines = fields.map(|(name, value)| match value {
         Value::Array(ranks) if !ranks.is_empty() => {
@@ -43,7 +45,7 @@ fn written(machine: &Value) -> String {
     lines.collect()
 }
 
-/// A value in one line. Strings, numbers and lists are written alike in JSON and TOML.
+/// A value on one line. Strings, numbers and lists have the same syntax in JSON and TOML.
 fn inline(value: &Value) -> String {
     let joined = |parts: Vec<String>| parts.join(", ");
     match value {
@@ -63,11 +65,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_reads_back_as_the_same_machine() {
+    fn a_machine_survives_a_round_trip_through_toml() {
         for machine in Mmu::presets() {
-            let told = Mmu { source: "a \"quoted\" source\nof two lines: Größe".into(), ..machine };
-            let text = written(&serde_json::to_value(&told).unwrap());
-            assert_eq!(Mmu::from_toml(&text).map_err(|error| format!("{error}: {text}")), Ok(told));
+            let expected = Mmu { source: "a \"quoted\" source\nof two lines: Größe".into(), ..machine };
+            let text = to_toml(&serde_json::to_value(&expected).unwrap());
+            assert_eq!(Mmu::from_toml(&text).map_err(|error| format!("{error}: {text}")), Ok(expected));
         }
     }
 }

@@ -1,6 +1,9 @@
-//! The other commands as their user sees them: `report`, `diff`, `man`, `completions`, and `run` where it ends alike.
+//! Tests of the command alone: `report`, `diff`, `tlb`, `man`, `completions`, help, and messages of
+//! all commands.
+//!
+//! Tests with other programs are in `tests/system`.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot set its stage has failed")]
+#![allow(clippy::unwrap_used, reason = "a test whose fixture fails has failed")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,25 +18,25 @@ fn fieldstone(arguments: &[&str]) -> Output {
     command.args(arguments).env("FIELDSTONE_AGENT_DIR", env!("CARGO_TARGET_TMPDIR")).output().unwrap()
 }
 
-fn said(output: &Output) -> String {
+fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-fn printed(output: &Output) -> String {
+fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A directory with `profile.json`, measured here.
+/// A directory with a measured `profile.json`.
 fn measured() -> (TempDir, PathBuf) {
-    let room = tempfile::tempdir().unwrap();
-    let file = room.path().join("profile.json");
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("profile.json");
     let output =
         fieldstone(&["profile", "--runs", "1", "--pages", "thp", "--json", file.to_str().unwrap(), "--", "true"]);
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    (room, file)
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    (directory, file)
 }
 
-/// `profile` again, each run taking `seconds`.
+/// Saves a copy of `profile` in which each run takes `seconds`.
 fn save_as(profile: &Profile, seconds: f64, path: &Path) {
     let sample = |round: u32| Sample {
         kind: "4k".into(),
@@ -49,22 +52,22 @@ fn save_as(profile: &Profile, seconds: f64, path: &Path) {
 }
 
 #[test]
-fn a_saved_profile_is_reported_as_it_was() {
-    let (room, file) = measured();
+fn a_saved_profile_is_printed_unchanged() {
+    let (directory, file) = measured();
     let file = file.to_str().unwrap();
-    let page = room.path().join("page.html");
+    let page = directory.path().join("page.html");
     let text = fieldstone(&["report", "--html", page.to_str().unwrap(), file]);
-    assert_eq!(text.status.code(), Some(0), "{}", said(&text));
-    assert!(printed(&text).contains("thp") && fs::read_to_string(page).unwrap().contains("<svg"));
+    assert_eq!(text.status.code(), Some(0), "{}", stderr(&text));
+    assert!(stdout(&text).contains("thp") && fs::read_to_string(page).unwrap().contains("<svg"));
     let json = fieldstone(&["report", "--format", "json", file]);
-    assert_eq!(printed(&json), fs::read_to_string(file).unwrap());
-    assert!(printed(&fieldstone(&["report", "--format", "csv", file])).lines().count() >= 3);
+    assert_eq!(stdout(&json), fs::read_to_string(file).unwrap());
+    assert!(stdout(&fieldstone(&["report", "--format", "csv", file])).lines().count() >= 3);
 }
 
 #[test]
-fn what_is_no_report_is_told_apart() {
-    let room = tempfile::tempdir().unwrap();
-    let path = |name: &str| room.path().join(name).to_str().unwrap().to_owned();
+fn errors_for_other_files_are_distinct() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
     fs::write(path("garbage"), "{\"half\":").unwrap();
     fs::write(path("other"), "{\"schema\": \"fieldstone-profile/99\"}").unwrap();
     fs::write(path("foreign"), "{\"name\": \"package\"}").unwrap();
@@ -72,22 +75,22 @@ fn what_is_no_report_is_told_apart() {
     for name in ["garbage", "other", "foreign", "missing"] {
         let output = fieldstone(&["report", &path(name)]);
         assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{name}");
-        assert!(said(&output).contains(name), "{}", said(&output));
-        words.push(said(&output).replace(&path(name), ""));
+        assert!(stderr(&output).contains(name), "{}", stderr(&output));
+        words.push(stderr(&output).replace(&path(name), ""));
     }
     words.dedup();
     assert_eq!(words.len(), 4, "each in its own words: {words:?}");
 }
 
 #[test]
-fn the_counts_of_a_run_are_reported_as_text_and_json_only() {
-    let room = tempfile::tempdir().unwrap();
-    let file = room.path().join("stats.json");
+fn statistics_of_a_run_have_the_formats_text_and_json() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("stats.json");
     let file = file.to_str().unwrap();
     let output = fieldstone(&["run", "--region", "--stats", file, "--", "true"]);
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let text = fieldstone(&["report", file]);
-    assert!(text.status.success() && printed(&text).contains("Primary process"), "{}", said(&text));
+    assert!(text.status.success() && stdout(&text).contains("Primary process"), "{}", stderr(&text));
     let json = fieldstone(&["report", "--format", "json", file]);
     let stats: RunStats = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!((stats.outcome.as_str(), stats.command), ("exit 0", vec!["true".to_owned()]));
@@ -96,112 +99,115 @@ fn the_counts_of_a_run_are_reported_as_text_and_json_only() {
 }
 
 #[test]
-fn a_difference_is_told_by_the_exit_code_too() {
-    let (room, file) = measured();
+fn a_difference_sets_the_exit_code() {
+    let (directory, file) = measured();
     let profile = match saved::Saved::load(&file).unwrap() {
         saved::Saved::Profile(profile) => *profile,
         _ => panic!("a profile was saved"),
     };
-    let (fast, slow) = (room.path().join("fast.json"), room.path().join("slow.json"));
+    let (fast, slow) = (directory.path().join("fast.json"), directory.path().join("slow.json"));
     save_as(&profile, 1.0, &fast);
     save_as(&profile, 2.0, &slow);
     let (fast, slow) = (fast.to_str().unwrap(), slow.to_str().unwrap());
     let slower = fieldstone(&["diff", fast, slow]);
-    assert_eq!(slower.status.code(), Some(1), "{}", said(&slower));
-    assert!(printed(&slower).contains("slower"));
+    assert_eq!(slower.status.code(), Some(1), "{}", stderr(&slower));
+    assert!(stdout(&slower).contains("slower"));
     assert_eq!(fieldstone(&["diff", slow, fast]).status.code(), Some(0));
     assert_eq!(fieldstone(&["diff", fast, fast]).status.code(), Some(0));
     assert_eq!(fieldstone(&["diff", fast, "/no/such/file"]).status.code(), Some(2));
 }
 
-/// How often `part` stands in `words`.
+/// The number of occurrences of `part` in `words`.
 fn times(words: &str, part: &str) -> usize {
     words.matches(part).count()
 }
 
 #[test]
-fn a_cause_is_told_once() {
-    let room = tempfile::tempdir().unwrap();
-    let bad = room.path().join("bad.json");
+fn a_cause_is_printed_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let bad = directory.path().join("bad.json");
     fs::write(&bad, "{\"half\":").unwrap();
     let bad = bad.to_str().unwrap();
     for arguments in [["report", bad].as_slice(), &["diff", bad, bad], &["report", "/no/such/file"]] {
-        let words = said(&fieldstone(arguments));
+        let words = stderr(&fieldstone(arguments));
         let causes = ["EOF while parsing", "No such file"].map(|cause| times(&words, cause));
         assert_eq!(causes.iter().sum::<usize>(), 1, "{words}");
     }
     let full = fieldstone(&["profile", "--runs", "1", "--pages", "4k", "--json", "/dev/full", "--", "true"]);
-    assert_eq!((full.status.code(), times(&said(&full), "No space left")), (Some(2), 1), "{}", said(&full));
+    assert_eq!((full.status.code(), times(&stderr(&full), "No space left")), (Some(2), 1), "{}", stderr(&full));
 }
 
 #[test]
-fn one_kind_alone_is_told_to_leave_nothing_to_compare_with() {
-    let said_of = |pages| said(&fieldstone(&["profile", "--runs", "1", "--pages", pages, "--", "true"]));
-    assert!(said_of("4k").contains("nothing to compare with: name another"), "{}", said_of("4k"));
+fn one_page_kind_has_nothing_to_compare_with() {
+    let said_of = |pages| stderr(&fieldstone(&["profile", "--runs", "1", "--pages", pages, "--", "true"]));
+    assert!(said_of("4k").contains("nothing to compare with: add another"), "{}", said_of("4k"));
     assert!(!said_of("thp").contains("nothing to compare with"));
 }
 
 #[test]
-fn a_processor_s_description_is_printed_as_it_is_read() {
+fn a_printed_processor_description_can_be_read_again() {
     let preset = fieldstone(&["tlb", "zen4"]);
-    assert_eq!(Mmu::from_toml(&printed(&preset)).ok(), Mmu::preset("zen4"), "{}", said(&preset));
-    let room = tempfile::tempdir().unwrap();
-    let mine = room.path().join("mine.toml");
-    fs::write(&mine, printed(&preset).replace("name = \"zen4\"", "name = \"mine\"")).unwrap();
+    assert_eq!(Mmu::from_toml(&stdout(&preset)).ok(), Mmu::preset("zen4"), "{}", stderr(&preset));
+    let directory = tempfile::tempdir().unwrap();
+    let mine = directory.path().join("mine.toml");
+    fs::write(&mine, stdout(&preset).replace("name = \"zen4\"", "name = \"mine\"")).unwrap();
     let again = fieldstone(&["tlb", mine.to_str().unwrap()]);
     let wanted = Mmu { name: "mine".into(), ..Mmu::preset("zen4").unwrap() };
-    assert_eq!(Mmu::from_toml(&printed(&again)).ok(), Some(wanted), "{}", said(&again));
+    assert_eq!(Mmu::from_toml(&stdout(&again)).ok(), Some(wanted), "{}", stderr(&again));
     let host = fieldstone(&["tlb"]);
     match host.status.code() {
-        Some(0) => assert!(Mmu::from_toml(&printed(&host)).is_ok(), "{}", printed(&host)),
-        _ => println!("SKIP {}", said(&host)),
+        Some(0) => assert!(Mmu::from_toml(&stdout(&host)).is_ok(), "{}", stdout(&host)),
+        _ => println!("SKIP {}", stderr(&host)),
     }
     let unknown = fieldstone(&["tlb", "pentium"]);
-    assert!(unknown.status.code() == Some(2) && said(&unknown).contains("zen4"), "{}", said(&unknown));
+    assert!(unknown.status.code() == Some(2) && stderr(&unknown).contains("zen4"), "{}", stderr(&unknown));
 }
 
 #[test]
 fn processors_are_named_in_one_order() {
     let names: Vec<_> = Mmu::presets().into_iter().map(|machine| machine.name).collect();
     for command in ["profile", "tlb"] {
-        let help = printed(&fieldstone(&[command, "--help"])).split_whitespace().collect::<Vec<_>>().join(" ");
+        let help = stdout(&fieldstone(&[command, "--help"])).split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(help.contains(&names.join(", ")), "{help}");
     }
 }
 
-/// Nobody hears it, and nothing else changes.
+/// A full standard error changes no exit code.
 #[test]
-fn talk_that_cannot_be_written_ends_nothing() {
-    let deaf = |arguments: &[&str]| {
+fn messages_that_cannot_be_written_end_nothing() {
+    let run_with_full_stderr = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fieldstone"));
         command.args(arguments).env("FIELDSTONE_AGENT_DIR", env!("CARGO_TARGET_TMPDIR"));
         command.stderr(fs::File::options().write(true).open("/dev/full").unwrap()).output().unwrap().status.code()
     };
-    assert_eq!(deaf(&["run", "--region", "--pages", "hugetlb-1g", "--", "sh", "-c", "exit 42"]), Some(42));
-    assert_eq!(deaf(&["run", "--region", "--stats", "-", "--", "sh", "-c", "exit 7"]), Some(7));
-    assert_eq!(deaf(&["profile", "--runs", "1", "--pages", "4k", "--", "true"]), Some(0));
-    assert_eq!(deaf(&["report", "/no/such/file"]), Some(2));
+    assert_eq!(
+        run_with_full_stderr(&["run", "--region", "--pages", "hugetlb-1g", "--", "sh", "-c", "exit 42"]),
+        Some(42)
+    );
+    assert_eq!(run_with_full_stderr(&["run", "--region", "--stats", "-", "--", "sh", "-c", "exit 7"]), Some(7));
+    assert_eq!(run_with_full_stderr(&["profile", "--runs", "1", "--pages", "4k", "--", "true"]), Some(0));
+    assert_eq!(run_with_full_stderr(&["report", "/no/such/file"]), Some(2));
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_error() {
+fn a_reader_that_closes_the_pipe_is_no_error() {
     let line = format!("{} tlb zen4 | true; echo ${{PIPESTATUS[0]}}", env!("CARGO_BIN_EXE_fieldstone"));
     match Command::new("bash").args(["-c", &line]).output() {
-        Ok(output) => assert_eq!((printed(&output), said(&output)), ("0\n".to_owned(), String::new())),
+        Ok(output) => assert_eq!((stdout(&output), stderr(&output)), ("0\n".to_owned(), String::new())),
         Err(_) => println!("SKIP bash not installed"),
     }
 }
 
-/// On a terminal, which `script` is here: what is drawn once stays above all that follows, unless it is cleared.
+/// On a terminal, simulated by `script`, a drawn bar stays above later output unless it is cleared.
 #[test]
-fn no_bar_of_nothing_is_drawn() {
+fn an_empty_progress_bar_is_not_drawn() {
     let line = format!("{} profile --runs 1 --pages thp -- true", env!("CARGO_BIN_EXE_fieldstone"));
     let mut script = Command::new("script");
     script.args(["-q", "-e", "-c", &line, "/dev/null"]).stdin(Stdio::null()).env("TERM", "xterm");
     let Ok(output) = script.env("FIELDSTONE_AGENT_DIR", env!("CARGO_TARGET_TMPDIR")).output() else {
         return println!("SKIP script is not installed");
     };
-    let shown = printed(&output);
+    let shown = stdout(&output);
     assert!(shown.contains("2 kinds of pages"), "{shown}");
     assert!(!shown.contains("0/0"), "{shown:?}");
     let end = shown.rfind("2 runs, about").unwrap_or_else(|| panic!("{shown:?}"));
@@ -211,18 +217,18 @@ fn no_bar_of_nothing_is_drawn() {
 
 #[test]
 fn man_pages_and_completions_are_written() {
-    let room = tempfile::tempdir().unwrap();
-    let directory = room.path().join("man/man1");
-    assert!(fieldstone(&["man", directory.to_str().unwrap()]).status.success());
+    let directory = tempfile::tempdir().unwrap();
+    let man = directory.path().join("man/man1");
+    assert!(fieldstone(&["man", man.to_str().unwrap()]).status.success());
     for name in ["fieldstone", "fieldstone-profile", "fieldstone-run", "fieldstone-doctor", "fieldstone-report"] {
-        let page = fs::read_to_string(directory.join(format!("{name}.1"))).unwrap();
+        let page = fs::read_to_string(man.join(format!("{name}.1"))).unwrap();
         assert!(page.contains(".TH") && page.contains("SYNOPSIS"), "{name}");
     }
     assert_eq!(fieldstone(&["man", "/dev/null/man"]).status.code(), Some(2));
     let script = fieldstone(&["completions", "bash"]);
-    let file = room.path().join("completions");
+    let file = directory.path().join("completions");
     fs::write(&file, &script.stdout).unwrap();
-    assert!(printed(&script).contains("--check-output"));
+    assert!(stdout(&script).contains("--check-output"));
     match Command::new("bash").arg("-n").arg(&file).status() {
         Ok(status) => assert!(status.success()),
         Err(_) => println!("SKIP bash not installed"),
@@ -230,23 +236,23 @@ fn man_pages_and_completions_are_written() {
 }
 
 #[test]
-fn signals_that_were_ignored_stay_ignored() {
+fn ignored_signals_stay_ignored() {
     let line =
         format!("trap '' HUP; exec {} run --region -- grep SigIgn /proc/self/status", env!("CARGO_BIN_EXE_fieldstone"));
     let mut shell = Command::new("sh");
     let output = shell.args(["-c", &line]).env("FIELDSTONE_AGENT_DIR", env!("CARGO_TARGET_TMPDIR")).output().unwrap();
-    let ignored = printed(&output).trim().rsplit('\t').next().and_then(|set| u64::from_str_radix(set, 16).ok());
-    assert_eq!(ignored.map(|set| set & 1), Some(1), "SIGHUP, as nohup has it: {}{}", printed(&output), said(&output));
+    let ignored = stdout(&output).trim().rsplit('\t').next().and_then(|set| u64::from_str_radix(set, 16).ok());
+    assert_eq!(ignored.map(|set| set & 1), Some(1), "SIGHUP, as nohup has it: {}{}", stdout(&output), stderr(&output));
 }
 
 #[test]
-fn help_that_cannot_be_written_is_an_error_and_help_nobody_reads_to_the_end_is_not() {
+fn unwritable_help_is_an_error_and_a_closed_reader_is_not() {
     for arguments in [&["--help"][..], &["--version"], &["help", "run"], &["run", "--help"], &["doctor", "-h"]] {
         let full = fs::File::options().write(true).open("/dev/full").unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_fieldstone"));
         let output = command.args(arguments).stdout(full).stderr(Stdio::piped()).output().unwrap();
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", said(&output));
-        assert!(said(&output).contains("cannot write to standard output"), "{arguments:?}: {}", said(&output));
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains("cannot write to standard output"), "{arguments:?}: {}", stderr(&output));
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let status = Command::new(env!("CARGO_BIN_EXE_fieldstone")).args(arguments).stdout(writer).status().unwrap();

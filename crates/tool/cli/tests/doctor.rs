@@ -1,4 +1,4 @@
-//! `fieldstone doctor` as its user sees it.
+//! Tests of the output and the exit code of `fieldstone doctor`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot start the command has failed")]
 
@@ -10,10 +10,10 @@ fn doctor(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn text_json_and_exit_code_say_the_same() {
+fn text_json_and_exit_code_agree() {
     let (text, json) = (doctor(&[]), doctor(&["--format", "json"]));
     let value: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
-    // Lines are wrapped: words alone are compared.
+    // Lines are wrapped, so only words are compared.
     let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let words = plain(&String::from_utf8(text.stdout).unwrap());
     let verdicts = value["verdicts"].as_array().unwrap();
@@ -23,7 +23,7 @@ fn text_json_and_exit_code_say_the_same() {
         let line = plain(&format!("{command} {level} {why}"));
         assert!(words.contains(&line), "{line}\n{words}");
     }
-    // A command that has several kinds of pages works if one of them does.
+    // A command with several page kinds works if one of them works.
     let mut works = BTreeMap::<&str, bool>::new();
     for verdict in verdicts {
         let command = verdict["command"].as_str().unwrap().split(" --pages").next().unwrap();
@@ -35,7 +35,7 @@ fn text_json_and_exit_code_say_the_same() {
 }
 
 #[test]
-fn a_format_that_there_is_not_is_refused() {
+fn an_unknown_format_is_refused() {
     let output = doctor(&["--format", "xml"]);
     assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
 }

@@ -43,7 +43,7 @@ impl Cause {
         match self {
             Self::Counted(reason) => PlacementReason::ALL[reason].words(),
             Self::Bss => "zero-initialised globals: --also globals serves them",
-            Self::Unseen => "mapped by system calls that bypass libc: `fieldstone run --pid` puts it on huge pages",
+            Self::Unseen => "mapped by system calls that bypass libc: `fieldstone attach --huge` puts it on huge pages",
         }
     }
 }

@@ -139,7 +139,7 @@ impl SmallPageReason {
             }
             Self::Whole => {
                 "in aligned 2 MiB that were not fully mapped at the first access, or partly discarded: \
-                 `fieldstone run --pid` puts them on huge pages"
+                 `fieldstone attach --huge` puts them on huge pages"
             }
         }
     }

@@ -14,7 +14,7 @@ pub enum Error {
     /// The process that repairs a program was killed or has crashed. All pages of the program are
     /// back.
     #[error(
-        "cannot continue the repair of process {pid}: the repairer ended by {outcome}; the program goes on unrepaired\ntry: fieldstone repair --pid {pid}"
+        "cannot continue the repair of process {pid}: the repairer ended by {outcome}; the program goes on unrepaired\ntry: fieldstone attach --repair {pid}"
     )]
     RepairerDied {
         /// How it ended: `signal 9 (SIGKILL)`.

@@ -171,7 +171,7 @@ pub fn unserved_words(programs: u64) -> Option<String> {
     };
     Some(format!(
         "{programs} started by others {were} not served: statically linked, set-user-id, 32-bit or of another C library\n\
-         try: `fieldstone run --region -- PROGRAM` for the program itself, or `fieldstone run --pid PID` while it runs"
+         try: `fieldstone run --region -- PROGRAM` for the program itself, or `fieldstone attach --huge PID` while it runs"
     ))
 }
 

@@ -12,7 +12,7 @@ use crate::userfault::{self, UserfaultSupport};
 /// The command that starts a program and repairs it, without `fieldstone`.
 pub const RUN_REPAIR: &str = "run --repair";
 /// The command that repairs a running process, without `fieldstone`.
-pub const REPAIR: &str = "repair";
+pub const REPAIR: &str = "attach --repair";
 
 /// The facts that these verdicts need.
 #[derive(Clone, Copy)]
@@ -30,7 +30,7 @@ enum TracedProcess {
     Running,
 }
 
-/// The verdicts on `sharing`, `run --repair` and `repair`.
+/// The verdicts on `sharing`, `run --repair` and `attach --repair`.
 pub(super) fn verdicts(facts: &Facts) -> [Verdict; 3] {
     let Facts { machine, userfault, counters, limits, .. } = facts;
     all(Rights { machine, userfault, counters, limits })

@@ -80,10 +80,10 @@ fn a_good_machine_runs_every_command() {
             "run --region --pages folio-64k",
             "run --region --pages 4k",
             "run --region --stats",
-            "run --pid",
+            "attach --huge",
             "sharing",
             "run --repair",
-            "repair",
+            "attach --repair",
         ]
     );
 }
@@ -112,7 +112,7 @@ fn an_unprivileged_user_gets_the_command_for_root() {
 fn a_missing_prerequisite_has_a_remedy() {
     let facts = Facts { emulator: false, may_collapse: false, ..good_machine() };
     for (command, remedy) in
-        [("profile --trace", "apt-get install qemu-user"), ("run --pid", "sudo fieldstone run --pid")]
+        [("profile --trace", "apt-get install qemu-user"), ("attach --huge", "sudo fieldstone attach --huge")]
     {
         let verdict = verdict(&facts, command);
         assert_eq!(verdict.level, Level::Unavailable);
@@ -203,18 +203,18 @@ fn absent_counters_differ_from_denied_ones() {
 
 #[test]
 fn sharing_and_repair_list_their_obstacles_with_a_remedy() {
-    let levels = |facts: &Facts| ["sharing", "run --repair", "repair"].map(|command| verdict(facts, command).level);
+    let levels = |facts: &Facts| ["sharing", "run --repair", "attach --repair"].map(|command| verdict(facts, command).level);
     let mut facts = unprivileged();
     facts.limits.ptrace_scope = Some(1);
     assert_eq!(levels(&facts), [Level::Works, Level::Works, Level::Unavailable], "only a started program permits it");
-    assert!(verdict(&facts, "repair").remedy.unwrap().ends_with("ptrace_scope=0"));
+    assert!(verdict(&facts, "attach --repair").remedy.unwrap().ends_with("ptrace_scope=0"));
     facts.machine.root = true;
     assert_eq!(levels(&facts), [Level::Works; 3]);
     facts.counters.page_faults = Counter::Denied("Permission denied".into());
     assert_eq!(levels(&facts), [Level::Limited; 3], "ptrace samples instead");
     facts.limits.ptrace_scope = Some(3);
     assert_eq!(levels(&facts), [Level::Unavailable; 3]);
-    let obstacles = verdict(&Facts { userfault: UserfaultSupport::default(), ..facts.clone() }, "repair").obstacles;
+    let obstacles = verdict(&Facts { userfault: UserfaultSupport::default(), ..facts.clone() }, "attach --repair").obstacles;
     let [samples, userfaultfd, ptrace] = &obstacles[..] else { panic!("{obstacles:?}") };
     assert!(samples.contains("perf") && userfaultfd.contains("userfaultfd") && ptrace.contains("ptrace_scope is 3"));
     let facts = Facts { userfault: UserfaultSupport::default(), ..unprivileged() };

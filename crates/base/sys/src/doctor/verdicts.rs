@@ -79,9 +79,9 @@ fn trace(facts: &Facts) -> Verdict {
 
 /// Collapsing memory of a running process.
 fn running(facts: &Facts) -> Verdict {
-    let mut verdict = Verdict::new("run --pid", Level::Works, "huge pages for a running program", None);
+    let mut verdict = Verdict::new("attach --huge", Level::Works, "huge pages for a running program", None);
     if !facts.may_collapse {
-        let remedy = Some("sudo fieldstone run --pid PID".to_owned());
+        let remedy = Some("sudo fieldstone attach --huge PID".to_owned());
         verdict.lower(Level::Unavailable, "this user lacks CAP_SYS_NICE", remedy);
     }
     if facts.transparent.huge_bytes.is_none() {

@@ -1,4 +1,5 @@
-//! 512 bits, one for each page of a granule, claimed and freed in runs by any number of threads.
+//! Bitmaps of 512 bits, one bit for each page of a granule. Any number of threads claim and free
+//! runs of bits.
 
 use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
@@ -25,21 +26,21 @@ pub(crate) fn fill(words: &Words, value: u64) {
     words.iter().for_each(|word| word.store(value, SeqCst));
 }
 
-/// Sets the run, whatever was there.
+/// Sets the bits of the run.
 pub(crate) fn set(words: &Words, first: usize, count: usize) {
     for (index, word) in words.iter().enumerate() {
         word.fetch_or(mask(index, first, count), SeqCst);
     }
 }
 
-/// Clears the run, whatever was there.
+/// Clears the bits of the run.
 pub(crate) fn clear(words: &Words, first: usize, count: usize) {
     for (index, word) in words.iter().enumerate() {
         word.fetch_and(!mask(index, first, count), SeqCst);
     }
 }
 
-/// Clears every word; what they were.
+/// Clears every word and returns the old values.
 pub(crate) fn take(words: &Words) -> [u64; PAGES / 64] {
     core::array::from_fn(|index| words[index].swap(0, SeqCst))
 }
@@ -59,7 +60,8 @@ pub(crate) fn all_set(words: &Words, first: usize, count: usize) -> bool {
     })
 }
 
-/// The runs of equal bits in `first..first + count`, each as long as it can be: first bit, length, whether it is set.
+/// The maximal runs of equal bits in `first..first + count`: first bit, length, whether the bits
+/// are set.
 pub(crate) fn runs(words: &Words, first: usize, count: usize) -> impl Iterator<Item = (usize, usize, bool)> {
     let is_set = |bit: usize| words[bit / 64].load(SeqCst) >> (bit % 64) & 1 == 1;
     let end = first + count;
@@ -76,7 +78,7 @@ pub(crate) fn is_empty(words: &Words) -> bool {
     words.iter().all(|word| word.load(SeqCst) == 0)
 }
 
-/// Sets a run that was wholly clear; false, and nothing changed for good, if some of it was set.
+/// Sets a run if all of it is clear. Otherwise returns false and restores the bits that it set.
 pub(crate) fn claim_run(words: &Words, first: usize, count: usize) -> bool {
     for (index, word) in words.iter().enumerate() {
         let run = mask(index, first, count);
@@ -95,7 +97,10 @@ pub(crate) fn claim_run(words: &Words, first: usize, count: usize) -> bool {
     true
 }
 
-/// Claims the first run of `count` clear bits; the longest clear run where there is none.
+/// Claims the first run of `count` clear bits and returns its first bit.
+///
+/// # Errors
+/// The length of the longest clear run.
 pub(crate) fn claim(words: &Words, count: usize) -> Result<usize, usize> {
     let mut longest = 0;
     let mut run = 0;
@@ -138,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_map_tells_its_longest_free_run() {
+    fn a_failed_claim_returns_the_longest_free_run() {
         let map = words();
         fill(&map, u64::MAX);
         clear(&map, 100, 30);
@@ -162,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_meets_a_set_bit_leaves_no_trace() {
+    fn a_failed_claim_changes_no_bit() {
         let map = words();
         set(&map, 300, 1);
         assert!(!claim_run(&map, 250, 100));

@@ -1,7 +1,11 @@
-//! Finds libc's own functions: address and size, by the hash table that the dynamic linker itself uses.
+//! Finds functions of libc, their addresses and sizes, in the hash table that the dynamic linker
+//! uses.
 //!
-//! `dlsym` would answer with whatever interposes the name; the calls inside libc go past that, so libc's object is
-//! found by its name among the loaded ones and searched alone. Nothing is allocated.
+//! `dlsym` would return a function that interposes the name, but calls inside libc bypass that. So
+//! the object of libc is found by its name among the loaded objects, and only it is searched.
+//! Nothing is allocated.
+//!
+//! Source: the GNU hash section format (`DT_GNU_HASH`) of the dynamic linker.
 
 #![allow(unsafe_code, reason = "reads the dynamic section of a loaded object")]
 
@@ -13,28 +17,29 @@ const DT_SYMTAB: i64 = 6;
 const DT_GNU_HASH: i64 = 0x6fff_fef5;
 const SHN_UNDEF: u16 = 0;
 
-/// A loaded object, as far as its symbols can be looked up.
+/// The tables for symbol lookup of a loaded object.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Object {
+pub(crate) struct LoadedObject {
     bias: usize,
     strings: usize,
     symbols: usize,
     hash: usize,
-    /// Addresses of its executable segments, first and past the last.
+    /// The range of its executable segments: first address, and first address above.
     pub(crate) text: (usize, usize),
 }
 
-/// A symbol's place.
+/// The address and size of a symbol.
 #[derive(Clone, Copy)]
-pub(crate) struct Symbol {
+pub(crate) struct SymbolRange {
     pub(crate) address: usize,
     pub(crate) bytes: usize,
 }
 
 /// Finds the loaded object whose file is called `name`.
-pub(crate) fn find(name: &CStr) -> Option<Object> {
+pub(crate) fn find(name: &CStr) -> Option<LoadedObject> {
     let mut search = (name, None);
-    // SAFETY: the callback gets `search`, which outlives the call, and reads the records only while they are lent.
+    // SAFETY: `search` outlives the call, and the callback reads the records only while the linker
+    // lends them.
     unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast::<c_void>()) };
     search.1
 }
@@ -42,18 +47,19 @@ pub(crate) fn find(name: &CStr) -> Option<Object> {
 /// Whether any loaded object defines `symbol`.
 pub(crate) fn any_defines(symbol: &CStr) -> bool {
     let mut search = (symbol, false);
-    // SAFETY: as in `find`.
+    // SAFETY: `search` outlives the call, and the callback reads the records only while the linker
+    // lends them.
     unsafe { libc::dl_iterate_phdr(Some(visit_symbol), (&raw mut search).cast::<c_void>()) };
     search.1
 }
 
 unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
-    // SAFETY: the linker passes a valid record; `data` is the pair that `find` lent.
-    let (info, search) = unsafe { (&*info, &mut *data.cast::<(&CStr, Option<Object>)>()) };
+    // SAFETY: the linker passes a valid record; `data` points to the pair of `find`, of this type.
+    let (info, search) = unsafe { (&*info, &mut *data.cast::<(&CStr, Option<LoadedObject>)>()) };
     if info.dlpi_name.is_null() {
         return 0;
     }
-    // SAFETY: the record's name is a C string.
+    // SAFETY: the name in the record is a C string.
     let path = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
     if path.rsplit(|&byte| byte == b'/').next() != Some(search.0.to_bytes()) {
         return 0;
@@ -63,17 +69,18 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, data: *m
 }
 
 unsafe extern "C" fn visit_symbol(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
-    // SAFETY: as in `visit`, with the pair that `any_defines` lent.
+    // SAFETY: the linker passes a valid record; `data` points to the pair of `any_defines`, of this
+    // type.
     let (info, search) = unsafe { (&*info, &mut *data.cast::<(&CStr, bool)>()) };
     search.1 |= describe(info).is_some_and(|object| object.symbol(search.0).is_some());
     c_int::from(search.1)
 }
 
-fn describe(info: &libc::dl_phdr_info) -> Option<Object> {
+fn describe(info: &libc::dl_phdr_info) -> Option<LoadedObject> {
     let bias = usize::try_from(info.dlpi_addr).ok()?;
-    // SAFETY: the linker's record names as many headers as there are.
+    // SAFETY: the record gives the address and the number of the program headers.
     let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
-    let mut object = Object { bias, text: (usize::MAX, 0), ..Object::default() };
+    let mut object = LoadedObject { bias, text: (usize::MAX, 0), ..LoadedObject::default() };
     for header in headers {
         let start = bias.wrapping_add(header.p_vaddr as usize);
         if header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_X != 0 {
@@ -87,12 +94,14 @@ fn describe(info: &libc::dl_phdr_info) -> Option<Object> {
     (object.strings != 0 && object.symbols != 0 && object.hash != 0).then_some(object)
 }
 
-impl Object {
+impl LoadedObject {
     fn read_dynamic(&mut self, mut entry: usize) {
         loop {
-            // SAFETY: a loaded object's dynamic section is an array of pairs, ended by a zero tag.
+            // SAFETY: the dynamic section of a loaded object is an array of pairs that ends with a
+            // zero tag.
             let [tag, value] = unsafe { *at::<[i64; 2]>(entry) };
-            // glibc relocates these in place; a few objects (the vDSO) keep them unrelocated.
+            // glibc relocates these values in place; a few objects (the vDSO) keep them
+            // unrelocated.
             let value = value as usize;
             let address = if value < self.bias { value + self.bias } else { value };
             match tag {
@@ -106,20 +115,21 @@ impl Object {
         }
     }
 
-    /// Looks `name` up.
-    pub(crate) fn symbol(&self, name: &CStr) -> Option<Symbol> {
+    /// Finds the defined symbol `name`.
+    pub(crate) fn symbol(&self, name: &CStr) -> Option<SymbolRange> {
         let hash = gnu_hash(name);
-        // SAFETY: the table's header, as the format has it: buckets, first symbol, bloom words, shift.
+        // SAFETY: the section starts with four words: buckets, first symbol, bloom words, shift.
         let [buckets, first, bloom, _] = unsafe { *at::<[u32; 4]>(self.hash) };
         let bucket_table = self.hash + 16 + bloom as usize * 8;
         let chain = bucket_table + buckets as usize * 4;
         if buckets == 0 {
             return None;
         }
-        // SAFETY: inside the bucket table.
+        // SAFETY: the index is below the number of buckets in the table.
         let mut index = unsafe { *at::<u32>(bucket_table + (hash % buckets) as usize * 4) };
         while index >= first {
-            // SAFETY: a chain runs through the hashes of existing symbols until one with the lowest bit set.
+            // SAFETY: a chain contains hashes of existing symbols up to one with the lowest bit
+            // set.
             let entry = unsafe { *at::<u32>(chain + (index - first) as usize * 4) };
             if entry | 1 == hash | 1
                 && let Some(symbol) = self.defined(index as usize, name)
@@ -134,12 +144,12 @@ impl Object {
         None
     }
 
-    fn defined(&self, index: usize, name: &CStr) -> Option<Symbol> {
-        // SAFETY: the index comes from the hash table, which only names existing symbols.
+    fn defined(&self, index: usize, name: &CStr) -> Option<SymbolRange> {
+        // SAFETY: the index comes from the hash table, which refers to existing symbols only.
         let symbol = unsafe { &*at::<libc::Elf64_Sym>(self.symbols + index * size_of::<libc::Elf64_Sym>()) };
-        // SAFETY: a symbol's name is a C string in the string table.
+        // SAFETY: the name of a symbol is a C string in the string table.
         let found = unsafe { CStr::from_ptr(at(self.strings + symbol.st_name as usize)) };
-        (found == name && symbol.st_shndx != SHN_UNDEF).then(|| Symbol {
+        (found == name && symbol.st_shndx != SHN_UNDEF).then(|| SymbolRange {
             address: self.bias.wrapping_add(symbol.st_value as usize),
             bytes: symbol.st_size as usize,
         })

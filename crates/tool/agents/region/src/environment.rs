@@ -1,4 +1,5 @@
-//! The two environment variables that bring the agent along, and hiding them from the program.
+//! Removes the two environment variables that load the agent, and keeps them for programs that this
+//! one starts.
 
 #![allow(unsafe_code, reason = "edits the environment block that the kernel laid out, before anybody reads it")]
 
@@ -8,32 +9,34 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::SeqCst};
 
 use fieldstone_wire::SESSION_VARIABLE;
 
-/// The variable by which the loader finds the agent.
+/// The variable that makes the loader load the agent.
 pub(crate) const PRELOAD: &CStr = c"LD_PRELOAD";
 
-/// `NAME=value` strings to give to the programs that this one starts.
+/// `NAME=value` strings that programs started by this one get.
 #[derive(Clone, Copy)]
-pub(crate) struct Inherited {
+pub(crate) struct AgentVariables {
     pub(crate) preload: &'static CStr,
     pub(crate) session: &'static CStr,
 }
 
 const ENTRY_BYTES: usize = 1024;
 
-/// Written once at load, read ever after.
-struct Entry(UnsafeCell<[u8; ENTRY_BYTES]>);
+/// An environment string, written once by the constructor.
+struct SavedVariable(UnsafeCell<[u8; ENTRY_BYTES]>);
 
-// SAFETY: written before any thread runs (`take`), and only read after `KEPT` is set.
-unsafe impl Sync for Entry {}
+// SAFETY: written by the constructor before any thread runs, and only read after `IS_COMPLETE` is
+// set.
+unsafe impl Sync for SavedVariable {}
 
-static PRELOAD_ENTRY: Entry = Entry(UnsafeCell::new([0; ENTRY_BYTES]));
-static SESSION_ENTRY: Entry = Entry(UnsafeCell::new([0; ENTRY_BYTES]));
-static KEPT: AtomicBool = AtomicBool::new(false);
+static PRELOAD_ENTRY: SavedVariable = SavedVariable(UnsafeCell::new([0; ENTRY_BYTES]));
+static SESSION_ENTRY: SavedVariable = SavedVariable(UnsafeCell::new([0; ENTRY_BYTES]));
+static IS_COMPLETE: AtomicBool = AtomicBool::new(false);
 static LOADER: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
 
-impl Entry {
+impl SavedVariable {
     fn store(&self, text: &[u8]) -> bool {
-        // SAFETY: there is one thread, and nobody reads before `KEPT` is set.
+        // SAFETY: the constructor is the only thread, and no reader exists before `IS_COMPLETE` is
+        // set.
         let bytes = unsafe { &mut *self.0.get() };
         if text.len() >= ENTRY_BYTES {
             return false;
@@ -43,15 +46,16 @@ impl Entry {
     }
 
     fn text(&'static self) -> &'static CStr {
-        // SAFETY: never written again after `KEPT` was set.
+        // SAFETY: `IS_COMPLETE` is set before the first call, and the bytes do not change after
+        // that.
         let bytes = unsafe { &*self.0.get() };
         CStr::from_bytes_until_nul(bytes).unwrap_or(c"")
     }
 }
 
-/// What the next programs inherit; `None` when this one runs without a session.
-pub(crate) fn inherited() -> Option<Inherited> {
-    KEPT.load(SeqCst).then(|| Inherited { preload: PRELOAD_ENTRY.text(), session: SESSION_ENTRY.text() })
+/// The variables for the next program; `None` if this process has no session.
+pub(crate) fn agent_variables() -> Option<AgentVariables> {
+    IS_COMPLETE.load(SeqCst).then(|| AgentVariables { preload: PRELOAD_ENTRY.text(), session: SESSION_ENTRY.text() })
 }
 
 /// Whether `entry` is `name=...`.
@@ -59,29 +63,30 @@ pub(crate) fn is_variable(entry: &CStr, name: &CStr) -> bool {
     entry.to_bytes().strip_prefix(name.to_bytes()).is_some_and(|rest| rest.first() == Some(&b'='))
 }
 
-/// Takes the agent's variables out of the environment and keeps them. The session's path, if it was there.
+/// Removes the agent's variables from the environment and stores them. Returns the path of the
+/// session, if it was there.
 ///
 /// # Safety
-/// `envp` has to be the program's environment vector, and nobody else may be reading it.
-pub(crate) unsafe fn take(envp: *mut *mut c_char) -> Option<&'static CStr> {
+/// `envp` has to be the environment vector of the process, and no other thread may read it.
+pub(crate) unsafe fn remove_agent_variables(envp: *mut *mut c_char) -> Option<&'static CStr> {
     let mut read = envp;
     let mut write = envp;
     let mut stored = (false, false);
-    // SAFETY: the vector ends in null; `write` never passes `read`.
+    // SAFETY: the caller passes a vector that ends in null, and `write` never passes `read`.
     unsafe {
         while !(*read).is_null() {
             let entry = CStr::from_ptr(*read);
-            let mut keep = true;
+            let mut stays = true;
             if is_variable(entry, SESSION_VARIABLE) {
                 stored.0 = SESSION_ENTRY.store(entry.to_bytes());
-                keep = false;
+                stays = false;
             } else if is_variable(entry, PRELOAD) {
                 let (first, rest) = split(entry);
                 stored.1 = PRELOAD_ENTRY.store(first);
-                keep = rest > 0;
+                stays = rest > 0;
                 strip(*read, rest, entry.to_bytes().len());
             }
-            if keep {
+            if stays {
                 *write = *read;
                 write = write.add(1);
             }
@@ -90,13 +95,13 @@ pub(crate) unsafe fn take(envp: *mut *mut c_char) -> Option<&'static CStr> {
         *write = core::ptr::null_mut();
     }
     let complete = stored == (true, true);
-    KEPT.store(complete, SeqCst);
+    IS_COMPLETE.store(complete, SeqCst);
     let session = SESSION_ENTRY.text().to_bytes_with_nul();
     let value = session.get(SESSION_VARIABLE.to_bytes().len() + 1..)?;
     complete.then(|| CStr::from_bytes_with_nul(value).ok()).flatten()
 }
 
-/// `LD_PRELOAD=agent` and where the rest of the list begins, zero if there is none.
+/// `LD_PRELOAD=agent`, and the offset of the rest of the list; zero if the list has no other entry.
 fn split(entry: &CStr) -> (&[u8], usize) {
     let text = entry.to_bytes();
     match text.iter().position(|&byte| byte == b':' || byte == b' ') {
@@ -106,24 +111,25 @@ fn split(entry: &CStr) -> (&[u8], usize) {
     }
 }
 
-/// Moves the rest of the list to directly behind `LD_PRELOAD=`.
+/// Moves the rest of the list directly behind `LD_PRELOAD=`.
 unsafe fn strip(entry: *mut c_char, rest: usize, length: usize) {
     let start = PRELOAD.to_bytes().len() + 1;
     if rest > 0 {
-        // SAFETY: both places lie inside the entry, closing zero included.
+        // SAFETY: source and target, including the final NUL, are within the string of `length + 1`
+        // bytes.
         unsafe { core::ptr::copy(entry.add(rest), entry.add(start), length + 1 - rest) };
     }
 }
 
-/// Remembers the loader that the main program names.
-pub(crate) fn remember_loader(path: *const c_char) {
+/// Records the path of the loader that the main program names.
+pub(crate) fn set_loader(path: *const c_char) {
     LOADER.store(path.cast_mut(), SeqCst);
 }
 
 /// The path of the loader that this process runs under.
 pub(crate) fn loader() -> Option<&'static CStr> {
     let path = LOADER.load(SeqCst);
-    // SAFETY: null, or the C string in the main program's PT_INTERP segment, which stays mapped.
+    // SAFETY: null, or a C string in the PT_INTERP segment of the main program, which stays mapped.
     (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) })
 }
 
@@ -135,39 +141,44 @@ mod tests {
 
     use super::*;
 
-    /// What `take` leaves of an environment, and the session's path.
-    fn taken(entries: &[&str]) -> (Vec<String>, Option<String>) {
+    /// The entries that remain in an environment, and the path of the session.
+    fn remaining(entries: &[&str]) -> (Vec<String>, Option<String>) {
         let mut texts: Vec<Vec<u8>> =
             entries.iter().map(|&entry| CString::new(entry).unwrap().into_bytes_with_nul()).collect();
         let mut vector: Vec<*mut c_char> = texts.iter_mut().map(|text| text.as_mut_ptr().cast()).collect();
         vector.push(core::ptr::null_mut());
-        // SAFETY: a vector of C strings that ends in null, of this test alone.
-        let session = unsafe { take(vector.as_mut_ptr()) }.map(|path| String::from(path.to_str().unwrap()));
+        // SAFETY: the vector holds C strings, ends in null, and is used by this test only.
+        let session =
+            unsafe { remove_agent_variables(vector.as_mut_ptr()) }.map(|path| String::from(path.to_str().unwrap()));
         let left = vector.iter().take_while(|entry| !entry.is_null());
-        // SAFETY: each that is left is one of the strings above.
+        // SAFETY: each remaining entry points to one of `texts`.
         let left = left.map(|&entry| String::from(unsafe { CStr::from_ptr(entry) }.to_str().unwrap())).collect();
         (left, session)
     }
 
-    /// One test: what is kept is the process's.
+    /// One test function, since the stored variables are global.
     #[test]
-    fn the_agents_variables_are_taken_and_no_others() {
-        let (left, session) = taken(&["A=1", "LD_PRELOAD=/agent.so", "B=2", "FIELDSTONE_SESSION=/proc/1/fd/3", "C="]);
+    fn only_the_agents_variables_are_removed() {
+        let (left, session) =
+            remaining(&["A=1", "LD_PRELOAD=/agent.so", "B=2", "FIELDSTONE_SESSION=/proc/1/fd/3", "C="]);
         assert_eq!(left, ["A=1", "B=2", "C="]);
         assert_eq!(session.as_deref(), Some("/proc/1/fd/3"));
-        let kept = inherited().unwrap();
-        assert_eq!((kept.preload, kept.session), (c"LD_PRELOAD=/agent.so", c"FIELDSTONE_SESSION=/proc/1/fd/3"));
+        let variables = agent_variables().unwrap();
+        assert_eq!(
+            (variables.preload, variables.session),
+            (c"LD_PRELOAD=/agent.so", c"FIELDSTONE_SESSION=/proc/1/fd/3")
+        );
 
-        let (left, _) = taken(&["FIELDSTONE_SESSION=/s", "LD_PRELOAD=/agent.so:/b.so c.so", "LD_PRELOAD_X=1"]);
+        let (left, _) = remaining(&["FIELDSTONE_SESSION=/s", "LD_PRELOAD=/agent.so:/b.so c.so", "LD_PRELOAD_X=1"]);
         assert_eq!(left, ["LD_PRELOAD=/b.so c.so", "LD_PRELOAD_X=1"], "the user's preload stays");
-        assert_eq!(inherited().unwrap().preload, c"LD_PRELOAD=/agent.so");
-        assert_eq!(taken(&["LD_PRELOAD=/agent.so:", "FIELDSTONE_SESSION=/s"]).0, [""; 0]);
+        assert_eq!(agent_variables().unwrap().preload, c"LD_PRELOAD=/agent.so");
+        assert_eq!(remaining(&["LD_PRELOAD=/agent.so:", "FIELDSTONE_SESSION=/s"]).0, [""; 0]);
 
-        assert_eq!(taken(&["LD_PRELOAD=/agent.so", "A=1"]).1, None, "without a session nothing is inherited");
-        assert!(inherited().is_none());
+        assert_eq!(remaining(&["LD_PRELOAD=/agent.so", "A=1"]).1, None, "without a session nothing is agent_variables");
+        assert!(agent_variables().is_none());
         let long = std::format!("FIELDSTONE_SESSION=/{}", "x".repeat(ENTRY_BYTES));
-        assert_eq!(taken(&[&long, "LD_PRELOAD=/agent.so"]).1, None, "nor with one that cannot be kept");
-        assert!(inherited().is_none());
+        assert_eq!(remaining(&[&long, "LD_PRELOAD=/agent.so"]).1, None, "nor with one that cannot be variables");
+        assert!(agent_variables().is_none());
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! Memory that has to stay at the program's own address, on the pages asked for where it lies.
+//! Memory that has to stay at an address of the program's choice: it gets the requested pages in
+//! place.
 //!
-//! Virtual machines and databases reserve addresses without access and open parts of them later: by mprotect(2), or by mmap(2)
-//! with `MAP_FIXED`, which makes a new mapping.
+//! Virtual machines and databases reserve addresses without access and open parts of them later: by
+//! mprotect(2), or by mmap(2) with `MAP_FIXED`, which makes a new mapping.
 //!
 //! ```text
 //! mmap(hint, 2 GiB, PROT_NONE)            [ advised                                  ]   Reserved
@@ -9,99 +10,102 @@
 //! mmap(MAP_FIXED, 4 MiB, READ|WRITE)      [ advised | RW | advised | RW | advised    ]   Opened: advised again
 //! ```
 //!
-//! Advice on a reservation fills no memory. All parts have the same advice, so the kernel merges those that are opened side by
-//! side; the opening that completes an aligned 2 MiB puts it on a huge page (see [`crate::grown`]). A mapping larger than the
-//! machine's memory that is opened at once is sparse by intention and stays on small pages.
+//! Advice on a reservation allocates no memory. All parts have equal advice, so the kernel merges
+//! adjacent opened parts. The opening that completes an aligned 2 MiB collapses it into a huge page
+//! (see [`crate::growth`]). A mapping larger than the machine's memory that is opened at once is
+//! sparse by intention and stays on small pages.
 //!
-//! A hint is kept, since the program may check the address or derive others from it. A reservation of less than 2 MiB is the
-//! exception: it is one of many (the heap pages of a JavaScript engine, at random addresses), holds no huge page
-//! alone, and lies beside its like when the kernel chooses the address. Below [`LOW`] a hint is kept always.
+//! A hint is passed to the kernel, since the program may check the address or derive others from
+//! it. The exception is a reservation of less than 2 MiB: a JavaScript engine makes many of them at
+//! random addresses. One alone holds no huge page, but the kernel places them next to each other if
+//! it chooses the address. A hint below [`LOW`] is always passed.
 
 use fieldstone_wire::PlacementReason;
 use fieldstone_wire::span::{SpanKind, UNIT};
 
-use crate::calls::Request;
-use crate::grown;
-use crate::place::{READ_WRITE, settle};
-use crate::spans::{KNOWN, OPENED};
+use crate::calls::MmapCall;
+use crate::growth;
+use crate::placement::{READ_WRITE, apply_page_kind};
+use crate::spans::{KNOWN_SPANS, OPENED};
 use crate::state::{contains, count, count_served, memory_bytes};
 use crate::table::GRANULE;
 
-/// Addresses below this mean something: a JVM's compressed pointers reach 32 GiB, or 64 GiB where objects are aligned to 16
-/// bytes, and its class data is mapped at 32 GiB.
+/// Programs rely on addresses below this: compressed pointers of a JVM reach 32 GiB, or 64 GiB with
+/// objects aligned to 16 bytes, and its class data is mapped at 32 GiB.
 pub(crate) const LOW: usize = 64 << 30;
 
-impl Request {
-    /// Whether the request is a small reservation whose hint keeps it apart from its like.
+impl MmapCall {
+    /// Whether the request is a small reservation whose hint would separate it from similar ones.
     pub(crate) fn is_scattered(&self, bytes: usize) -> bool {
         self.is_reservation() && bytes < GRANULE && self.address >= LOW && !self.is_fixed()
     }
 }
 
-/// Notes and serves private anonymous memory that the kernel has just mapped at `address`, outside the region.
-pub(crate) fn mapped(request: &Request, address: usize, bytes: usize, reason: PlacementReason) {
-    let known = || KNOWN.has(address, bytes, SpanKind::Reserved) || KNOWN.has(address, bytes, OPENED);
-    let huge = bytes >= GRANULE || known();
+/// Records private anonymous memory that the kernel just mapped at `address`, outside the region,
+/// and requests its pages.
+pub(crate) fn after_mmap(request: &MmapCall, address: usize, bytes: usize, reason: PlacementReason) {
+    let is_known = || KNOWN_SPANS.has(address, bytes, SpanKind::Reserved) || KNOWN_SPANS.has(address, bytes, OPENED);
+    let is_large = bytes >= GRANULE || is_known();
     match reason {
         PlacementReason::Stack | PlacementReason::ShortStack | PlacementReason::OwnHugetlb => {
-            leave(address, bytes, reason)
+            record_outside(address, bytes, reason);
         }
-        _ if request.is_reservation() && (bytes >= UNIT as usize || known()) => reserve(address, bytes),
+        _ if request.is_reservation() && (bytes >= UNIT as usize || is_known()) => record_reserved(address, bytes),
         _ if request.is_reservation() => {}
-        PlacementReason::Giant => leave(address, bytes, reason),
-        _ if huge => open(address, bytes, if request.is_sparse() { libc::PROT_NONE } else { request.prot }),
-        _ => leave(address, bytes, reason),
+        PlacementReason::Giant => record_outside(address, bytes, reason),
+        _ if is_large => serve(address, bytes, if request.is_sparse() { libc::PROT_NONE } else { request.prot }),
+        _ => record_outside(address, bytes, reason),
     }
 }
 
-fn leave(address: usize, bytes: usize, reason: PlacementReason) {
+fn record_outside(address: usize, bytes: usize, reason: PlacementReason) {
     count(reason, bytes);
-    KNOWN.note(address, bytes, SpanKind::Memory(reason));
+    KNOWN_SPANS.note(address, bytes, SpanKind::Memory(reason));
 }
 
-/// A range without access, in the region or not, that may be opened later.
-pub(crate) fn reserve(address: usize, bytes: usize) {
-    settle(address, bytes, libc::PROT_NONE);
-    KNOWN.note(address, bytes, SpanKind::Reserved);
+/// Records a range without access, in the region or not, that may be opened later.
+pub(crate) fn record_reserved(address: usize, bytes: usize) {
+    apply_page_kind(address, bytes, libc::PROT_NONE);
+    KNOWN_SPANS.note(address, bytes, SpanKind::Reserved);
 }
 
-/// A new mapping with access: advises it, and touches it where that is asked for.
-fn open(address: usize, bytes: usize, prot: i32) {
-    settle(address, bytes, prot);
-    opened(address, bytes);
+/// Requests the page kind for a new mapping with access, and touches it with `--prefault`.
+fn serve(address: usize, bytes: usize, prot: i32) {
+    apply_page_kind(address, bytes, prot);
+    record_opened(address, bytes);
 }
 
-fn opened(address: usize, bytes: usize) {
-    KNOWN.note(address, bytes, OPENED);
+fn record_opened(address: usize, bytes: usize) {
+    KNOWN_SPANS.note(address, bytes, OPENED);
     if contains(address) {
         count_served(bytes);
     } else {
         count(PlacementReason::InPlace, bytes);
     }
-    grown::complete_ends(address, bytes);
+    growth::collapse_completed_ends(address, bytes);
 }
 
-/// Follows a change of protection that the program has made.
-pub(crate) fn protected(address: usize, bytes: usize, prot: i32) {
-    if prot & READ_WRITE == READ_WRITE && KNOWN.has(address, bytes, SpanKind::Reserved) {
+/// Records a change of protection by the program.
+pub(crate) fn after_mprotect(address: usize, bytes: usize, prot: i32) {
+    if prot & READ_WRITE == READ_WRITE && KNOWN_SPANS.has(address, bytes, SpanKind::Reserved) {
         if bytes > memory_bytes() {
-            crate::place::advise(address, bytes, false);
-            leave(address, bytes, PlacementReason::Giant);
+            crate::placement::advise(address, bytes, false);
+            record_outside(address, bytes, PlacementReason::Giant);
         } else {
-            opened(address, bytes);
+            record_opened(address, bytes);
         }
-    } else if prot == libc::PROT_NONE && KNOWN.has(address, bytes, OPENED) {
-        KNOWN.note(address, bytes, SpanKind::Reserved);
+    } else if prot == libc::PROT_NONE && KNOWN_SPANS.has(address, bytes, OPENED) {
+        KNOWN_SPANS.note(address, bytes, SpanKind::Reserved);
     }
 }
 
-/// Follows a mapping that the program has put at addresses of the region, over what it has there.
-pub(crate) fn replaced(request: &Request, bytes: usize) {
+/// Records a mapping that the program made over its own addresses of the region.
+pub(crate) fn after_fixed_mmap(request: &MmapCall, bytes: usize) {
     let address = request.address;
     if request.is_reservation() {
-        reserve(address, bytes);
-    } else if KNOWN.has(address, bytes, SpanKind::Reserved) {
-        KNOWN.note(address, bytes, OPENED);
-        grown::complete_ends(address, bytes);
+        record_reserved(address, bytes);
+    } else if KNOWN_SPANS.has(address, bytes, SpanKind::Reserved) {
+        KNOWN_SPANS.note(address, bytes, OPENED);
+        growth::collapse_completed_ends(address, bytes);
     }
 }

@@ -1,37 +1,40 @@
 //! The region agent: places an unmodified program's private anonymous memory in one primary region.
 //!
-//! Loaded into the program by `LD_PRELOAD`; the supervisor's half is `fieldstone-supervise`. Source: Basu et al.,
-//! *Efficient Virtual Memory for Big Memory Servers* (a primary region holds all anonymous read-write memory of the
-//! primary process, reserved at its start, grown and shrunk). We differ: the region is an address range that is mapped
-//! piece by piece, because limits, faults and overcommit have to keep their meaning for an unmodified program; and what
-//! backs it is pages as large as the kernel gives, since no processor has a direct segment. A reserve is mapped at the
-//! start and given first, to mappings where it lies, to the heap by moving it; what the program gives back is the
-//! system's.
+//! The loader loads it by `LD_PRELOAD`; the `fieldstone` command starts the program and reads the
+//! counters.
 //!
 //! ```text
 //! base                                                                      limit = base + 4 TiB
-//! | heap (brk) grows ->    | reserve, if asked for | mappings, lowest free address first -> |
+//! | heap (brk) grows ->    | reserve (--reserve)   | mappings, lowest free address first ->    |
 //! ```
+//! The region is an address range, not one mapping: it is mapped piece by piece, so that limits,
+//! faults and overcommit work as without the agent. The kernel backs it with the largest
+//! pages that it has. A reserve is mapped at the start and used first. Unmapped memory returns to
+//! the system.
 //!
-//! | file | what |
+//! Source: Basu et al., *Efficient Virtual Memory for Big Memory Servers*: a primary region holds
+//! all anonymous read-write memory of the primary process, reserved at its start. That design backs
+//! the region with a direct segment, which no processor has.
+//!
+//! | file | purpose |
 //! |---|---|
 //! | `start` | the constructor: session, region, patches |
-//! | `environment`, `exec` | the program does not see how the agent came, and takes it along |
-//! | `elf`, `patch`, `entries` | libc's entries become ours |
-//! | `calls`, `remap`, `pieces`, `heap` | what each call means |
-//! | `place`, `small`, `table`, `bits` | who has which address |
-//! | `exact` | programs that see what is mapped ahead |
-//! | `grown` | a mapping that grows in steps gets large pages too |
-//! | `huge` | pages that the kernel takes as a whole only |
-//! | `demote`, `userfault`, `pinned` | memory moves off hugetlb pages while the program runs |
-//! | `kept` | descriptors that stay open, for when the program gives up the right to open them |
-//! | `policy` | memory that moves keeps its nodes |
-//! | `globals`, `first_stack`, `in_place` | what cannot lie in the region, advised where it is |
-//! | `spans` | what is reserved or lies outside, and why |
-//! | `state`, `raw` | what all share |
+//! | `environment`, `exec` | hide the agent's variables from the program, and pass them to programs that it starts |
+//! | `elf`, `patch`, `entries` | redirect functions of libc to the agent |
+//! | `calls`, `remap`, `multi_mapping`, `heap` | the semantics of each redirected call |
+//! | `placement`, `small`, `table`, `bits` | allocate addresses of the region |
+//! | `exact` | programs that observe memory mapped ahead of its use |
+//! | `growth` | huge pages for a mapping that grows in steps |
+//! | `hugetlb` | hugetlb pages |
+//! | `migration`, `write_protection`, `pin_detection` | move memory off hugetlb pages while the program runs |
+//! | `descriptors` | descriptors opened at the start, for programs that drop privileges later |
+//! | `numa_policy` | NUMA policies of memory that moves |
+//! | `globals`, `main_stack`, `in_place` | memory that stays outside the region and gets huge pages in place |
+//! | `spans` | which ranges are reserved or outside the region, and why |
+//! | `state`, `raw` | shared state, system calls |
 //!
-//! Inside another program there is no allocation, no thread-local storage, no lock, no panic and no call of libc that
-//! could be interposed.
+//! Invariants: the agent runs inside another program. It uses no allocator, no thread-local
+//! storage, no lock, no panic and no libc function that could be interposed.
 #![no_std]
 #![allow(
     clippy::cast_sign_loss,
@@ -40,54 +43,54 @@
     reason = "64-bit Linux: an address, a size and a system call's word are one and the same register"
 )]
 
-// As it ships, the agent aborts on a panic and needs nothing but libc. In any other profile std brings the handler.
+// The shipped agent aborts on a panic and needs only libc. In other profiles std provides the panic
+// handler.
 #[cfg(any(test, not(panic = "abort")))]
 extern crate std;
 
 mod bits;
 mod calls;
-mod demote;
+mod descriptors;
 mod elf;
 mod entries;
 mod environment;
 mod exact;
 mod exec;
-mod first_stack;
 mod globals;
-mod grown;
+mod growth;
 mod heap;
-mod huge;
+mod hugetlb;
 mod in_place;
-mod kept;
+mod main_stack;
+mod migration;
 #[cfg(test)]
 mod model;
+mod multi_mapping;
+mod numa_policy;
 mod patch;
-mod pieces;
-mod pinned;
-mod place;
-mod policy;
+mod pin_detection;
+mod placement;
 mod raw;
 mod remap;
-mod segments;
+mod shared_memory;
 mod small;
 mod spans;
 mod start;
 mod state;
 mod table;
-mod userfault;
+mod write_protection;
 
-/// The loader's hooks; a test binary does not run them on itself.
+/// The loader's constructor and destructor arrays. A test binary does not run them.
 mod hooks {
     #![allow(unsafe_code, reason = "places the functions where the loader looks for them")]
 
     use core::ffi::{c_char, c_int};
 
-    /// There is no panic here that a test has not shown; one that happens all the same ends the program at once, since
-    /// its memory can no longer be vouched for.
+    /// Aborts: after a panic the state of the program's memory is unknown. Tests show no panic.
     #[cfg(all(panic = "abort", not(test)))]
     #[panic_handler]
     fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-        // SAFETY: ends the process.
+        // SAFETY: `abort` takes no arguments and ends the process.
         unsafe { libc::abort() }
     }
 

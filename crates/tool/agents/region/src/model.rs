@@ -1,63 +1,64 @@
 //! A model of the kernel's address space, for tests of placement.
 //!
-//! While a thread has a model installed, its system calls that map, unmap and move memory act on the model's pages. The
-//! code under test is the code that ships: the seam is [`crate::raw::syscall`], and in the shipped agent there is none.
-//! Each page has the number of the mapping that it was mapped by, since mremap(2) moves one mapping at a time, and a
-//! value: zero when it is fresh, and what its holder wrote there since. What was replaced or unmapped has lost its value.
+//! While a thread has a model installed, its system calls that map, unmap and move memory act on
+//! the pages of the model. The seam is [`crate::raw::syscall`]; the shipped agent has none. Each
+//! page stores the number of its mapping, since mremap(2) moves one mapping at a time, and a value:
+//! zero if fresh, then what its owner wrote. A page that is replaced or unmapped loses its value.
 
 use std::cell::RefCell;
 use std::vec::Vec;
 
-use crate::raw::Raw;
+use crate::raw::RawResult;
 use crate::table::PAGE;
 
 #[cfg(test)]
 mod tests;
 
-/// Where the kernel puts what names no address: outside of the region.
-const ELSEWHERE: usize = 1 << 44;
+/// Where the kernel maps without a given address: outside the region.
+const OUTSIDE_REGION: usize = 1 << 44;
 
 std::thread_local! {
     static INSTALLED: RefCell<Option<AddressSpace>> = const { RefCell::new(None) };
 }
 
-/// A page that is mapped.
+/// A mapped page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Page {
     mapping: u32,
     pub(crate) value: u32,
 }
 
-/// The first pages of an address space that begins at the region's base, zero. Behind them there is no memory.
+/// The first pages of an address space that starts at the base of the region, zero. There is no
+/// memory above them.
 pub(crate) struct AddressSpace {
     pages: Vec<Option<Page>>,
     mappings: u32,
-    /// munmap(2) fails, as where the program has as many mappings as the kernel allows.
+    /// Makes munmap(2) fail, as for a program at the limit of mappings.
     pub(crate) refuses_unmaps: bool,
 }
 
-/// Runs `act` on this thread's model.
+/// Runs `act` on the model of this thread.
 pub(crate) fn with<T>(act: impl FnOnce(&mut AddressSpace) -> T) -> T {
     INSTALLED.with_borrow_mut(|space| act(space.as_mut().unwrap()))
 }
 
-/// Installs an empty model of so many pages on this thread.
+/// Installs an empty model of `pages` pages on this thread.
 pub(crate) fn install(pages: usize) {
     INSTALLED.set(Some(AddressSpace { pages: std::vec![None; pages], mappings: 0, refuses_unmaps: false }));
 }
 
-/// What the model returns for a system call; `None` where the real kernel is to be asked.
-pub(crate) fn answer(number: libc::c_long, args: [usize; 6]) -> Option<Raw> {
+/// The result of a system call in the model; `None` if the real kernel handles the call.
+pub(crate) fn handle(number: libc::c_long, args: [usize; 6]) -> Option<RawResult> {
     let [address, bytes, third, flags, new, _] = args;
     INSTALLED.with_borrow_mut(|space| {
         let space = space.as_mut()?;
         let fixed = flags as i32 & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE);
         let result = match number {
-            // The table's memory is real.
+            // The memory of the table is real.
             libc::SYS_mmap if address == 0 && fixed == 0 => return None,
-            libc::SYS_mmap if fixed == 0 => Ok(ELSEWHERE),
+            libc::SYS_mmap if fixed == 0 => Ok(OUTSIDE_REGION),
             libc::SYS_mmap => space.map(address / PAGE, bytes / PAGE, fixed == libc::MAP_FIXED_NOREPLACE),
-            libc::SYS_munmap if address >= ELSEWHERE => return None,
+            libc::SYS_munmap if address >= OUTSIDE_REGION => return None,
             libc::SYS_munmap if space.refuses_unmaps => Err(libc::ENOMEM),
             libc::SYS_munmap => space.unmap(address / PAGE, bytes / PAGE),
             libc::SYS_mremap => space.remap(address / PAGE, bytes / PAGE, third / PAGE, flags as i32, new / PAGE),
@@ -67,7 +68,7 @@ pub(crate) fn answer(number: libc::c_long, args: [usize; 6]) -> Option<Raw> {
             libc::SYS_madvise | libc::SYS_mlock | libc::SYS_mprotect => Ok(0),
             _ => return None,
         };
-        Some(result.map_or_else(|errno| -(errno as Raw), usize::cast_signed))
+        Some(result.map_or_else(|errno| -(errno as RawResult), usize::cast_signed))
     })
 }
 
@@ -89,11 +90,11 @@ impl AddressSpace {
     }
 
     /// mmap(2) with `MAP_FIXED` or `MAP_FIXED_NOREPLACE`.
-    pub(crate) fn map(&mut self, first: usize, count: usize, keeps: bool) -> Result<usize, i32> {
+    pub(crate) fn map(&mut self, first: usize, count: usize, is_noreplace: bool) -> Result<usize, i32> {
         if first + count > self.pages.len() {
             return Err(libc::ENOMEM);
         }
-        if keeps && !self.is_free(first, count) {
+        if is_noreplace && !self.is_free(first, count) {
             return Err(libc::EEXIST);
         }
         self.mappings += 1;
@@ -125,7 +126,7 @@ impl AddressSpace {
             return self.remap_to(old, count, new, flags, target);
         }
         if flags & libc::MREMAP_DONTUNMAP != 0 {
-            return self.map(old, count, false).map(|_| ELSEWHERE);
+            return self.map(old, count, false).map(|_| OUTSIDE_REGION);
         }
         if new <= count {
             return self.unmap(old + new, count - new).map(|_| old * PAGE);
@@ -137,10 +138,10 @@ impl AddressSpace {
         if flags & libc::MREMAP_MAYMOVE == 0 {
             return Err(libc::ENOMEM);
         }
-        self.unmap(old, count).map(|_| ELSEWHERE)
+        self.unmap(old, count).map(|_| OUTSIDE_REGION)
     }
 
-    /// With `MREMAP_FIXED`: what lies at the target is replaced.
+    /// With `MREMAP_FIXED`: replaces the mappings at the target.
     fn remap_to(&mut self, old: usize, count: usize, new: usize, flags: i32, target: usize) -> Result<usize, i32> {
         let moved = self.pages[old..old + count].to_vec();
         self.map(target, new, false)?;

@@ -1,19 +1,20 @@
-//! Overwrites the entries of libc's functions with jumps to ours.
-//!
-//! Done once, before any thread runs and before any constructor (the agent is linked `-z initfirst`). Ours make the
-//! system call themselves, so nothing of the old code is ever run again and nothing has to be relocated. An entry is
-//! only touched if it is understood: big enough for the jump, and ending in the one system call that ours replaces.
+//! Overwrites the first bytes of functions of libc with jumps to the agent.
 //!
 //! ```text
 //! x86-64   jmp *0(%rip) ; .quad target          14 bytes
 //! aarch64  ldr x16, #8 ; br x16 ; .quad target  16 bytes
 //! ```
+//!
+//! It happens once, before any thread and any constructor runs (the agent is linked `-z
+//! initfirst`). The agent's functions make the system call themselves, so the old code never runs
+//! again and needs no relocation. A function is patched only if it is long enough for the jump and
+//! makes the one system call that the agent replaces.
 
 #![allow(unsafe_code, reason = "writes libc's code")]
 
 use core::ptr::{with_exposed_provenance as at, with_exposed_provenance_mut as at_mut};
 
-use crate::elf::{Object, Symbol};
+use crate::elf::{LoadedObject, SymbolRange};
 use crate::raw;
 use crate::table::PAGE;
 
@@ -24,19 +25,19 @@ const JUMP: [u8; 8] = [0x50, 0, 0, 0x58, 0, 0x02, 0x1f, 0xd6];
 
 const JUMP_BYTES: usize = JUMP.len() + 8;
 
-/// An entry of libc and what takes its place.
-pub(crate) struct Entry {
+/// A function of libc, its system call, and the address of its replacement.
+pub(crate) struct FunctionPatch {
     pub(crate) name: &'static core::ffi::CStr,
     pub(crate) number: libc::c_long,
     pub(crate) target: usize,
 }
 
-/// Whether the function makes the system call `number`, and is long enough.
-fn is_understood(symbol: Symbol, number: libc::c_long) -> bool {
+/// Whether the function makes the system call `number` and is long enough for the jump.
+fn is_patchable(symbol: SymbolRange, number: libc::c_long) -> bool {
     if symbol.bytes < JUMP_BYTES {
         return false;
     }
-    // SAFETY: a defined function of a loaded object; its code is readable.
+    // SAFETY: a defined function of a loaded object is readable for its size.
     let code = unsafe { core::slice::from_raw_parts(at::<u8>(symbol.address), symbol.bytes.min(320)) };
     makes_call(code, number as u32)
 }
@@ -56,33 +57,34 @@ fn makes_call(code: &[u8], number: u32) -> bool {
     has(set) && has(0xd400_0001_u32.to_le_bytes())
 }
 
-/// The function of libc's that an entry takes the place of, where it is understood.
-fn find(libc: &Object, entry: &Entry) -> Option<Symbol> {
-    libc.symbol(entry.name).filter(|&symbol| is_understood(symbol, entry.number))
+/// The function of libc that `patch` replaces, if it can be patched.
+fn find_function(libc: &LoadedObject, patch: &FunctionPatch) -> Option<SymbolRange> {
+    libc.symbol(patch.name).filter(|&symbol| is_patchable(symbol, patch.number))
 }
 
-/// Redirects every required entry, or none, and with them those of the optional ones that are understood.
-/// Only the pages from the first entry to the last change their protection: the kernel's work grows with their number.
-pub(crate) fn redirect(libc: &Object, required: &[Entry], optional: &[Entry]) -> bool {
-    if !required.iter().all(|entry| find(libc, entry).is_some()) {
+/// Patches every required function or none, and also the optional ones that can be patched. Only
+/// the pages from the first to the last patched function change their protection: the cost grows
+/// with their number.
+pub(crate) fn apply(libc: &LoadedObject, required: &[FunctionPatch], optional: &[FunctionPatch]) -> bool {
+    if !required.iter().all(|patch| find_function(libc, patch).is_some()) {
         return false;
     }
-    let entries = || required.iter().chain(optional);
-    let addresses = || entries().filter_map(|entry| find(libc, entry)).map(|symbol| symbol.address);
+    let patches = || required.iter().chain(optional);
+    let addresses = || patches().filter_map(|patch| find_function(libc, patch)).map(|symbol| symbol.address);
     let (Some(first), Some(last)) = (addresses().min(), addresses().max()) else { return true };
     let start = first / PAGE * PAGE;
     let bytes = (last + JUMP_BYTES).next_multiple_of(PAGE) - start;
     let (write, run) = (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC, libc::PROT_READ | libc::PROT_EXEC);
-    // SAFETY: libc's code becomes writable for a moment; it stays readable and executable.
+    // SAFETY: the code stays readable and executable; it is writable until the call below.
     if raw::failed(unsafe { raw::mprotect(start, bytes, write) }) {
         return false;
     }
-    for entry in entries() {
-        if let Some(symbol) = find(libc, entry) {
-            overwrite(symbol.address, entry.target);
+    for patch in patches() {
+        if let Some(symbol) = find_function(libc, patch) {
+            overwrite(symbol.address, patch.target);
         }
     }
-    // SAFETY: back to what it was.
+    // SAFETY: restores the protection that the loader set for libc's code.
     unsafe { raw::mprotect(start, bytes, run) };
     true
 }
@@ -91,7 +93,8 @@ fn overwrite(address: usize, target: usize) {
     let mut code = [0u8; JUMP_BYTES];
     code[..JUMP.len()].copy_from_slice(&JUMP);
     code[JUMP.len()..].copy_from_slice(&target.to_le_bytes());
-    // SAFETY: writable for the moment, long enough (checked), and run by nobody: there is one thread, and it is here.
+    // SAFETY: the page is writable now, the function is long enough, and no other thread exists
+    // that runs it.
     unsafe { core::ptr::copy_nonoverlapping(code.as_ptr(), at_mut::<u8>(address), JUMP_BYTES) };
     flush(address);
 }
@@ -101,7 +104,7 @@ fn flush(_address: usize) {}
 
 #[cfg(target_arch = "aarch64")]
 fn flush(address: usize) {
-    // SAFETY: cache maintenance on mapped code.
+    // SAFETY: the instructions maintain caches for mapped code and change no data.
     unsafe {
         core::arch::asm!(
             "dc cvau, {0}", "dc cvau, {1}", "dsb ish", "ic ivau, {0}", "ic ivau, {1}", "dsb ish", "isb",
@@ -121,7 +124,7 @@ mod tests {
         assert!(!makes_call(&code, 9), "another number");
         assert!(!makes_call(&code[..10], 11), "cut off");
         let apart = [0xb8, 0x0b, 0, 0, 0, 0x90, 0x0f, 0x05];
-        assert!(!makes_call(&apart, 11), "the number may have changed in between");
+        assert!(!makes_call(&apart, 11), "another instruction may have changed the number");
     }
 
     #[cfg(target_arch = "aarch64")]
@@ -136,23 +139,23 @@ mod tests {
     }
 
     #[test]
-    fn a_short_function_is_not_understood() {
+    fn a_short_function_cannot_be_patched() {
         let address = a_call_target as *const () as usize;
-        assert!(!is_understood(Symbol { address, bytes: JUMP_BYTES - 1 }, libc::SYS_mmap));
+        assert!(!is_patchable(SymbolRange { address, bytes: JUMP_BYTES - 1 }, libc::SYS_mmap));
     }
 
     fn a_call_target() {}
 
     #[test]
-    fn libcs_entries_are_understood() {
+    fn the_functions_of_libc_can_be_patched() {
         let Some(libc) = crate::elf::find(c"libc.so.6") else {
             std::println!("SKIP not linked to glibc");
             return;
         };
-        let (memory, execution) = (crate::entries::memory(), crate::entries::execution());
-        for entry in memory.iter().chain(&execution).chain(&crate::entries::optional()) {
-            let symbol = libc.symbol(entry.name).unwrap();
-            assert!(is_understood(symbol, entry.number), "{:?}", entry.name);
+        let (memory, execution) = (crate::entries::memory_functions(), crate::entries::exec_functions());
+        for patch in memory.iter().chain(&execution).chain(&crate::entries::optional_functions()) {
+            let symbol = libc.symbol(patch.name).unwrap();
+            assert!(is_patchable(symbol, patch.number), "{:?}", patch.name);
         }
     }
 }

@@ -1,37 +1,39 @@
-//! System calls as the kernel has them: no errno, no cancellation, no libc in between.
+//! Raw system calls: no errno, no cancellation point, no libc.
 //!
-//! The entries of libc that end in these calls are ours (see `entries`), so the agent must not call them by name.
-//! A result in `-4095..0` is a negated errno.
+//! The agent patches functions of libc that make these calls (see `entries`), so it must not call
+//! those functions. A result in `-4095..0` is a negated errno.
 
 #![allow(unsafe_code, reason = "system calls are made here and nowhere else in the agent")]
 
 use core::arch::asm;
 
-/// A negated errno, or what the call returned.
-pub(crate) type Raw = isize;
+/// The result of a system call, or a negated errno.
+pub(crate) type RawResult = isize;
 
 /// Whether a raw result is an error.
-pub(crate) const fn failed(result: Raw) -> bool {
+pub(crate) const fn failed(result: RawResult) -> bool {
     result < 0 && result >= -4095
 }
 
 /// Makes the system call `number`.
 ///
 /// # Safety
-/// As the call itself demands: its pointers have to be valid, and what it unmaps or overwrites must not be in use.
-pub(crate) unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Raw {
+/// The caller upholds the requirements of the call: valid pointers, and no use of memory that it
+/// unmaps or overwrites.
+pub(crate) unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> RawResult {
     #[cfg(test)]
-    if let Some(result) = crate::model::answer(number, args) {
+    if let Some(result) = crate::model::handle(number, args) {
         return result;
     }
-    // SAFETY: the caller vouches for the call and its arguments.
+    // SAFETY: the caller upholds the requirements of this system call.
     unsafe { trap(number, args) }
 }
 
 #[cfg(target_arch = "x86_64")]
-unsafe fn trap(number: libc::c_long, args: [usize; 6]) -> Raw {
+unsafe fn trap(number: libc::c_long, args: [usize; 6]) -> RawResult {
     let result: isize;
-    // SAFETY: the kernel clobbers rax, rcx and r11 only; what the call does to memory is the caller's word.
+    // SAFETY: the kernel clobbers only rax, rcx and r11; the caller upholds the requirements of the
+    // call.
     unsafe {
         asm!("syscall", inlateout("rax") number as isize => result,
             in("rdi") args[0], in("rsi") args[1], in("rdx") args[2],
@@ -42,9 +44,10 @@ unsafe fn trap(number: libc::c_long, args: [usize; 6]) -> Raw {
 }
 
 #[cfg(target_arch = "aarch64")]
-unsafe fn trap(number: libc::c_long, args: [usize; 6]) -> Raw {
+unsafe fn trap(number: libc::c_long, args: [usize; 6]) -> RawResult {
     let result: isize;
-    // SAFETY: the kernel preserves every register but x0; what the call does to memory is the caller's word.
+    // SAFETY: the kernel preserves every register but x0; the caller upholds the requirements of
+    // the call.
     unsafe {
         asm!("svc 0", in("x8") number, inlateout("x0") args[0] as isize => result,
             in("x1") args[1], in("x2") args[2], in("x3") args[3], in("x4") args[4], in("x5") args[5],
@@ -56,103 +59,106 @@ unsafe fn trap(number: libc::c_long, args: [usize; 6]) -> Raw {
 /// `mmap(2)`.
 ///
 /// # Safety
-/// With `MAP_FIXED`, nothing that is in use may lie in the range.
-pub(crate) unsafe fn mmap(address: usize, bytes: usize, prot: i32, flags: i32, fd: i32, offset: usize) -> Raw {
-    // SAFETY: the caller's word.
+/// With `MAP_FIXED`, no memory in use may be in the range.
+pub(crate) unsafe fn mmap(address: usize, bytes: usize, prot: i32, flags: i32, fd: i32, offset: usize) -> RawResult {
+    // SAFETY: the caller upholds the requirement on fixed ranges.
     unsafe { syscall(libc::SYS_mmap, [address, bytes, prot as usize, flags as usize, fd as usize, offset]) }
 }
 
 /// Maps fresh private anonymous memory, at `address` exactly if `MAP_FIXED` is in `flags`.
 ///
 /// # Safety
-/// As [`mmap`].
-pub(crate) unsafe fn map_anonymous(address: usize, bytes: usize, prot: i32, flags: i32) -> Raw {
-    // SAFETY: the caller's word.
+/// With `MAP_FIXED`, no memory in use may be in the range.
+pub(crate) unsafe fn map_anonymous(address: usize, bytes: usize, prot: i32, flags: i32) -> RawResult {
+    // SAFETY: the caller upholds the requirement on fixed ranges.
     unsafe { mmap(address, bytes, prot, flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0) }
 }
 
-/// What [`map_new`] returns where something is mapped already.
-pub(crate) const TAKEN: Raw = -(libc::EEXIST as Raw);
+/// The result of [`map_new`] if something is mapped in the range.
+pub(crate) const OCCUPIED: RawResult = -(libc::EEXIST as RawResult);
 
-/// Maps fresh private anonymous memory at exactly `address`, and only where nothing is mapped: [`TAKEN`] otherwise.
-/// Before Linux 4.17 the kernel takes the address for a hint; what it then maps elsewhere is unmapped.
-pub(crate) fn map_new(address: usize, bytes: usize, prot: i32, flags: i32) -> Raw {
-    // SAFETY: NOREPLACE, and a hint where the kernel does not know it, never replace a mapping.
+/// Maps fresh private anonymous memory at exactly `address`, if nothing is mapped there; otherwise
+/// returns [`OCCUPIED`]. Before Linux 4.17 the kernel treats the address as a hint; a mapping at
+/// another address is unmapped again.
+pub(crate) fn map_new(address: usize, bytes: usize, prot: i32, flags: i32) -> RawResult {
+    // SAFETY: MAP_FIXED_NOREPLACE, or a hint in older kernels, never replaces a mapping.
     let result = unsafe { map_anonymous(address, bytes, prot, flags | libc::MAP_FIXED_NOREPLACE) };
     if failed(result) || result == address.cast_signed() {
         return result;
     }
-    // SAFETY: the kernel returned this new mapping to this call, and nobody else knows it.
+    // SAFETY: the kernel returned this new mapping to this call, and no other code knows its
+    // address.
     unsafe { munmap(result.cast_unsigned(), bytes) };
-    TAKEN
+    OCCUPIED
 }
 
 /// `munmap(2)`.
 ///
 /// # Safety
-/// Nothing in the range may be in use.
-pub(crate) unsafe fn munmap(address: usize, bytes: usize) -> Raw {
-    // SAFETY: the caller's word.
+/// No memory in the range may be in use.
+pub(crate) unsafe fn munmap(address: usize, bytes: usize) -> RawResult {
+    // SAFETY: the caller guarantees that the range is not in use.
     unsafe { syscall(libc::SYS_munmap, [address, bytes, 0, 0, 0, 0]) }
 }
 
 /// `mprotect(2)`.
 ///
 /// # Safety
-/// The range's users must bear the new protection.
-pub(crate) unsafe fn mprotect(address: usize, bytes: usize, prot: i32) -> Raw {
-    // SAFETY: the caller's word.
+/// Code that uses the range must be valid under the new protection.
+pub(crate) unsafe fn mprotect(address: usize, bytes: usize, prot: i32) -> RawResult {
+    // SAFETY: the caller guarantees that users of the range tolerate the protection.
     unsafe { syscall(libc::SYS_mprotect, [address, bytes, prot as usize, 0, 0, 0]) }
 }
 
 /// `madvise(2)`.
 ///
 /// # Safety
-/// An advice that drops contents needs a range whose contents nobody wants.
-pub(crate) unsafe fn madvise(address: usize, bytes: usize, advice: i32) -> Raw {
-    // SAFETY: the caller's word.
+/// With an advice that discards contents, the contents of the range must be unused.
+pub(crate) unsafe fn madvise(address: usize, bytes: usize, advice: i32) -> RawResult {
+    // SAFETY: the caller guarantees that discarded contents are unused.
     unsafe { syscall(libc::SYS_madvise, [address, bytes, advice as usize, 0, 0, 0]) }
 }
 
 /// `mremap(2)`.
 ///
 /// # Safety
-/// What lies in the old range moves, what lies in a fixed new range goes.
-pub(crate) unsafe fn mremap(old: usize, old_bytes: usize, new_bytes: usize, flags: i32, new: usize) -> Raw {
-    // SAFETY: the caller's word.
+/// The old range moves and a fixed new range is replaced; neither may be in use otherwise.
+pub(crate) unsafe fn mremap(old: usize, old_bytes: usize, new_bytes: usize, flags: i32, new: usize) -> RawResult {
+    // SAFETY: the caller guarantees that both ranges may change.
     unsafe { syscall(libc::SYS_mremap, [old, old_bytes, new_bytes, flags as usize, new, 0]) }
 }
 
 /// Opens the file at `path`, a C string, read-only or as `flags` say.
 ///
 /// # Safety
-/// `path` has to point to a C string.
-pub(crate) unsafe fn open(path: *const libc::c_char, flags: i32) -> Raw {
-    // SAFETY: the caller's word.
+/// `path` has to point to a NUL-terminated C string.
+pub(crate) unsafe fn open(path: *const libc::c_char, flags: i32) -> RawResult {
+    // SAFETY: the caller guarantees that `path` is a C string.
     unsafe { syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path as usize, flags as usize, 0, 0, 0]) }
 }
 
 /// Reads up to `buffer.len()` bytes at `offset`.
-pub(crate) fn pread(fd: i32, buffer: &mut [u8], offset: usize) -> Raw {
-    // SAFETY: the kernel writes inside the buffer only.
+pub(crate) fn pread(fd: i32, buffer: &mut [u8], offset: usize) -> RawResult {
+    // SAFETY: the kernel writes at most `buffer.len()` bytes to the buffer.
     unsafe { syscall(libc::SYS_pread64, [fd as usize, buffer.as_mut_ptr() as usize, buffer.len(), offset, 0, 0]) }
 }
 
-/// The status of an open file; all zeroes where there is none.
+/// The status of an open file; all zeroes if `fd` is not open.
 pub(crate) fn status(fd: i32) -> libc::stat {
     let mut status = core::mem::MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: the kernel fills the record, or leaves the zeroes, which are a valid one.
+    // SAFETY: the kernel writes within the record, and all zeroes are a valid value of it.
     unsafe {
         syscall(libc::SYS_fstat, [fd as usize, status.as_mut_ptr() as usize, 0, 0, 0, 0]);
         status.assume_init()
     }
 }
 
-/// The status of the file at `path`; all zeroes where there is none.
+/// The status of the file at `path`; all zeroes if it does not exist.
 pub(crate) fn status_at(path: &core::ffi::CStr) -> libc::stat {
     let mut status = core::mem::MaybeUninit::<libc::stat>::zeroed();
     let arguments = [libc::AT_FDCWD as usize, path.as_ptr() as usize, status.as_mut_ptr() as usize, 0, 0, 0];
-    // SAFETY: a C string; the kernel fills the record, or leaves the zeroes, which are a valid one.
+    // SAFETY: `path` is a C string, and the kernel writes within the record, for which zeroes are
+    // valid.
     unsafe {
         syscall(libc::SYS_newfstatat, arguments);
         status.assume_init()
@@ -165,27 +171,27 @@ pub(crate) fn file_bytes(fd: i32) -> usize {
     if status.st_mode & libc::S_IFMT == libc::S_IFREG { status.st_size as usize } else { 0 }
 }
 
-/// Closes a descriptor of the agent's own.
+/// Closes a descriptor that the agent opened.
 pub(crate) fn close(fd: i32) {
-    // SAFETY: only descriptors that the agent opened come here.
+    // SAFETY: the agent opened the descriptor and does not use it afterwards.
     unsafe { syscall(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
 }
 
 /// `sysinfo(2)`.
 pub(crate) fn sysinfo() -> libc::sysinfo {
     let mut info = core::mem::MaybeUninit::<libc::sysinfo>::zeroed();
-    // SAFETY: the kernel fills the record; zeroed is a valid one.
+    // SAFETY: the kernel writes within the record, and all zeroes are a valid value of it.
     unsafe {
         syscall(libc::SYS_sysinfo, [info.as_mut_ptr() as usize, 0, 0, 0, 0, 0]);
         info.assume_init()
     }
 }
 
-/// Memory that can be used without swapping, page cache included: `MemAvailable` of `/proc/meminfo`, in bytes. `None` where it
-/// cannot be read.
+/// Memory available without swapping, page cache included, in bytes: `MemAvailable` of
+/// `/proc/meminfo`. `None` if it cannot be read.
 pub(crate) fn available_bytes() -> Option<usize> {
     let mut text = [0u8; 512];
-    // SAFETY: a C string.
+    // SAFETY: the path is a NUL-terminated C string.
     let fd = unsafe { open(c"/proc/meminfo".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
     if failed(fd) {
         return None;
@@ -200,19 +206,19 @@ pub(crate) fn available_bytes() -> Option<usize> {
     Some(kib.saturating_mul(1024))
 }
 
-/// The soft limit on a resource, `usize::MAX` where there is none or it cannot be read.
+/// The soft limit of a resource; `usize::MAX` if it is unlimited or cannot be read.
 pub(crate) fn limit(resource: libc::__rlimit_resource_t) -> usize {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     let arguments = [0, resource as usize, 0, (&raw mut limit) as usize, 0, 0];
-    // SAFETY: sets nothing; the kernel fills the record or leaves it.
+    // SAFETY: no new limit is given, and the kernel writes at most one record to `limit`.
     unsafe { syscall(libc::SYS_prlimit64, arguments) };
     limit.rlim_cur as usize
 }
 
-/// Whether the running kernel is of this version or a later one. False where that cannot be read.
+/// Whether the kernel has at least this version. False if the version cannot be read.
 pub(crate) fn kernel_is(major: u32, minor: u32) -> bool {
     let mut names = core::mem::MaybeUninit::<libc::utsname>::zeroed();
-    // SAFETY: the kernel fills the record; zeroed is a valid one.
+    // SAFETY: the kernel writes within the record, and all zeroes are a valid value of it.
     let names = unsafe {
         syscall(libc::SYS_uname, [names.as_mut_ptr() as usize, 0, 0, 0, 0, 0]);
         names.assume_init()
@@ -232,24 +238,24 @@ pub(crate) fn kernel_is(major: u32, minor: u32) -> bool {
 /// Sleeps for less than a second; a signal ends the sleep.
 pub(crate) fn sleep(nanoseconds: i64) {
     let pause = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds };
-    // SAFETY: the kernel reads the record.
+    // SAFETY: the kernel reads the record, which outlives the call.
     unsafe { syscall(libc::SYS_nanosleep, [&raw const pause as usize, 0, 0, 0, 0, 0]) };
 }
 
-/// Gives up the processor for a moment.
+/// Yields the processor to other threads.
 pub(crate) fn yield_now() {
-    // SAFETY: takes nothing, changes nothing.
+    // SAFETY: the call has no arguments and changes no memory.
     unsafe { syscall(libc::SYS_sched_yield, [0; 6]) };
 }
 
-/// The process id, straight from the kernel.
+/// The process id, from the kernel.
 pub(crate) fn getpid() -> u32 {
-    // SAFETY: takes nothing, changes nothing.
+    // SAFETY: the call has no arguments and changes no memory.
     unsafe { syscall(libc::SYS_getpid, [0; 6]) as u32 }
 }
 
 /// The parent's process id.
 pub(crate) fn getppid() -> u32 {
-    // SAFETY: takes nothing, changes nothing.
+    // SAFETY: the call has no arguments and changes no memory.
     unsafe { syscall(libc::SYS_getppid, [0; 6]) as u32 }
 }

@@ -1,16 +1,17 @@
-//! Requests of less than a granule: they share granules.
+//! Requests of less than a granule share granules.
 //!
-//! A granule is mapped whole when it is opened, so that neighbours together fill a huge page where each alone could not.
-//! The first of these granules stays on small pages: a small program pays nothing for huge pages that it would not fill.
+//! A granule is mapped as a whole when it is opened, so that adjacent requests together fill a huge
+//! page. The first such granule stays on small pages: a small program would not fill a huge page.
 //!
 //! ```text
-//! granule   | given | slack | given | not ours | given | slack ........ |
+//! granule   | used  | slack | used  | free     | used  | slack ........ |
 //! request           | ------------------------ |
-//!                   nothing     refused: page 2 of the run holds a mapping that the kernel placed unseen; it stays used
+//!           slack:    mapped already, no system call
+//!           free:     mapped by the request; fails if the kernel placed an unknown mapping there, whose pages then stay used
 //! ```
 //!
-//! What is slack needs no system call; other addresses are mapped only where nothing lies. Once placement is exact
-//! ([`crate::state::is_exact`]) there is no slack: each request maps its own pages.
+//! With exact placement ([`crate::state::is_exact`]) there is no slack: each request maps its own
+//! pages.
 
 #![allow(unsafe_code, reason = "unmaps addresses that the table proves to be this agent's own")]
 
@@ -19,175 +20,179 @@ use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use fieldstone_wire::{PageKind, PlacementReason};
 
 use crate::bits::{self, PAGES, Words};
-use crate::place::{self, READ_WRITE, map_granules, settle, touch};
-use crate::raw::{self, Raw, TAKEN};
-use crate::state::{TABLE, address_of, claim_reserve, count, is_exact, kind, prefault};
-use crate::table::{GRANULE, GRANULES, PAGE, PageBits, State};
+use crate::placement::{self, READ_WRITE, apply_page_kind, map_granules, touch};
+use crate::raw::{self, OCCUPIED, RawResult};
+use crate::state::{TABLE, address_of, claim_reserve, count, is_exact, is_prefault, kind};
+use crate::table::{GRANULE, GRANULES, GranuleState, PAGE, PageBits};
 
-/// The Split granule that served last, tried first.
-static LAST_OPEN: AtomicUsize = AtomicUsize::new(usize::MAX);
-/// The granule that stays on small pages under `thp`.
-static SMALL: AtomicUsize = AtomicUsize::new(usize::MAX);
+/// The Split granule of the last request, tried first.
+static LAST_USED: AtomicUsize = AtomicUsize::new(usize::MAX);
+/// The granule that stays on small pages with `thp`.
+static SMALL_PAGE_GRANULE: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-/// As if no granule had served yet.
+/// Resets the state of this file.
 #[cfg(test)]
 pub(crate) fn reset() {
-    LAST_OPEN.store(usize::MAX, SeqCst);
+    LAST_USED.store(usize::MAX, SeqCst);
 }
 
-/// Gives `pages` with read and write access.
+/// Maps `pages` with read and write access.
 ///
 /// # Errors
 /// A negated errno: the kernel's, or `-ENOSPC` when no address range of the region is free.
-pub(crate) fn map(pages: usize, flags: i32) -> Raw {
+pub(crate) fn map(pages: usize, flags: i32) -> RawResult {
     if matches!(kind(), PageKind::Hugetlb2m | PageKind::Hugetlb1g) {
         count(PlacementReason::PageGrained, pages * PAGE);
     }
-    place_run(pages, READ_WRITE, flags).unwrap_or_else(|errno| errno)
+    map_run(pages, READ_WRITE, flags).unwrap_or_else(|errno| errno)
 }
 
-/// Holds addresses for `pages` that are moved there.
-pub(crate) fn hold(pages: usize) -> Option<usize> {
-    let held = place_run(pages, libc::PROT_NONE, libc::MAP_NORESERVE);
-    held.ok().map(isize::cast_unsigned)
+/// Occupies addresses for `pages` that will move there.
+pub(crate) fn occupy(pages: usize) -> Option<usize> {
+    let occupied = map_run(pages, libc::PROT_NONE, libc::MAP_NORESERVE);
+    occupied.ok().map(isize::cast_unsigned)
 }
 
-/// Claims a run of pages and makes it a mapping of this agent's: the next one where something unseen lies in the first.
-fn place_run(pages: usize, prot: i32, flags: i32) -> Result<Raw, Raw> {
+/// Claims a run of pages and maps it. Retries with the next run if the first is occupied by an
+/// unknown mapping.
+fn map_run(pages: usize, prot: i32, flags: i32) -> Result<RawResult, RawResult> {
     loop {
         let (granule, first) = claim(pages)?;
-        match back(granule, first, pages, prot, flags) {
+        match map_claimed(granule, first, pages, prot, flags) {
             Ok(()) => return Ok((address_of(granule) + first * PAGE).cast_signed()),
-            // The pages that are taken stay used: each turn finds fewer.
-            Err(TAKEN) => {}
+            // The occupied pages stay used, so each retry finds fewer.
+            Err(OCCUPIED) => {}
             Err(errno) => return Err(errno),
         }
     }
 }
 
-/// Claims pages of a granule that serves small requests: the last one first, then the lowest with room, then a new one.
-fn claim(pages: usize) -> Result<(usize, usize), Raw> {
-    let last = LAST_OPEN.load(SeqCst);
+/// Claims pages of a shared granule: the last one, then the lowest with enough free pages, then a
+/// new one.
+fn claim(pages: usize) -> Result<(usize, usize), RawResult> {
+    let last = LAST_USED.load(SeqCst);
     let found = (last < GRANULES).then(|| TABLE.claim_pages(last..last + 1, pages)).flatten();
     let found = found.or_else(|| TABLE.claim_pages(0..TABLE.high(), pages));
     let place = match found {
         Some(place) => place,
-        None => (open(pages)?, 0),
+        None => (open_granule(pages)?, 0),
     };
-    LAST_OPEN.store(place.0, SeqCst);
+    LAST_USED.store(place.0, SeqCst);
     Ok(place)
 }
 
-/// Opens a granule for small requests and claims its first pages.
-fn open(pages: usize) -> Result<usize, Raw> {
-    let granule = if is_exact() { map_granules(1, 1, |address| address.cast_signed())? } else { map_slack()? };
-    let bits = TABLE.pages(granule).ok_or(-(libc::ENOMEM as Raw))?;
+/// Opens a granule for small requests and claims its first `pages`.
+fn open_granule(pages: usize) -> Result<usize, RawResult> {
+    let granule = if is_exact() { map_granules(1, 1, |address| address.cast_signed())? } else { map_whole_granule()? };
+    let bits = TABLE.pages(granule).ok_or(-(libc::ENOMEM as RawResult))?;
     let slack = !is_exact();
-    TABLE.open(granule, bits, 0, pages, slack);
+    TABLE.open_split(granule, bits, 0, pages, slack);
     if slack {
         bits::set(&bits.spare, 0, pages);
     }
     Ok(granule)
 }
 
-/// Maps a granule for requests to come.
-fn map_slack() -> Result<usize, Raw> {
-    if let Some(granule) = claim_reserve(State::Reserved, 1) {
+/// Maps a whole granule for future requests.
+fn map_whole_granule() -> Result<usize, RawResult> {
+    if let Some(granule) = claim_reserve(GranuleState::Reserved, 1) {
         return Ok(granule);
     }
     let granule = map_granules(1, 1, |address| raw::map_new(address, GRANULE, READ_WRITE, 0))?;
-    if LAST_OPEN.load(SeqCst) == usize::MAX && kind() == PageKind::Thp {
-        place::advise(address_of(granule), GRANULE, false);
-        SMALL.store(granule, SeqCst);
+    if LAST_USED.load(SeqCst) == usize::MAX && kind() == PageKind::Thp {
+        placement::advise(address_of(granule), GRANULE, false);
+        SMALL_PAGE_GRANULE.store(granule, SeqCst);
     } else {
-        settle(address_of(granule), GRANULE, READ_WRITE);
+        apply_page_kind(address_of(granule), GRANULE, READ_WRITE);
     }
     Ok(granule)
 }
 
-/// Makes every page of a claimed run a mapping of this agent's, fresh and with `prot`; slack is read-write.
-/// On failure the run is free again, but for the pages that another mapping has: they stay used.
-fn back(granule: usize, first: usize, pages: usize, prot: i32, flags: i32) -> Result<(), Raw> {
-    let bits = TABLE.pages(granule).ok_or(-(libc::ENOMEM as Raw))?;
+/// Maps every page of a claimed run that is not slack, with `prot`. On failure the run is free
+/// again, except pages that another mapping occupies: they stay used.
+fn map_claimed(granule: usize, first: usize, pages: usize, prot: i32, flags: i32) -> Result<(), RawResult> {
+    let bits = TABLE.pages(granule).ok_or(-(libc::ENOMEM as RawResult))?;
     for (start, count, slack) in bits::runs(&bits.spare, first, pages) {
         let (address, bytes) = (address_of(granule) + start * PAGE, count * PAGE);
-        let result = if slack { apply(address, bytes, flags) } else { raw::map_new(address, bytes, prot, flags) };
+        let result = if slack { apply_flags(address, bytes, flags) } else { raw::map_new(address, bytes, prot, flags) };
         if raw::failed(result) {
             undo(granule, bits, first..start);
-            free_run(granule, bits, start, first + pages - start, result == TAKEN);
+            free_run(granule, bits, start, first + pages - start, result == OCCUPIED);
             return Err(result);
         }
         if slack {
             count_resident(address, bytes);
         } else {
-            settle(address, bytes, prot);
+            apply_page_kind(address, bytes, prot);
         }
     }
     bits::clear(&bits.spare, first, pages);
     Ok(())
 }
 
-/// Does to slack what flags of mmap(2) do to memory that they map.
-fn apply(address: usize, bytes: usize, flags: i32) -> Raw {
+/// Applies flags of mmap(2) to slack, which is mapped already.
+fn apply_flags(address: usize, bytes: usize, flags: i32) -> RawResult {
     if flags & libc::MAP_POPULATE != 0 {
         touch(address, bytes);
     }
-    // SAFETY: locks pages that this call has claimed.
+    // SAFETY: the call locks mapped pages that this thread claimed.
     let locked = flags & libc::MAP_LOCKED == 0
         || !raw::failed(unsafe { raw::syscall(libc::SYS_mlock, [address, bytes, 0, 0, 0, 0]) });
-    if locked { 0 } else { -(libc::EAGAIN as Raw) }
+    if locked { 0 } else { -(libc::EAGAIN as RawResult) }
 }
 
-/// Counts the pages of fresh memory that a neighbour's huge page has made resident.
+/// Counts the pages of fresh memory that are resident because of a neighbour's huge page.
 fn count_resident(address: usize, bytes: usize) {
     if kind() == PageKind::Small4k {
         return;
     }
     let mut pages = [0_u8; PAGES];
-    // SAFETY: the kernel writes one byte a page, of which a granule has as many.
-    let seen = unsafe { raw::syscall(libc::SYS_mincore, [address, bytes, pages.as_mut_ptr() as usize, 0, 0, 0]) };
+    // SAFETY: the kernel writes one byte a page, at most 512, the size of `pages`.
+    let result = unsafe { raw::syscall(libc::SYS_mincore, [address, bytes, pages.as_mut_ptr() as usize, 0, 0, 0]) };
     let resident = pages.iter().filter(|&&page| page & 1 == 1).count();
-    if !raw::failed(seen) && resident > 0 {
+    if !raw::failed(result) && resident > 0 {
         count(PlacementReason::Resident, resident * PAGE);
     }
 }
 
-/// Unmaps what a call has mapped of its claimed `run`, and frees it. What was slack still is.
+/// Unmaps the pages of a claimed `run` that this call mapped, and frees the run. Slack stays slack.
 fn undo(granule: usize, bits: &PageBits, run: core::ops::Range<usize>) {
     for (start, count, slack) in bits::runs(&bits.spare, run.start, run.len()) {
         if !slack {
-            // SAFETY: the failing call mapped these pages a moment ago, and gave them to nobody.
+            // SAFETY: the failing call mapped these pages just now and returned them to no caller.
             unsafe { raw::munmap(address_of(granule) + start * PAGE, count * PAGE) };
         }
     }
     free_run(granule, bits, run.start, run.len(), false);
 }
 
-/// Frees claimed pages that were not given. With `taken`, those that another mapping has stay used.
-fn free_run(granule: usize, bits: &PageBits, first: usize, pages: usize, taken: bool) {
+/// Frees claimed pages that were not allocated. With `is_occupied`, pages that another mapping
+/// occupies stay used.
+fn free_run(granule: usize, bits: &PageBits, first: usize, pages: usize, is_occupied: bool) {
     for page in first..first + pages {
         let mapped = || is_mapped(address_of(granule) + page * PAGE);
-        if !(taken && !bits::all_set(&bits.spare, page, 1) && mapped()) {
-            TABLE.unclaim(granule, bits, page);
+        if !(is_occupied && !bits::all_set(&bits.spare, page, 1) && mapped()) {
+            TABLE.unclaim_page(granule, bits, page);
         }
     }
 }
 
-/// Whether anything is mapped at a page: msync(2) with `MS_ASYNC` does nothing else since Linux 2.6.19.
+/// Whether a page is mapped: msync(2) with `MS_ASYNC` has no other effect since Linux 2.6.19.
 fn is_mapped(address: usize) -> bool {
-    // SAFETY: changes nothing.
+    // SAFETY: msync with MS_ASYNC changes no memory.
     !raw::failed(unsafe { raw::syscall(libc::SYS_msync, [address, PAGE, libc::MS_ASYNC as usize, 0, 0, 0]) })
 }
 
-/// Marks pages of a granule free that the kernel has unmapped.
+/// Frees pages of a granule that the kernel has unmapped.
 pub(crate) fn release(granule: usize, first: usize, pages: usize) {
     let Some(bits) = TABLE.pages(granule) else { return };
-    if TABLE.state(granule) == State::Whole && !TABLE.split(granule, bits) {
+    if TABLE.state(granule) == GranuleState::Whole && !TABLE.split_whole(granule, bits) {
         return;
     }
     let empty = TABLE.free_pages(granule, bits, first, pages);
-    // The granule that serves small requests stays, lest a program that maps and unmaps in turn pays for it each time.
-    if empty && LAST_OPEN.load(SeqCst) != granule && TABLE.close(granule, bits) {
+    // The granule of the last request stays mapped: a program that maps and unmaps in turn would
+    // map it each time.
+    if empty && LAST_USED.load(SeqCst) != granule && TABLE.claim_all_pages(granule, bits) {
         unmap_slack(granule, bits, 0, PAGES);
         TABLE.free(granule);
     }
@@ -199,11 +204,12 @@ pub(crate) fn unmap_slack(granule: usize, bits: &PageBits, first: usize, pages: 
     bits::clear(&bits.spare, first, pages);
 }
 
-/// Unmaps those pages of a claimed run whose bit says that they are mapped and nobody's.
+/// Unmaps the pages of a claimed run whose bit in `unused` is set: mapped, and not allocated.
 pub(crate) fn unmap_set(granule: usize, unused: &Words, first: usize, pages: usize) {
     for (start, count, mapped) in bits::runs(unused, first, pages) {
         if mapped {
-            // SAFETY: this agent has mapped them, nobody has them, and the caller has claimed them.
+            // SAFETY: the agent mapped these pages, they are not allocated, and the caller claimed
+            // them.
             unsafe { raw::munmap(address_of(granule) + start * PAGE, count * PAGE) };
         }
     }
@@ -211,7 +217,7 @@ pub(crate) fn unmap_set(granule: usize, unused: &Words, first: usize, pages: usi
 
 /// Unmaps all slack of the region.
 pub(crate) fn drop_slack() {
-    for granule in (0..TABLE.high()).filter(|&granule| TABLE.state(granule) == State::Split) {
+    for granule in (0..TABLE.high()).filter(|&granule| TABLE.state(granule) == GranuleState::Split) {
         let Some(bits) = TABLE.pages(granule) else { continue };
         for (first, pages, slack) in bits::runs(&bits.spare, 0, PAGES) {
             if slack && bits::claim_run(&bits.used, first, pages) {
@@ -222,11 +228,11 @@ pub(crate) fn drop_slack() {
     }
 }
 
-/// Marks the pages that were given so far in granules that neighbours may have filled. Once there is no slack, the spare bit
-/// of a used page is such a mark; what is freed or mapped later has none.
-pub(crate) fn mark_given() {
-    let small = if prefault() { usize::MAX } else { SMALL.load(SeqCst) };
-    let shared = |&granule: &usize| granule != small && TABLE.state(granule) == State::Split;
+/// Marks all allocated pages in granules that neighbours may have filled. Without slack, the spare
+/// bit of a used page is free to serve as the mark. Pages freed or mapped later have none.
+pub(crate) fn mark_used() {
+    let small = if is_prefault() { usize::MAX } else { SMALL_PAGE_GRANULE.load(SeqCst) };
+    let shared = |&granule: &usize| granule != small && TABLE.state(granule) == GranuleState::Split;
     for bits in (0..TABLE.high()).filter(shared).filter_map(|granule| TABLE.pages(granule)) {
         for (first, count, used) in bits::runs(&bits.used, 0, PAGES) {
             if used {
@@ -236,7 +242,8 @@ pub(crate) fn mark_given() {
     }
 }
 
-/// Whether a page has the mark.
+/// Whether a page has the mark of [`mark_used`].
 pub(crate) fn is_marked(granule: usize, page: usize) -> bool {
-    TABLE.state(granule) == State::Split && TABLE.pages(granule).is_some_and(|bits| bits::all_set(&bits.spare, page, 1))
+    TABLE.state(granule) == GranuleState::Split
+        && TABLE.pages(granule).is_some_and(|bits| bits::all_set(&bits.spare, page, 1))
 }

@@ -1,8 +1,9 @@
-//! What is known of memory outside the region, and of reservations everywhere: a table of ranges without a lock.
+//! A lock-free table of ranges: memory outside the region, and reservations everywhere.
 //!
-//! Each word is a [`Span`] and changes by compare-exchange. Ranges are rounded to 64 KiB, so a word may claim a little more
-//! than is there: it decides about huge-page advice and attribution, never about who owns an address. When all words are
-//! taken, further ranges are not noted. Cost: one pass over the words in use for each call that maps outside the region.
+//! Each word is a [`Span`] and changes by compare-exchange. Ranges are rounded to 64 KiB, so a word
+//! may cover slightly more than its range. The table decides about huge-page advice and
+//! attribution, never about allocation of addresses. If all words are in use, further ranges are
+//! not recorded. Cost: one pass over the used words for each call that maps outside the region.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -11,29 +12,29 @@ use fieldstone_wire::PlacementReason;
 use fieldstone_wire::span::{SPANS, Span, SpanKind, UNIT};
 
 /// The table of this process.
-pub(crate) static KNOWN: Spans = Spans::new();
+pub(crate) static KNOWN_SPANS: SpanTable = SpanTable::new();
 
-/// Memory that is served at the program's own addresses.
+/// Memory that is served at addresses of the program's choice.
 pub(crate) const OPENED: SpanKind = SpanKind::Memory(PlacementReason::InPlace);
 
 /// A table of ranges.
-pub(crate) struct Spans {
+pub(crate) struct SpanTable {
     words: [AtomicU64; SPANS],
-    /// Words that have been used so far.
+    /// One past the highest word ever used.
     used: AtomicUsize,
 }
 
-impl Spans {
+impl SpanTable {
     const fn new() -> Self {
         Self { words: [const { AtomicU64::new(0) }; SPANS], used: AtomicUsize::new(0) }
     }
 
-    /// Where the words lie, for the supervisor.
+    /// The address of the words, for the supervisor.
     pub(crate) fn address(&self) -> u64 {
         self.words.as_ptr().addr() as u64
     }
 
-    /// Notes what a range holds, in place of what was noted before.
+    /// Records the use of a range and replaces what was recorded before.
     pub(crate) fn note(&self, address: usize, bytes: usize, holding: SpanKind) {
         let end = (address + bytes) as u64;
         let mut start = address as u64;
@@ -45,7 +46,7 @@ impl Spans {
         }
     }
 
-    /// Forgets the whole units of a range that was unmapped.
+    /// Removes the whole units of a range that was unmapped.
     pub(crate) fn forget(&self, address: usize, bytes: usize) {
         let (mut start, end) = ((address as u64).next_multiple_of(UNIT), (address + bytes) as u64 / UNIT * UNIT);
         while start < end {
@@ -55,12 +56,12 @@ impl Spans {
         }
     }
 
-    /// Whether some of the range holds that.
+    /// Whether a part of the range has this use.
     pub(crate) fn has(&self, address: usize, bytes: usize, holding: SpanKind) -> bool {
         self.common(address..address + bytes, holding).any(|bytes| bytes > 0)
     }
 
-    /// Whether all of the range holds that.
+    /// Whether all of the range has this use.
     pub(crate) fn covers(&self, address: usize, bytes: usize, holding: SpanKind) -> bool {
         self.common(address..address + bytes, holding).sum::<u64>() >= bytes as u64
     }
@@ -75,7 +76,7 @@ impl Spans {
         &self.words[..self.used.load(SeqCst).min(SPANS)]
     }
 
-    /// Takes a range out of all spans.
+    /// Removes a range from all spans.
     fn cut(&self, range: Span) {
         for word in self.in_use() {
             let held = word.load(SeqCst);
@@ -84,7 +85,7 @@ impl Spans {
             };
             let [below, above] = span.without(range).map(Span::word);
             let (kept, rest) = if below == 0 { (above, 0) } else { (below, above) };
-            // Another thread that changes the word at this moment knows better.
+            // If another thread changes the word now, its change is the newer one.
             if word.compare_exchange(held, kept, SeqCst, SeqCst).is_ok()
                 && let Some(rest) = Span::from_word(rest)
             {
@@ -93,7 +94,7 @@ impl Spans {
         }
     }
 
-    /// Adds a span: joined to a neighbour of its kind, or in an empty word.
+    /// Adds a span: merges it with an adjacent one of its kind, or stores it in an empty word.
     fn insert(&self, span: Span) {
         for word in self.in_use() {
             let held = word.load(SeqCst);
@@ -120,7 +121,7 @@ mod tests {
 
     #[test]
     fn neighbours_are_one_span_and_a_hole_makes_two() {
-        let spans = Spans::new();
+        let spans = SpanTable::new();
         spans.note(8 * U, 2 * U, OPENED);
         spans.note(6 * U, 2 * U, OPENED);
         spans.note(10 * U, 6 * U, OPENED);
@@ -136,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_range_longer_than_a_word_holds_is_noted_whole() {
-        let spans = Spans::new();
+        let spans = SpanTable::new();
         spans.note(1 << 40, 20 << 40, SpanKind::Reserved);
         assert!(spans.covers(1 << 40, 20 << 40, SpanKind::Reserved));
         spans.forget(1 << 40, 20 << 40);
@@ -145,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_full_table_loses_ranges_and_nothing_else() {
-        let spans = Spans::new();
+        let spans = SpanTable::new();
         (0..2 * SPANS).for_each(|at| spans.note(2 * at * U, U, OPENED));
         assert!(spans.has(0, U, OPENED) && !spans.has(3 * SPANS * U, U, OPENED));
         spans.forget(0, 4 * SPANS * U);

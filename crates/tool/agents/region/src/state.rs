@@ -1,7 +1,8 @@
-//! The agent's only state: the table, where the region lies, what was asked, where to count.
+//! The global state of the agent: the table, the range of the region, the options, and the slot for
+//! counters.
 //!
-//! Everything is atomic and nothing is locked: calls come from any thread, from signal handlers, and from children
-//! whose parent forked in the middle of a call.
+//! Invariants: all state is atomic and nothing is locked. Calls come from any thread, from signal
+//! handlers, and from children whose parent forked in the middle of a call.
 
 #![allow(unsafe_code, reason = "pointers to the mapped session and to mapped page bits become references here")]
 
@@ -11,68 +12,68 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsiz
 use fieldstone_wire::{Config, PageKind, PlacementReason, ProcessSlot, Session, mosaic};
 
 use crate::raw;
-use crate::table::{Chunk, GRANULE, GRANULES, PAGE, State, Table};
+use crate::table::{GRANULE, GRANULES, GranuleState, PAGE, RegionTable, TableChunk};
 
-/// Who has which address.
-pub(crate) static TABLE: Table = Table::new();
+/// The allocation state of each address of the region.
+pub(crate) static TABLE: RegionTable = RegionTable::new();
 
 static BASE: AtomicUsize = AtomicUsize::new(0);
 static KIND: AtomicU32 = AtomicU32::new(PageKind::Thp as u32);
 static MOSAIC_BOUND: AtomicU64 = AtomicU64::new(mosaic::ALL);
 static PREFAULT: AtomicBool = AtomicBool::new(false);
-static STACKS: AtomicBool = AtomicBool::new(false);
-static EXACT: AtomicBool = AtomicBool::new(false);
-static HINTED: AtomicBool = AtomicBool::new(false);
-static ENABLING: AtomicBool = AtomicBool::new(false);
-static FORBIDDEN: AtomicBool = AtomicBool::new(false);
+static SERVES_STACKS: AtomicBool = AtomicBool::new(false);
+static IS_EXACT: AtomicBool = AtomicBool::new(false);
+static IGNORES_HINTS: AtomicBool = AtomicBool::new(false);
+static REENABLES_HUGE_PAGES: AtomicBool = AtomicBool::new(false);
+static HUGETLB_FORBIDDEN: AtomicBool = AtomicBool::new(false);
 static HUGETLB: AtomicBool = AtomicBool::new(false);
 static MEMORY: AtomicUsize = AtomicUsize::new(usize::MAX);
 static SESSION: AtomicPtr<Session> = AtomicPtr::new(core::ptr::null_mut());
 static SLOT: AtomicPtr<ProcessSlot> = AtomicPtr::new(core::ptr::null_mut());
 
-/// First address that no program has.
-const ADDRESSES: usize = if cfg!(target_arch = "aarch64") { 1 << 48 } else { 1 << 47 };
+/// The first address above the user address space.
+const ADDRESS_SPACE_END: usize = if cfg!(target_arch = "aarch64") { 1 << 48 } else { 1 << 47 };
 
-/// The first granule that `--reserve` mapped, and how many.
+/// The first granule of the reserve, and the number of granules.
 static RESERVE: (AtomicUsize, AtomicUsize) = (AtomicUsize::new(0), AtomicUsize::new(0));
-/// Bytes of it that were not given yet.
+/// Bytes of the reserve that are not yet used.
 static RESERVE_LEFT: AtomicUsize = AtomicUsize::new(0);
 
-/// The granules that `--reserve` mapped; those that were not given yet are in a state of their own.
+/// The granules that `--reserve` mapped. Those not yet used are `Reserved` or `ReservedHuge`.
 pub(crate) fn reserve() -> Range<usize> {
     let first = RESERVE.0.load(SeqCst);
     first..first + RESERVE.1.load(SeqCst)
 }
 
-/// Sets what [`reserve`] answers. None of it is given yet.
+/// Sets the range of [`reserve`], all of it unused.
 pub(crate) fn set_reserve(range: &Range<usize>) {
     RESERVE.0.store(range.start, SeqCst);
     RESERVE.1.store(range.len(), SeqCst);
     RESERVE_LEFT.store(range.len() * GRANULE, SeqCst);
 }
 
-/// Claims granules of the reserve that were not given yet.
-pub(crate) fn claim_reserve(idle: State, granules: usize) -> Option<usize> {
+/// Claims unused granules of the reserve and returns the first.
+pub(crate) fn claim_reserve(idle: GranuleState, granules: usize) -> Option<usize> {
     let first = TABLE.claim_from(idle, reserve(), granules)?;
-    reserve_shrunk(granules);
+    shrink_reserve(granules);
     Some(first)
 }
 
-/// So many granules of the reserve are given, or gone.
-pub(crate) fn reserve_shrunk(granules: usize) {
+/// Counts `granules` of the reserve as used.
+pub(crate) fn shrink_reserve(granules: usize) {
     let left = RESERVE_LEFT.fetch_sub(granules * GRANULE, SeqCst) - granules * GRANULE;
     if let Some(slot) = slot() {
         slot.reserve_left_bytes.store(left as u64, SeqCst);
     }
 }
 
-/// Bytes of the reserve that were not given yet.
+/// Bytes of the reserve that are not yet used.
 pub(crate) fn reserve_left_bytes() -> usize {
     RESERVE_LEFT.load(SeqCst)
 }
 
-/// Sets where the region begins and what memory in it shall lie on. `memory` is the machine's, in bytes.
-pub(crate) fn establish(base: usize, config: &Config, memory: usize) {
+/// Sets the base and the options of the region. `memory` is the memory of the machine in bytes.
+pub(crate) fn initialize(base: usize, config: &Config, memory: usize) {
     let kind = config.page_kind().unwrap_or(PageKind::Thp);
     KIND.store(kind as u32, SeqCst);
     HUGETLB.store(matches!(kind, PageKind::Hugetlb2m | PageKind::Hugetlb1g), SeqCst);
@@ -82,105 +83,107 @@ pub(crate) fn establish(base: usize, config: &Config, memory: usize) {
     BASE.store(base, SeqCst);
 }
 
-/// The page kind that was asked for, or that a missing mechanism left.
+/// The requested page kind, or the one that a missing kernel feature left.
 pub(crate) fn kind() -> PageKind {
     PageKind::from_code(KIND.load(SeqCst)).unwrap_or(PageKind::Thp)
 }
 
-/// Whether some of the region stays on small pages by intention.
+/// Whether the mosaic option leaves a part of the region on small pages.
 pub(crate) fn is_mosaic() -> bool {
     MOSAIC_BOUND.load(SeqCst) < mosaic::ALL && kind() == PageKind::Thp
 }
 
-/// Whether a granule of the region is to have the pages that were asked for; in a mosaic not all are.
-pub(crate) fn is_picked(granule: usize) -> bool {
+/// Whether a granule of the region gets the requested pages; in a mosaic only some do.
+pub(crate) fn is_huge_granule(granule: usize) -> bool {
     mosaic::is_huge(granule as u64, MOSAIC_BOUND.load(SeqCst))
 }
 
-/// Whether hugetlb was asked for but cannot be used safely.
-pub(crate) fn hugetlb_forbidden() -> bool {
-    FORBIDDEN.load(SeqCst)
+/// Whether hugetlb was requested but cannot be used safely.
+pub(crate) fn is_hugetlb_forbidden() -> bool {
+    HUGETLB_FORBIDDEN.load(SeqCst)
 }
 
-/// Hugetlb was asked for and is not used: transparent pages serve instead, and are counted.
+/// Uses transparent pages instead of the requested hugetlb pages, and counts that.
 pub(crate) fn forbid_hugetlb() {
     HUGETLB.store(false, SeqCst);
     forbid_new_hugetlb();
 }
 
-/// Memory that lies on hugetlb pages cannot be moved off them any more: new memory is given transparent ones.
+/// Uses transparent pages for new memory: memory on hugetlb pages cannot be moved off them any
+/// more.
 pub(crate) fn forbid_new_hugetlb() {
-    FORBIDDEN.store(true, SeqCst);
+    HUGETLB_FORBIDDEN.store(true, SeqCst);
     set_kind(PageKind::Thp);
 }
 
-/// Whether memory may lie on hugetlb pages.
+/// Whether some memory may be on hugetlb pages.
 pub(crate) fn may_have_hugetlb() -> bool {
     HUGETLB.load(SeqCst)
 }
 
-/// No memory lies on hugetlb pages any more, and none will.
-pub(crate) fn no_hugetlb_left() {
+/// Records that no memory is on hugetlb pages, and none will be.
+pub(crate) fn set_no_hugetlb() {
     HUGETLB.store(false, SeqCst);
 }
 
-/// From now on, memory is asked on `kind`.
+/// Sets the page kind of new memory.
 pub(crate) fn set_kind(kind: PageKind) {
     KIND.store(kind as u32, SeqCst);
 }
 
 /// Whether memory is touched when it is mapped.
-pub(crate) fn prefault() -> bool {
+pub(crate) fn is_prefault() -> bool {
     PREFAULT.load(SeqCst)
 }
 
-/// Whether each request maps its own pages only: nothing ahead, and no page that comes with a neighbour's.
+/// Whether each request maps exactly its own pages: nothing ahead, and no page shared with a
+/// neighbour.
 pub(crate) fn is_exact() -> bool {
-    EXACT.load(SeqCst)
+    IS_EXACT.load(SeqCst)
 }
 
-/// From now on placement is exact.
+/// Makes placement exact from now on.
 pub(crate) fn set_exact() {
-    EXACT.store(true, SeqCst);
+    IS_EXACT.store(true, SeqCst);
 }
 
-/// Ends what [`set_exact`] began.
+/// Reverts [`set_exact`].
 #[cfg(test)]
 pub(crate) fn clear_exact() {
-    EXACT.store(false, SeqCst);
+    IS_EXACT.store(false, SeqCst);
 }
 
-/// Threads' stacks come from the region from now on.
+/// Serves threads' stacks from the region from now on.
 pub(crate) fn serve_stacks() {
-    STACKS.store(true, SeqCst);
+    SERVES_STACKS.store(true, SeqCst);
 }
 
-/// Whether threads' stacks come from the region.
-pub(crate) fn stacks_served() -> bool {
-    STACKS.load(SeqCst)
+/// Whether threads' stacks are served from the region.
+pub(crate) fn are_stacks_served() -> bool {
+    SERVES_STACKS.load(SeqCst)
 }
 
-/// A hint at an address keeps nothing out of the region from now on.
-pub(crate) fn serve_hinted() {
-    HINTED.store(true, SeqCst);
+/// Serves requests with a hint at another address from the region from now on.
+pub(crate) fn ignore_hints() {
+    IGNORES_HINTS.store(true, SeqCst);
 }
 
-/// Whether memory for which the program hints at an address elsewhere comes from the region.
-pub(crate) fn hinted_served() -> bool {
-    HINTED.load(SeqCst)
+/// Whether requests with a hint at another address are served from the region.
+pub(crate) fn are_hints_ignored() -> bool {
+    IGNORES_HINTS.load(SeqCst)
 }
 
-/// Transparent huge pages that the program has switched off are switched on again from now on.
-pub(crate) fn enable_huge_pages() {
-    ENABLING.store(true, SeqCst);
+/// Re-enables transparent huge pages that the program disables, from now on.
+pub(crate) fn reenable_huge_pages() {
+    REENABLES_HUGE_PAGES.store(true, SeqCst);
 }
 
-/// Whether transparent huge pages that the program has switched off are switched on again.
-pub(crate) fn huge_pages_enabled() -> bool {
-    ENABLING.load(SeqCst)
+/// Whether transparent huge pages that the program disables are re-enabled.
+pub(crate) fn reenables_huge_pages() -> bool {
+    REENABLES_HUGE_PAGES.load(SeqCst)
 }
 
-/// The machine's memory in bytes.
+/// Memory of the machine in bytes.
 pub(crate) fn memory_bytes() -> usize {
     MEMORY.load(SeqCst)
 }
@@ -195,15 +198,16 @@ pub(crate) fn limit() -> usize {
     base() + GRANULES * GRANULE
 }
 
-/// Whether `address` lies in the region.
+/// Whether `address` is in the region.
 pub(crate) fn contains(address: usize) -> bool {
     (base()..limit()).contains(&address)
 }
 
-/// Whether some of the range lies in the region. A range that runs past all addresses does not: the kernel refuses it.
-pub(crate) fn touches(address: usize, bytes: usize) -> bool {
+/// Whether a part of the range is in the region. False for a range beyond the address space: the
+/// kernel refuses it.
+pub(crate) fn overlaps(address: usize, bytes: usize) -> bool {
     let end = address.saturating_add(bytes);
-    address < limit() && end > base() && end <= ADDRESSES
+    address < limit() && end > base() && end <= ADDRESS_SPACE_END
 }
 
 /// The address of a granule.
@@ -221,22 +225,23 @@ pub(crate) fn page_of(address: usize) -> usize {
     (address - base()) % GRANULE / PAGE
 }
 
-/// The chunk of the table that lives at `address`: zeroed memory mapped by [`map_chunk`] and never unmapped.
-pub(crate) fn chunk(address: usize) -> &'static Chunk {
-    // SAFETY: only addresses that `map_chunk` returned are stored in the table; they are page-aligned, hold a whole
-    // `Chunk`, stay mapped for the life of the process, and all zeroes are a valid value of its atomics.
-    unsafe { &*core::ptr::with_exposed_provenance::<Chunk>(address) }
+/// The chunk of the table at `address`, which [`map_chunk`] returned.
+pub(crate) fn chunk(address: usize) -> &'static TableChunk {
+    // SAFETY: only addresses that `map_chunk` returned are stored in the table; they are
+    // page-aligned, hold a whole `TableChunk`, stay mapped for the life of the process, and all
+    // zeroes are a valid value of its atomics.
+    unsafe { &*core::ptr::with_exposed_provenance::<TableChunk>(address) }
 }
 
 /// Maps zeroed memory for one chunk, outside the region.
 pub(crate) fn map_chunk() -> Option<usize> {
     let read_write = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: no address is named, so nothing that exists is touched.
-    let mapped = unsafe { raw::map_anonymous(0, size_of::<Chunk>(), read_write, libc::MAP_NORESERVE) };
+    // SAFETY: without a fixed address the kernel picks a free range, so no mapping is replaced.
+    let mapped = unsafe { raw::map_anonymous(0, size_of::<TableChunk>(), read_write, libc::MAP_NORESERVE) };
     (!raw::failed(mapped)).then_some(mapped.cast_unsigned())
 }
 
-/// Remembers the mapped session and this process's slot.
+/// Stores the mapped session and the slot of this process.
 pub(crate) fn attach(session: &'static Session, slot: Option<&'static ProcessSlot>) {
     SESSION.store(core::ptr::from_ref(session).cast_mut(), SeqCst);
     set_slot(slot);
@@ -244,22 +249,23 @@ pub(crate) fn attach(session: &'static Session, slot: Option<&'static ProcessSlo
 
 /// The mapped session.
 pub(crate) fn session() -> Option<&'static Session> {
-    // SAFETY: null or a session that is mapped for the life of the process; everything that changes in it is atomic.
+    // SAFETY: null or a session mapped for the life of the process; all fields that change are
+    // atomic.
     unsafe { SESSION.load(SeqCst).as_ref() }
 }
 
-/// Counts go here from now on.
+/// Sets the slot that counts are written to.
 pub(crate) fn set_slot(slot: Option<&'static ProcessSlot>) {
     SLOT.store(slot.map_or(core::ptr::null_mut(), |slot| core::ptr::from_ref(slot).cast_mut()), SeqCst);
 }
 
-/// This process's slot; `None` when the session's slots ran out.
+/// The slot of this process; `None` if the session has no free slot.
 pub(crate) fn slot() -> Option<&'static ProcessSlot> {
     // SAFETY: null or a slot of the session, which is mapped for the life of the process.
     unsafe { SLOT.load(SeqCst).as_ref() }
 }
 
-/// Counts bytes given from the region.
+/// Counts bytes served from the region.
 pub(crate) fn count_served(bytes: usize) {
     if let Some(slot) = slot() {
         slot.count_served(bytes);

@@ -1,10 +1,10 @@
-//! Memory for the time before the real functions are known: finding them may allocate.
+//! Memory until the interposed functions are found: finding them may allocate.
 //!
 //! ```text
-//! ROOM  | length, 16 bytes | block | length | block | ...        blocks of whole 16 bytes, never given back
+//! BUFFER  | length, 16 bytes | block | length | block | ...        blocks of multiples of 16 bytes, never freed
 //! ```
 
-#![allow(unsafe_code, reason = "hands out pieces of a static")]
+#![allow(unsafe_code, reason = "allocates from a static buffer")]
 
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
@@ -15,19 +15,19 @@ const BYTES: usize = 64 << 10;
 const UNIT: usize = 16;
 
 #[repr(C, align(16))]
-struct Room(UnsafeCell<[u8; BYTES]>);
+struct Buffer(UnsafeCell<[u8; BYTES]>);
 
-// SAFETY: pieces are handed out once each, by an atomic counter; what is in them is their owner's.
-unsafe impl Sync for Room {}
+// SAFETY: an atomic counter returns each range once, and only its owner accesses it.
+unsafe impl Sync for Buffer {}
 
-static ROOM: Room = Room(UnsafeCell::new([0; BYTES]));
+static BUFFER: Buffer = Buffer(UnsafeCell::new([0; BYTES]));
 static USED: AtomicUsize = AtomicUsize::new(0);
 
 fn start() -> usize {
-    ROOM.0.get() as usize
+    BUFFER.0.get() as usize
 }
 
-/// A zeroed block at a whole multiple of 16; null when there is no room.
+/// A zeroed block at a multiple of 16; null if the arena is full.
 pub(crate) fn alloc(bytes: usize) -> *mut c_void {
     let Some(whole) = bytes.checked_next_multiple_of(UNIT).filter(|&whole| whole < BYTES) else {
         return core::ptr::null_mut();
@@ -36,23 +36,26 @@ pub(crate) fn alloc(bytes: usize) -> *mut c_void {
     if at + UNIT + whole > BYTES {
         return core::ptr::null_mut();
     }
-    // SAFETY: the counter has just given this piece to this call, and it lies inside the room.
+    // SAFETY: the counter returned this range to this call only, and it is inside the buffer.
     unsafe {
-        let piece = ROOM.0.get().cast::<u8>().add(at);
-        #[allow(clippy::cast_ptr_alignment, reason = "pieces begin at whole units of an aligned room")]
-        piece.cast::<usize>().write(bytes);
-        piece.add(UNIT).cast()
+        let start = BUFFER.0.get().cast::<u8>().add(at);
+        #[allow(
+            clippy::cast_ptr_alignment,
+            reason = "allocations start at multiples of the unit of an aligned buffer"
+        )]
+        start.cast::<usize>().write(bytes);
+        start.add(UNIT).cast()
     }
 }
 
-/// Whether a block is from here.
+/// Whether a block is from the arena.
 pub(crate) fn owns(block: *const c_void) -> bool {
     (start()..start() + BYTES).contains(&(block as usize))
 }
 
-/// The length of a block from here.
+/// The length of a block of the arena in bytes.
 pub(crate) fn bytes(block: *const c_void) -> usize {
-    // SAFETY: `alloc` wrote it there.
+    // SAFETY: `alloc` wrote the length in the unit before the block.
     unsafe { block.cast::<usize>().sub(UNIT / size_of::<usize>()).read() }
 }
 
@@ -61,12 +64,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_lie_apart_and_know_their_length() {
+    fn blocks_do_not_overlap_and_store_their_length() {
         let blocks = [1, 16, 17, 0, 100].map(|bytes| (alloc(bytes), bytes));
-        for (place, &(block, length)) in blocks.iter().enumerate() {
+        for (index, &(block, length)) in blocks.iter().enumerate() {
             assert!(owns(block) && (block as usize).is_multiple_of(16));
             assert_eq!(bytes(block), length);
-            assert!(blocks[..place].iter().all(|&(other, other_length)| {
+            assert!(blocks[..index].iter().all(|&(other, other_length)| {
                 block as usize >= other as usize + other_length || other as usize >= block as usize + length
             }));
         }

@@ -1,6 +1,7 @@
 //! The functions that the program calls in place of libc's.
 //!
-//! Each adds one argument, the stack pointer at the call, and goes on in `calls`. There the caller's return address lies:
+//! Each adds one argument, the stack pointer at the call, and continues in `calls`. The return
+//! address of the caller is there:
 //!
 //! ```text
 //! higher | the caller's frame ...
@@ -8,30 +9,32 @@
 //! lower  | the frame of `calls`
 //! ```
 //!
-//! Nothing is pushed, so that the frame of `calls` is, for the unwinder too, directly below the caller's.
+//! Nothing is pushed, so that the frame of `calls` is directly below the caller's, also for the
+//! unwinder.
 
-#![allow(unsafe_code, reason = "stands in place of libc's functions; reads the stack pointer, which Rust cannot")]
+#![allow(unsafe_code, reason = "interposes libc's functions; reads the stack pointer, which Rust cannot")]
 #![cfg_attr(test, allow(dead_code, reason = "a test binary keeps its own malloc"))]
 
 use core::arch::naked_asm;
 use core::ffi::{c_int, c_void};
 
+use crate::allocator::Block;
 use crate::calls;
-use crate::real::Block;
 
-/// An exported function that goes on in `calls`, the stack pointer in `$register`: its first free argument.
+/// Defines an exported function that jumps to `calls` with the stack pointer in `$register`, its
+/// first free argument.
 macro_rules! entry {
     ($name:ident($($argument:ident: $type:ty),*) -> $result:ty, $register:literal) => {
-        /// As libc's.
+        /// Interposes the function of this name.
         ///
         /// # Safety
-        /// As libc's.
+        /// The caller upholds the contract of the interposed function.
         #[cfg_attr(not(test), unsafe(no_mangle))]
         #[unsafe(naked)]
         pub(crate) unsafe extern "C" fn $name($($argument: $type),*) -> $result {
             naked_asm!(
-                concat!("mov ", $register, ", rsp"), // the return address lies there
-                "jmp {goes_on}",                     // and stays there: a jump pushes nothing
+                concat!("mov ", $register, ", rsp"), // the address of the return address
+                "jmp {goes_on}",                     // which stays in place: a jump pushes nothing
                 goes_on = sym calls::$name,
             )
         }
@@ -48,13 +51,14 @@ entry!(posix_memalign(_into: *mut Block, _alignment: usize, _bytes: usize) -> c_
 entry!(valloc(_bytes: usize) -> Block, "rsi");
 entry!(pvalloc(_bytes: usize) -> Block, "rsi");
 
-/// An exported mmap. It has as many arguments as there are registers for them: two that are half a register long share one.
+/// Defines an exported mmap. Its arguments fill all argument registers, so two that are half a
+/// register long share one.
 macro_rules! map_entry {
     ($name:ident) => {
-        /// As libc's.
+        /// Interposes the function of this name.
         ///
         /// # Safety
-        /// As libc's.
+        /// The caller upholds the contract of mmap(2).
         #[cfg_attr(not(test), unsafe(no_mangle))]
         #[unsafe(naked)]
         pub(crate) unsafe extern "C" fn $name(
@@ -69,7 +73,7 @@ macro_rules! map_entry {
                 "mov edx, edx",   // the access, its upper half cleared
                 "shl rcx, 32",    // the flags
                 "or rdx, rcx",    // both in the third register
-                "mov rcx, rsp",   // and the return address's place in the fourth
+                "mov rcx, rsp",   // and the address of the return address in the fourth
                 "jmp {goes_on}",
                 goes_on = sym calls::mmap,
             )
@@ -80,12 +84,12 @@ macro_rules! map_entry {
 map_entry!(mmap);
 map_entry!(mmap64);
 
-/// As libc's. It has no site, so its stack does not matter.
+/// Interposes free(3). It has no site, so the stack is not passed.
 ///
 /// # Safety
-/// As libc's.
+/// The caller passes a block of this family, or null.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn free(block: Block) {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller passes a block of this family, or null.
     unsafe { calls::free(block) }
 }

@@ -1,26 +1,31 @@
-//! The two environment variables that bring the recorder along, and hiding them from the program.
+//! Removes the two environment variables that load the recorder, so that the program does not see
+//! them.
 //!
-//! They do not come back for the programs that this one starts: those run without the tracer too.
+//! Programs that this one starts do not get them: those run without the tracer too.
 
-#![allow(unsafe_code, reason = "edits the environment block that the kernel laid out, before anybody reads it")]
+#![allow(unsafe_code, reason = "edits the environment block of the kernel before any other code reads it")]
 
 use core::ffi::{CStr, c_char};
 
 use fieldstone_wire::sites::SITES_VARIABLE;
 
-/// The variable by which the loader finds the recorder, first of its list.
+/// The variable that makes the loader load the recorder, the first of its list.
 const PRELOAD: &CStr = c"LD_PRELOAD";
 
-/// Takes the recorder's variables out of the environment. The record's path, if it was there.
+/// Removes the recorder's variables from the environment. Returns the path of the record, if it was
+/// there.
 ///
 /// # Safety
-/// `envp` has to be the program's environment vector, which stays where it is, and nobody else may be reading it.
-pub(crate) unsafe fn take(envp: *mut *mut c_char) -> Option<&'static CStr> {
-    // SAFETY: the caller's word; what is taken out of the vector stays in the block behind it.
+/// `envp` has to be the environment vector of the process, at its final place, and no other code
+/// may read it.
+pub(crate) unsafe fn remove_recorder_variables(envp: *mut *mut c_char) -> Option<&'static CStr> {
+    // SAFETY: the caller passes the vector of the process; removed strings stay in the block behind
+    // it.
     unsafe {
         let path = remove(envp, SITES_VARIABLE)?;
         if let Some(list) = remove(envp, PRELOAD) {
-            // What the user preloads stays: its entry is shortened in place, and goes where the vector ends now.
+            // The user's own list stays: its entry is shortened in place and moves to the end of
+            // the vector.
             let text = list.to_bytes();
             let rest = text.iter().position(|byte| b": ".contains(byte)).map_or(&[][..], |end| &text[end + 1..]);
             if !rest.is_empty() {
@@ -33,7 +38,7 @@ pub(crate) unsafe fn take(envp: *mut *mut c_char) -> Option<&'static CStr> {
     }
 }
 
-/// Takes `name=value` out of the vector. The value of the last one that was there.
+/// Removes `name=value` from the vector. Returns the value of the last such entry.
 unsafe fn remove(envp: *mut *mut c_char, name: &CStr) -> Option<&'static CStr> {
     let (mut read, mut write, mut value) = (envp, envp, None);
     // SAFETY: the vector ends in null, and `write` never passes `read`.
@@ -55,10 +60,10 @@ unsafe fn remove(envp: *mut *mut c_char, name: &CStr) -> Option<&'static CStr> {
     value
 }
 
-/// Puts an entry at the end of the vector, out of which one was removed before.
+/// Appends an entry to the vector, from which an entry was removed before.
 unsafe fn append(envp: *mut *mut c_char, entry: *mut c_char) {
     let mut end = envp;
-    // SAFETY: the vector ends in null, and behind that null there is the place of the entry that was removed.
+    // SAFETY: the vector ends in null, followed by the slot of the removed entry.
     unsafe {
         while !(*end).is_null() {
             end = end.add(1);
@@ -76,35 +81,37 @@ mod tests {
 
     use super::*;
 
-    /// What `take` leaves of an environment, and the record's path.
-    fn taken(entries: &[&str]) -> (Vec<String>, Option<String>) {
+    /// The entries that remain in an environment, and the path of the record.
+    fn remaining(entries: &[&str]) -> (Vec<String>, Option<String>) {
         let texts = entries.iter().map(|&entry| CString::new(entry).unwrap().into_raw());
         let mut vector: Vec<*mut c_char> = texts.chain([core::ptr::null_mut()]).collect();
-        // SAFETY: a vector of C strings that ends in null, of this test alone, whose strings are never freed.
-        let path = unsafe { take(vector.as_mut_ptr()) }.map(|path| String::from(path.to_str().unwrap()));
+        // SAFETY: the vector holds C strings that are never freed, ends in null, and is used by
+        // this test only.
+        let path =
+            unsafe { remove_recorder_variables(vector.as_mut_ptr()) }.map(|path| String::from(path.to_str().unwrap()));
         let left = vector.iter().take_while(|entry| !entry.is_null());
-        // SAFETY: each that is left is one of the strings above.
+        // SAFETY: each remaining entry points to one of the strings above.
         let left = left.map(|&entry| String::from(unsafe { CStr::from_ptr(entry) }.to_str().unwrap())).collect();
         (left, path)
     }
 
     #[test]
-    fn the_recorders_variables_are_taken_and_no_others() {
-        let (left, path) = taken(&["A=1", "LD_PRELOAD=/sites.so", "B=2", "FIELDSTONE_SITES=/proc/1/fd/3", "C="]);
+    fn only_the_recorders_variables_are_removed() {
+        let (left, path) = remaining(&["A=1", "LD_PRELOAD=/sites.so", "B=2", "FIELDSTONE_SITES=/proc/1/fd/3", "C="]);
         assert_eq!(left, ["A=1", "B=2", "C="]);
         assert_eq!(path.as_deref(), Some("/proc/1/fd/3"));
     }
 
     #[test]
-    fn what_the_user_preloads_stays() {
-        let (left, path) = taken(&["FIELDSTONE_SITES=/s", "LD_PRELOAD=/sites.so:/b.so c.so", "LD_PRELOAD_X=1"]);
+    fn the_users_preload_list_stays() {
+        let (left, path) = remaining(&["FIELDSTONE_SITES=/s", "LD_PRELOAD=/sites.so:/b.so c.so", "LD_PRELOAD_X=1"]);
         assert_eq!(left, ["LD_PRELOAD_X=1", "LD_PRELOAD=/b.so c.so"]);
         assert_eq!(path.as_deref(), Some("/s"));
-        assert_eq!(taken(&["LD_PRELOAD=/sites.so:", "FIELDSTONE_SITES=/s"]).0, [""; 0]);
+        assert_eq!(remaining(&["LD_PRELOAD=/sites.so:", "FIELDSTONE_SITES=/s"]).0, [""; 0]);
     }
 
     #[test]
-    fn without_a_record_nothing_is_touched() {
-        assert_eq!(taken(&["LD_PRELOAD=/a.so", "A=1"]), (std::vec!["LD_PRELOAD=/a.so".into(), "A=1".into()], None));
+    fn without_a_record_the_environment_is_unchanged() {
+        assert_eq!(remaining(&["LD_PRELOAD=/a.so", "A=1"]), (std::vec!["LD_PRELOAD=/a.so".into(), "A=1".into()], None));
     }
 }

@@ -1,39 +1,43 @@
-//! The site recorder: tells which code of a traced program allocated what.
+//! The site recorder: records which code of a traced program allocates which memory.
 //!
-//! Loaded into the program by `LD_PRELOAD`, it stands before the malloc family and mmap, calls the functions that would have been
-//! called without it, and announces each block with the stack of its caller: see `fieldstone_wire::sites` for the record
-//! and the mailbox. The program gets the same blocks at the same addresses in the same order.
+//! The loader loads it by `LD_PRELOAD`. It interposes the malloc family and mmap, calls the next
+//! functions of these names, and announces each block with the stack of its caller
+//! (`fieldstone_wire::sites` defines record and mailbox). The program gets the same blocks at the
+//! same addresses in the same order.
 //!
 //! ```text
-//! program -- malloc --> entries --> calls --> real: libc's malloc, or whatever the program was linked to
+//! program -- malloc --> entries --> calls --> allocator: malloc of libc, or of another library
 //!                                     |
-//!                                     +--> thread: this thread's letter, and that we are not in here already
+//!                                     +--> thread: the mailbox of this thread; refuses a nested entry
 //!                                     +--> stack: the site, from the cache, else by unwind and modules
-//!                                     +--> the letter's bell
+//!                                     +--> the doorbell of the mailbox
 //! ```
 //!
-//! | file | what |
+//! | file | purpose |
 //! |---|---|
-//! | `start`, `environment` | the constructor: takes its variables, opens the record, maps the mailbox |
-//! | `entries` | the exported functions: they note where their caller's stack is |
-//! | `calls` | what each function means for the record |
-//! | `real`, `arena` | the functions behind us, and memory for the time before they are known |
-//! | `thread` | a letter for each thread |
+//! | `start`, `environment` | the constructor: takes its variables, opens the record, maps the mailboxes |
+//! | `entries` | the exported functions: pass the stack pointer of the caller |
+//! | `calls` | what each function records |
+//! | `allocator`, `arena` | the interposed functions, and memory until they are found |
+//! | `thread` | a mailbox for each thread |
 //! | `stack`, `unwind`, `modules` | from a stack pointer to a site |
 //!
-//! What a program maps itself, by a call of mmap, is announced too, as long as it is private and anonymous. What an allocator
-//! behind us maps is its own: the blocks in it have sites.
+//! Memory that the program maps itself by mmap is announced if it is private and anonymous. Memory
+//! that an interposed allocator maps is not: the blocks in it have sites.
 //!
-//! In a real run, beside the region's agent, nobody reads the letters. There each site keeps a few places of what it gave out
-//! (`fieldstone_wire::sites::SampledAddress`), and the watcher looks on what pages they lie. The region's agent stands behind this one and
-//! starts before it, so what libraries allocate in their constructors is not recorded there.
+//! In a measured run, beside the region agent, no tracer reads the mailboxes. There each site
+//! samples the addresses of some blocks (`fieldstone_wire::sites::SampledAddress`), and the supervisor reads
+//! on which pages they are. The region agent is loaded after this library but starts first, so
+//! allocations in constructors of libraries are not recorded there.
 //!
-//! What it does not see: blocks of allocators that are linked into the program (but the memory that these map), the calls that
-//! glibc makes inside itself without going through a symbol, malloc's mmap among them, and system calls without libc.
-//! Operators new and delete of libstdc++ call malloc and free, and are a frame of the stack.
+//! Limits: not recorded are blocks of allocators linked into the program (only the memory that
+//! these map), calls inside glibc that bypass symbols (malloc's mmap among them), and system calls
+//! without libc. Operators new and delete of libstdc++ call malloc and free, and are frames of the
+//! stack. x86-64 only, as traced programs are.
 //!
-//! Inside another program there is no allocation, no thread-local storage, no lock of ours and no panic. The unwinder is
-//! the program's libgcc; what it allocates is passed through. x86-64 only, as the traced programs are.
+//! Invariants: the recorder runs inside another program. It uses no allocator, no thread-local
+//! storage, no lock and no panic. The unwinder is the program's libgcc; its allocations are passed
+//! through.
 #![no_std]
 #![cfg_attr(not(target_arch = "x86_64"), allow(unused, reason = "there is nothing for other machines yet"))]
 #![allow(
@@ -43,10 +47,13 @@
     reason = "64-bit Linux: an address, a size and a word of the record are one and the same register"
 )]
 
-// As it ships, the agent aborts on a panic and needs nothing but libc. In any other profile std brings the handler.
+// The shipped recorder aborts on a panic and needs only libc. In other profiles std provides the
+// panic handler.
 #[cfg(any(test, not(panic = "abort")))]
 extern crate std;
 
+#[cfg(target_arch = "x86_64")]
+mod allocator;
 #[cfg(target_arch = "x86_64")]
 mod arena;
 #[cfg(target_arch = "x86_64")]
@@ -57,8 +64,6 @@ mod environment;
 #[cfg(target_arch = "x86_64")]
 mod modules;
 #[cfg(target_arch = "x86_64")]
-mod real;
-#[cfg(target_arch = "x86_64")]
 mod stack;
 #[cfg(target_arch = "x86_64")]
 mod start;
@@ -67,15 +72,15 @@ mod thread;
 #[cfg(target_arch = "x86_64")]
 mod unwind;
 
-/// The loader's hook; a test binary does not run it on itself.
+/// The loader's constructor array. A test binary does not run it.
 mod hooks {
     #![allow(unsafe_code, reason = "places the function where the loader looks for it")]
 
-    /// There is no panic here that a test has not shown; one that happens all the same ends the program at once.
+    /// Aborts: after a panic the state of the recorder is unknown. Tests show no panic.
     #[cfg(all(panic = "abort", not(test)))]
     #[panic_handler]
     fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-        // SAFETY: ends the process.
+        // SAFETY: `abort` takes no arguments and ends the process.
         unsafe { libc::abort() }
     }
 

@@ -1,13 +1,14 @@
-//! Which file each frame lies in, by the loader's word. Asked for new sites only.
+//! The file of each frame, from the dynamic loader. Used for new sites only.
 //!
-//! Newer loaders (glibc 2.35) answer without a lock, as the unwinder's tables are found. Older ones lend their list under one: a
-//! program whose own allocator maps memory with its lock held could wait there for a thread that looks through the list and
-//! allocates. So what is mapped is announced only where the loader is a newer one ([`is_lock_free`]).
+//! Newer loaders (glibc 2.35) find a file without a lock, and the unwinder its tables. Older ones
+//! hold a lock on their list: a program whose allocator maps memory under its own lock could
+//! deadlock with a thread that walks the list and allocates. So mapped memory is announced only
+//! with a newer loader ([`is_lock_free`]).
 //!
-//! The program itself is called by the path that it was started by, if that leads to its file: of `redis-server`, a link to
-//! `redis-check-rdb`, the kernel knows the latter only.
+//! The program itself is recorded by the path that it was started by, if that names its file: of
+//! `redis-server`, a link to `redis-check-rdb`, the kernel knows the target only.
 
-#![allow(unsafe_code, reason = "reads what the loader lends")]
+#![allow(unsafe_code, reason = "reads records of the loader")]
 
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -20,26 +21,26 @@ use fieldstone_wire::sites::{FRAMES, NO_MODULE, PATH_BYTES};
 
 use crate::start;
 
-/// The running program's file; empty where it cannot be told.
-struct Program {
+/// The path of the running program; empty if it cannot be read.
+struct ProgramPath {
     path: UnsafeCell<[u8; PATH_BYTES]>,
     bytes: AtomicUsize,
 }
 
-// SAFETY: written by the constructor alone, before there is a second thread.
-unsafe impl Sync for Program {}
+// SAFETY: written only by the constructor, before there is a second thread.
+unsafe impl Sync for ProgramPath {}
 
-static PROGRAM: Program = Program { path: UnsafeCell::new([0; PATH_BYTES]), bytes: AtomicUsize::new(0) };
+static PROGRAM: ProgramPath = ProgramPath { path: UnsafeCell::new([0; PATH_BYTES]), bytes: AtomicUsize::new(0) };
 
-/// The loader's function that finds a file without a lock; null where it has none.
-static FIND: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+/// The loader's function that finds a file without a lock; null if it has none.
+static FIND_OBJECT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
-/// As `_dl_find_object` of `dlfcn.h`.
-type Find = unsafe extern "C" fn(*const c_void, *mut Found) -> c_int;
+/// The type of `_dl_find_object` of `dlfcn.h`.
+type FindObject = unsafe extern "C" fn(*const c_void, *mut FoundObject) -> c_int;
 
-/// As `struct dl_find_object` of `dlfcn.h` on x86-64.
+/// `struct dl_find_object` of `dlfcn.h` on x86-64.
 #[repr(C)]
-struct Found {
+struct FoundObject {
     flags: u64,
     start: usize,
     end: usize,
@@ -48,130 +49,138 @@ struct Found {
     reserved: [u64; 7],
 }
 
-/// What every loader's `struct link_map` begins with.
+/// The first fields of each loader's `struct link_map`.
 #[repr(C)]
 struct LinkMap {
     base: u64,
     name: *const c_char,
 }
 
-/// Notes what will be asked when sites are new, while no lock can be held.
+/// Looks up what new sites need, while no lock can be held.
 ///
 /// # Safety
-/// Called by the constructor alone.
+/// Only the constructor may call this.
 pub(crate) unsafe fn prepare() {
-    // SAFETY: a C string; nobody else is here.
+    // SAFETY: the name is a C string, and no other thread accesses `PROGRAM` during the
+    // constructor.
     unsafe {
-        FIND.store(libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()), Relaxed);
-        PROGRAM.bytes.store(note_program(&mut *PROGRAM.path.get()), Relaxed);
+        FIND_OBJECT.store(libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()), Relaxed);
+        PROGRAM.bytes.store(write_program_path(&mut *PROGRAM.path.get()), Relaxed);
     }
 }
 
-/// Writes the program's path; its length.
-fn note_program(path: &mut [u8; PATH_BYTES]) -> usize {
-    // SAFETY: the call writes less than the room that there is, so that the path ends in zero.
+/// Writes the path of the program and returns its length.
+fn write_program_path(path: &mut [u8; PATH_BYTES]) -> usize {
+    // SAFETY: the call writes at most `PATH_BYTES - 1` bytes, so the zeroed buffer stays
+    // NUL-terminated.
     let bytes = unsafe {
         libc::readlink(c"/proc/self/exe".as_ptr(), path.as_mut_ptr().cast(), PATH_BYTES - 1).max(0).cast_unsigned()
     };
-    // SAFETY: only tells a word of what the kernel passed.
-    let word = unsafe { libc::getauxval(libc::AT_EXECFN) } as usize;
-    let started_by = core::ptr::with_exposed_provenance::<c_char>(word);
-    // SAFETY: null or a C string of the kernel's, which nobody has had in hand yet.
-    let Some(started_by) = (!started_by.is_null()).then(|| unsafe { CStr::from_ptr(started_by) }) else { return bytes };
-    let own = CStr::from_bytes_until_nul(path).ok().and_then(file_of);
-    let length = started_by.count_bytes();
-    if !started_by.to_bytes().starts_with(b"/") || length > PATH_BYTES || own.is_none() || file_of(started_by) != own {
+    // SAFETY: `getauxval` reads the auxiliary vector and has no precondition.
+    let address = unsafe { libc::getauxval(libc::AT_EXECFN) } as usize;
+    let exec_path = core::ptr::with_exposed_provenance::<c_char>(address);
+    // SAFETY: null or a C string of the kernel that no code has changed yet.
+    let Some(exec_path) = (!exec_path.is_null()).then(|| unsafe { CStr::from_ptr(exec_path) }) else { return bytes };
+    let executable = CStr::from_bytes_until_nul(path).ok().and_then(file_identity);
+    let length = exec_path.count_bytes();
+    if !exec_path.to_bytes().starts_with(b"/")
+        || length > PATH_BYTES
+        || executable.is_none()
+        || file_identity(exec_path) != executable
+    {
         return bytes;
     }
-    path[..length].copy_from_slice(started_by.to_bytes());
+    path[..length].copy_from_slice(exec_path.to_bytes());
     length
 }
 
-/// Device and number of a file.
-fn file_of(path: &CStr) -> Option<(u64, u64)> {
+/// The device and inode of a file.
+fn file_identity(path: &CStr) -> Option<(u64, u64)> {
     let mut status = MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: the call fills the record, or leaves the zeroes, which are a valid one.
+    // SAFETY: the call writes within the record, and all zeroes are a valid value of it.
     let (failed, status) = unsafe { (libc::stat(path.as_ptr(), status.as_mut_ptr()), status.assume_init()) };
     (failed == 0).then_some((status.st_dev, status.st_ino))
 }
 
-/// Whether a stack is known without waiting for anybody.
+/// Whether a stack is resolved without waiting for a lock.
 pub(crate) fn is_lock_free() -> bool {
-    !FIND.load(Relaxed).is_null()
+    !FIND_OBJECT.load(Relaxed).is_null()
 }
 
-/// The number of each frame's module, entered in the record if it is new.
-pub(crate) fn of(frames: &[u64]) -> [u16; FRAMES] {
-    let mut search = Search { frames, modules: [NO_MODULE; FRAMES] };
+/// The number of the module of each frame, added to the record if it is new.
+pub(crate) fn of_frames(frames: &[u64]) -> [u16; FRAMES] {
+    let mut search = ModuleSearch { frames, modules: [NO_MODULE; FRAMES] };
     if !is_lock_free() {
-        // SAFETY: the callback gets the search that lives here, and only during the call.
-        unsafe { libc::dl_iterate_phdr(Some(look_for_frames), (&raw mut search).cast()) };
+        // SAFETY: the callback gets a pointer to `search`, which outlives the call.
+        unsafe { libc::dl_iterate_phdr(Some(visit_for_frames), (&raw mut search).cast()) };
     } else {
-        // SAFETY: the loader's function of this name has this type, and is there.
-        let find = unsafe { core::mem::transmute::<*mut c_void, Find>(FIND.load(Relaxed)) };
+        // SAFETY: the pointer is not null and is the loader's `_dl_find_object`, which has this
+        // type.
+        let find = unsafe { core::mem::transmute::<*mut c_void, FindObject>(FIND_OBJECT.load(Relaxed)) };
         for (module, &frame) in search.modules.iter_mut().zip(frames) {
-            *module = found(find, frame);
+            *module = module_of(find, frame);
         }
     }
     search.modules
 }
 
-fn found(find: Find, frame: u64) -> u16 {
-    let mut found = MaybeUninit::<Found>::zeroed();
-    // SAFETY: the loader fills the record where it knows a file there, and that file stays: its code is on the stack.
+fn module_of(find: FindObject, frame: u64) -> u16 {
+    let mut found = MaybeUninit::<FoundObject>::zeroed();
+    // SAFETY: on success the loader fills the record; the file stays loaded, since its code is on
+    // the stack.
     unsafe {
-        // A frame is the address behind a call, which may be the last instruction of all.
+        // A frame is a return address; a call may be the last instruction of a file.
         let address = core::ptr::without_provenance::<c_void>(frame as usize - 1);
         if find(address, found.as_mut_ptr()) != 0 {
             return NO_MODULE;
         }
         let found = found.assume_init_ref();
         let map = &*found.link_map;
-        number(map.base, map.name, found.start as u64..found.end as u64)
+        module_number(map.base, map.name, found.start as u64..found.end as u64)
     }
 }
 
-struct Search<'a> {
+struct ModuleSearch<'a> {
     frames: &'a [u64],
     modules: [u16; FRAMES],
 }
 
-unsafe extern "C" fn look_for_frames(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> c_int {
-    // SAFETY: the loader's record, lent for the call, and what `of` passed.
-    let (info, search) = unsafe { (&*info, &mut *search.cast::<Search<'_>>()) };
+unsafe extern "C" fn visit_for_frames(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> c_int {
+    // SAFETY: the loader lends its record for this call, and `of_frames` passed the search.
+    let (info, search) = unsafe { (&*info, &mut *search.cast::<ModuleSearch<'_>>()) };
     let range = range(info);
     for (module, frame) in search.modules.iter_mut().zip(search.frames) {
         if range.contains(&(frame - 1)) && *module == NO_MODULE {
-            // SAFETY: the loader's own words.
-            *module = unsafe { number(info.dlpi_addr, info.dlpi_name, range.clone()) };
+            // SAFETY: base and name come from the loader's record.
+            *module = unsafe { module_number(info.dlpi_addr, info.dlpi_name, range.clone()) };
         }
     }
-    GO_ON
+    CONTINUE
 }
 
-const GO_ON: c_int = 0;
+const CONTINUE: c_int = 0;
 const STOP: c_int = 1;
 
 /// # Safety
 /// `name` has to be null or a C string.
-unsafe fn number(base: u64, name: *const c_char, range: Range<u64>) -> u16 {
+unsafe fn module_number(base: u64, name: *const c_char, range: Range<u64>) -> u16 {
     let Some(sites) = start::sites() else { return NO_MODULE };
-    // SAFETY: the caller's word.
+    // SAFETY: the caller guarantees that `name` is a C string if not null.
     let name = if name.is_null() { &[][..] } else { unsafe { CStr::from_ptr(name) }.to_bytes() };
-    // The main program has no name in the list.
-    let path = if name.is_empty() { program() } else { name };
+    // The main program has an empty name in the list.
+    let path = if name.is_empty() { program_path() } else { name };
     sites.intern_module(base, range, path)
 }
 
-fn program() -> &'static [u8] {
-    // SAFETY: never written again after the constructor.
+fn program_path() -> &'static [u8] {
+    // SAFETY: the path is not written after the constructor.
     let path: &'static [u8; PATH_BYTES] = unsafe { &*PROGRAM.path.get() };
     &path[..PROGRAM.bytes.load(Relaxed)]
 }
 
-/// From the first to past the last of the addresses that the file is mapped at.
+/// The address range of the file's mappings.
 fn range(info: &libc::dl_phdr_info) -> Range<u64> {
-    // SAFETY: as many headers as the record says.
+    // SAFETY: the record gives the address and the number of the program headers.
     let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
     let loaded = || headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
     let start = loaded().map(|header| header.p_vaddr).min().unwrap_or(0);
@@ -179,20 +188,20 @@ fn range(info: &libc::dl_phdr_info) -> Range<u64> {
     info.dlpi_addr.wrapping_add(start)..info.dlpi_addr.wrapping_add(end)
 }
 
-/// Where the recorder itself lies.
-pub(crate) fn ours() -> Range<u64> {
-    let mut range = of as *const () as u64..0;
-    // SAFETY: the callback gets the range that lives here, and only during the call.
-    unsafe { libc::dl_iterate_phdr(Some(look_for_us), (&raw mut range).cast()) };
+/// The address range of the recorder itself.
+pub(crate) fn own_range() -> Range<u64> {
+    let mut range = of_frames as *const () as u64..0;
+    // SAFETY: the callback gets a pointer to `range`, which outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(visit_for_recorder), (&raw mut range).cast()) };
     range
 }
 
-unsafe extern "C" fn look_for_us(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
-    // SAFETY: the loader's record, lent for the call, and what `ours` passed.
+unsafe extern "C" fn visit_for_recorder(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
+    // SAFETY: the loader lends its record for this call, and `own_range` passed the range.
     let (info, found) = unsafe { (&*info, &mut *found.cast::<Range<u64>>()) };
     let range = range(info);
     if !range.contains(&found.start) {
-        return GO_ON;
+        return CONTINUE;
     }
     *found = range;
     STOP

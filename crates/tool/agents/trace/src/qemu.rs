@@ -1,13 +1,13 @@
-//! QEMU's plugin interface, version 1, declared by hand: the part of it that we use.
+//! QEMU's plugin interface, version 1: the declarations that the plugin uses.
 //!
-//! Source: `include/qemu/qemu-plugin.h` of QEMU 7.2 and its documentation (docs/devel/tcg-plugins). The names are QEMU's.
-//! Everything opaque lives as long as the call-back that hands it over.
+//! Source: `include/qemu/qemu-plugin.h` of QEMU 7.2 and its documentation (docs/devel/tcg-plugins);
+//! the names are QEMU's. Opaque objects are valid during the call-back that receives them.
 
-#![allow(unsafe_code, reason = "declares what QEMU exports")]
+#![allow(unsafe_code, reason = "declares functions that QEMU exports")]
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-/// Names the plugin towards QEMU.
+/// The identifier of the plugin.
 pub(crate) type Id = u64;
 
 /// A block of guest code that is being translated.
@@ -16,32 +16,32 @@ pub(crate) struct Block {
     _opaque: [u8; 0],
 }
 
-/// An instruction of such a block.
+/// An instruction of a block.
 #[repr(C)]
 pub(crate) struct Instruction {
     _opaque: [u8; 0],
 }
 
-/// What QEMU says of itself at the start.
+/// QEMU's description of itself.
 #[repr(C)]
 pub(crate) struct Info {
     /// The guest's architecture, as in the name of the emulator.
     pub(crate) target_name: *const c_char,
     pub(crate) version_min: c_int,
     pub(crate) version_cur: c_int,
-    /// Whether a whole machine is emulated, not a program.
+    /// Whether QEMU emulates a whole machine instead of a program.
     pub(crate) system_emulation: bool,
     pub(crate) smp_vcpus: c_int,
     pub(crate) max_vcpus: c_int,
 }
 
-/// Our call-backs neither read nor write guest registers.
+/// Flag of call-backs that neither read nor write guest registers.
 pub(crate) const NO_REGISTERS: c_int = 0;
 /// Call back at loads and at stores.
 pub(crate) const BOTH: c_int = 3;
-/// Call back once at an instruction that loads and stores back: "reads only". QEMU 7.2 mixes the kinds up (`op_rw` adds one to
-/// what is a bit already): "reads only" means its stores, "writes only" both. Later ones mean what they say. So nothing else may be asked of a
-/// plain load or store than [`BOTH`].
+/// Call back once at an instruction that loads and stores back: "reads only". QEMU 7.2 confuses the
+/// kinds (`op_rw` adds one to a bit mask): "reads only" means stores, and "writes only" both. Later
+/// versions are correct. So a plain load or store has to use [`BOTH`].
 pub(crate) const ONCE: c_int = 1;
 
 pub(crate) type SimpleCall = extern "C" fn(Id, c_uint);
@@ -63,11 +63,12 @@ unsafe extern "C" {
     pub(crate) fn qemu_plugin_tb_get_insn(block: *const Block, index: usize) -> *mut Instruction;
     pub(crate) fn qemu_plugin_insn_data(instruction: *const Instruction) -> *const c_void;
     pub(crate) fn qemu_plugin_insn_size(instruction: *const Instruction) -> usize;
-    /// Where the instruction lies in this process.
+    /// The host address of the instruction.
     pub(crate) fn qemu_plugin_insn_haddr(instruction: *const Instruction) -> *const c_void;
     pub(crate) fn qemu_plugin_insn_vaddr(instruction: *const Instruction) -> u64;
 
-    /// The power of two of an access' size in bytes, out of what its call-back was told.
+    /// The size of an access in bytes as a power of two, from the information that its call-back
+    /// gets.
     pub(crate) fn qemu_plugin_mem_size_shift(information: u32) -> c_uint;
 
     pub(crate) fn qemu_plugin_register_vcpu_tb_exec_cb(

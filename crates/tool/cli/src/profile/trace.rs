@@ -12,38 +12,41 @@ use fieldstone_sys::cpuid::{self, Cpu, Tlb, TlbUse, Ways};
 use fieldstone_translation::{Configuration, Mmu, PageSize, TlbDescription};
 use fieldstone_wire::{Mixture, PageKind};
 
-use crate::input;
+use crate::text_file;
 
 const PLUGIN: &[u8] = include_bytes!(env!("TRACE_AGENT"));
 const RECORDER: &[u8] = include_bytes!(env!("SITES_AGENT"));
 
-/// How many times longer than a run a traced one may take.
-const SLOWER: f64 = 50.0;
+/// The time limit of a traced run as a multiple of `--timeout`.
+const SLOWDOWN: f64 = 50.0;
 
 /// Entries of the range TLB, as in Redundant Memory Mappings (Karakostas et al.).
-const RANGES: u32 = 32;
+const RANGE_TLB_ENTRIES: u32 = 32;
 
-/// Hundredths of the region that lie on larger pages in the mosaics.
-const PERCENTS: [u32; 3] = [25, 50, 75];
+/// Percentages of the region on larger pages, one for each mosaic.
+const MOSAIC_PERCENTS: [u32; 3] = [25, 50, 75];
 
-/// Of these each needs `--trace`. The group has a name of its own, as `profile`'s arguments have theirs.
+/// The options that need `--trace`.
 #[derive(Debug, Args)]
 #[group(id = "tracing")]
 pub(crate) struct Arguments {
-    /// The processor that is modelled: `host`, a TOML file, or one of nehalem, sandy-bridge, skylake, golden-cove, zen3, zen4, neoverse-v2;
-    /// `fieldstone tlb NAME` prints one as such a file
+    /// Model this processor: `host`, a TOML file, or one of nehalem, sandy-bridge, skylake,
+    /// golden-cove, zen3, zen4, neoverse-v2; `fieldstone tlb NAME` prints such a file
     #[arg(long, value_name = "PROCESSOR", default_value = "host", requires = "trace")]
     tlb: String,
-    /// Record every access, not bursts of them: slower, and exact. Programs that take no more than 2 s are recorded so anyway
+    /// Record every access instead of bursts: slower, and exact. Programs of at most 2 s are always
+    /// recorded in full
     #[arg(long, requires = "trace")]
     full: bool,
-    /// Record bursts of so many accesses, 1000000 if only --period is given; the first quarter warms the models up
+    /// Record bursts of ACCESSES accesses [default with --period: 1000000]; the first quarter warms
+    /// the models up
     #[arg(long, value_name = "ACCESSES", requires = "trace", conflicts_with = "full", value_parser = clap::value_parser!(u64).range(1000..))]
     burst: Option<u64>,
-    /// Accesses from the start of one burst to that of the next: 20 bursts if only --burst is given, else what fits the run
+    /// Start a burst every ACCESSES accesses [default with --burst: 20 bursts long; otherwise
+    /// fitted to the run]
     #[arg(long, value_name = "ACCESSES", requires = "trace", conflicts_with = "full", value_parser = clap::value_parser!(u64).range(1000..))]
     period: Option<u64>,
-    /// What the accesses are run through beside 4 KiB pages, separated by commas
+    /// Replay the accesses through these models beside 4 KiB pages, separated by commas
     #[arg(
         long,
         value_enum,
@@ -54,28 +57,28 @@ pub(crate) struct Arguments {
         requires = "trace"
     )]
     models: Vec<Model>,
-    /// Do not record allocations: for a program that does not bear a preloaded library, or to trace faster
+    /// Do not record allocations: faster, and for programs that cannot load a preloaded library
     #[arg(long, requires = "trace")]
     no_sites: bool,
 }
 
-/// What can be modelled beside 4 KiB pages.
+/// A model of address translation, compared with 4 KiB pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Model {
     /// The region on pages of 2 MiB
     #[value(name = "2m")]
     Large,
-    /// The region on pages of 1 GiB; left out where the processor has no TLB for them
+    /// The region on pages of 1 GiB; omitted if the processor has no TLB for them
     #[value(name = "1g")]
     Huge,
     /// The region in a direct segment
     DirectSegment,
     /// 32 range TLBs beside the second level
     Ranges,
-    /// A quarter, a half and three quarters of the region on pages of 2 MiB; with thp among --pages, run for real too, which tells by
-    /// the measured times what a walk costs
+    /// A quarter, a half and three quarters of the region on pages of 2 MiB; with thp in --pages
+    /// also measured, to derive the cost of a walk from the times
     Mosaics,
-    /// 4 KiB and 2 MiB pages of a guest whose host has 4 KiB ones
+    /// 4 KiB and 2 MiB pages of a guest on a host with 4 KiB pages
     Nested,
     /// No translation at all
     None,
@@ -89,9 +92,9 @@ impl Model {
             Self::Huge if !machine.has_pages(PageSize::Huge1g) => Vec::new(),
             Self::Huge => vec![paged(PageSize::Huge1g)],
             Self::DirectSegment => vec![Configuration::direct_segment(machine)],
-            Self::Ranges => vec![Configuration::range_tlb(machine, RANGES)],
+            Self::Ranges => vec![Configuration::range_tlb(machine, RANGE_TLB_ENTRIES)],
             Self::Mosaics => {
-                PERCENTS.map(|percent| Configuration::mosaic(machine, f64::from(percent) / 100.0)).to_vec()
+                MOSAIC_PERCENTS.map(|percent| Configuration::mosaic(machine, f64::from(percent) / 100.0)).to_vec()
             }
             Self::Nested => {
                 [PageSize::Small4k, PageSize::Large2m].map(|size| paged(size).on_host(PageSize::Small4k)).to_vec()
@@ -101,23 +104,24 @@ impl Model {
     }
 }
 
-/// The mosaics that are to be run for real, beside `pages`: those that are modelled, where transparent pages are compared.
+/// The mosaics to measure beside `pages`: those that are modelled, if transparent pages are
+/// compared.
 pub(crate) fn mosaics(arguments: &Arguments, pages: &[Mixture]) -> Vec<Mixture> {
-    let asked = arguments.models.contains(&Model::Mosaics) && pages.contains(&PageKind::Thp.into());
-    if asked { PERCENTS.into_iter().filter_map(Mixture::mosaic).collect() } else { Vec::new() }
+    let is_requested = arguments.models.contains(&Model::Mosaics) && pages.contains(&PageKind::Thp.into());
+    if is_requested { MOSAIC_PERCENTS.into_iter().filter_map(Mixture::mosaic).collect() } else { Vec::new() }
 }
 
-/// What to trace, and with which models.
+/// The plan of the traced run: tracer, recording and models.
 pub(crate) fn plan(arguments: &Arguments, timeout_s: f64) -> anyhow::Result<TraceOptions> {
     if PLUGIN.is_empty() {
-        bail!("this command was built without its tracing plugin");
+        bail!("cannot trace: this command was built without the tracing plugin");
     }
     let tracer = QemuTracer::find(AgentFile::install("trace", PLUGIN)?, Some(AgentFile::install("sites", RECORDER)?))?;
-    let (machine, foreign) = modelled(&arguments.tlb)?;
+    let (machine, foreign) = modelled_machine(&arguments.tlb)?;
     let recording = recording(arguments)?;
     let models = arguments.models.iter().enumerate().filter(|&(at, model)| !arguments.models[..at].contains(model));
-    let asked = models.flat_map(|(_, model)| model.configurations(&machine));
-    let configurations = [Configuration::paged(&machine, PageSize::Small4k)].into_iter().chain(asked).collect();
+    let requested = models.flat_map(|(_, model)| model.configurations(&machine));
+    let configurations = [Configuration::paged(&machine, PageSize::Small4k)].into_iter().chain(requested).collect();
     Ok(TraceOptions {
         tracer,
         recording,
@@ -125,7 +129,7 @@ pub(crate) fn plan(arguments: &Arguments, timeout_s: f64) -> anyhow::Result<Trac
         foreign,
         configurations,
         sites: !arguments.no_sites,
-        timeout: Duration::from_secs_f64(timeout_s * SLOWER),
+        timeout: Duration::from_secs_f64(timeout_s * SLOWDOWN),
     })
 }
 
@@ -139,7 +143,7 @@ fn recording(arguments: &Arguments) -> anyhow::Result<TraceCoverage> {
         }
     };
     if burst > period {
-        bail!("a burst of {burst} accesses does not fit in a period of {period}: give a longer --period, or --full");
+        bail!("cannot record bursts of {burst} accesses in a period of {period}: give a longer --period, or --full");
     }
     Ok(TraceCoverage::bursts(burst, period))
 }
@@ -149,11 +153,12 @@ fn presets() -> String {
     presets.join(", ")
 }
 
-/// The processor of that name, and whether it is another one than this machine's. One of a file is called after it too.
-fn modelled(name: &str) -> anyhow::Result<(Mmu, bool)> {
+/// The processor called `name`, and whether it differs from this machine's. A processor from a file
+/// gets the file name as a suffix.
+fn modelled_machine(name: &str) -> anyhow::Result<(Mmu, bool)> {
     let machine = machine(name)?;
     let is_named = name == "host" || Mmu::preset(name).is_some();
-    // A preset lacks no more of this processor than what CPUID corrects.
+    // A preset of this processor differs from the host only in what CPUID corrects.
     let foreign = !host().is_ok_and(|host| if is_named { host.name == machine.name } else { host == machine });
     if is_named {
         return Ok((machine, foreign));
@@ -162,7 +167,7 @@ fn modelled(name: &str) -> anyhow::Result<(Mmu, bool)> {
     Ok((Mmu { name: format!("{} of {file}", machine.name), ..machine }, foreign))
 }
 
-/// The processor of that name: a preset, this one, or a file's.
+/// The processor called `name`: `host`, a preset or a TOML file.
 pub(crate) fn machine(name: &str) -> anyhow::Result<Mmu> {
     if name == "host" {
         return host();
@@ -171,27 +176,28 @@ pub(crate) fn machine(name: &str) -> anyhow::Result<Mmu> {
         return Ok(machine);
     }
     if !Path::new(name).exists() {
-        bail!("no processor is called {name:?}, and no file: give host, a TOML file, or one of {}", presets());
+        bail!("cannot find a processor or a file called {name:?}: give host, a TOML file, or one of {}", presets());
     }
-    Mmu::from_toml(&input::read(Path::new(name))?).with_context(|| name.to_owned())
+    Mmu::from_toml(&text_file::read(Path::new(name))?).with_context(|| name.to_owned())
 }
 
-/// The preset of this processor, with what it tells of itself.
+/// The preset of this processor, corrected by CPUID.
 fn host() -> anyhow::Result<Mmu> {
     let cpu = cpuid::cpu();
-    let descriptions: Vec<TlbDescription> = cpu.tlbs.iter().filter_map(describe).collect();
+    let reported: Vec<TlbDescription> = cpu.tlbs.iter().filter_map(reported_tlb).collect();
     let Cpu { vendor, family, model, .. } = &cpu;
     let known = Mmu::for_cpu(vendor, *family, *model);
     let preset = known.or_else(|| Mmu::nearest_to_cpu(vendor, *family, *model)).with_context(|| {
         format!(
-            "no preset for this processor ({vendor} family {family}, model {model}): give --tlb one of {}, or a file",
+            "cannot find a preset for this processor ({vendor} family {family}, model {model}): give --tlb one of {}, or a file",
             presets()
         )
     })?;
-    Ok(preset.corrected(&descriptions))
+    Ok(preset.corrected(&reported))
 }
 
-fn describe(tlb: &Tlb) -> Option<TlbDescription> {
+/// A TLB that CPUID describes, in the terms of the model; `None` if the model has no such TLB.
+fn reported_tlb(tlb: &Tlb) -> Option<TlbDescription> {
     let smallest = *tlb.pages.first()?;
     Some(TlbDescription {
         fetch: matches!(tlb.serves, TlbUse::Instructions | TlbUse::All),

@@ -120,7 +120,7 @@ fn command(sharing: &Sharing, groups: &[Group<'_>]) -> Option<String> {
         return None;
     }
     match sharing.pid {
-        Some(pid) => Some(format!("fieldstone repair --pid {pid}")),
+        Some(pid) => Some(format!("fieldstone attach --repair {pid}")),
         None if sharing.program.command.is_empty() => None,
         None => Some(format!("fieldstone run --repair -- {}", shell::join(&sharing.program.command))),
     }
@@ -159,7 +159,7 @@ mod tests {
     fn a_repair_is_offered_only_where_there_is_one() {
         let mut sharing = fixture::regression();
         sharing.pid = Some(4242);
-        assert_eq!(Headline::of(&sharing).command.as_deref(), Some("fieldstone repair --pid 4242"));
+        assert_eq!(Headline::of(&sharing).command.as_deref(), Some("fieldstone attach --repair 4242"));
         for found in &mut sharing.findings {
             found.refused = Some("an access goes across the border at 0x1008".into());
         }

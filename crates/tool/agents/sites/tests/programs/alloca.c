@@ -1,4 +1,4 @@
-// The same return address at the same stack pointer, by different callers, again and again.
+// Several callers allocate with one return address at one stack pointer, repeatedly.
 #include <alloca.h>
 #include <stdlib.h>
 #include <string.h>

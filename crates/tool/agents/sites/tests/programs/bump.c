@@ -1,4 +1,4 @@
-// A malloc that may be called anywhere: it counts up, and takes nothing back. Tells at the end how often it was called.
+// An async-signal-safe malloc that never frees. Prints at exit how often it was called.
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-// Allocates in each way, a known number of times, each in a function of its own.
+// Calls each allocation function a known number of times, each in a separate function.
 #define _GNU_SOURCE
 #include <malloc.h>
 #include <stdint.h>
@@ -30,7 +30,7 @@ APART void by_realloc(void) {
         for (size_t k = 0; k < bytes / 2; k++) if (bytes > 16 && b[k] != 7) abort();
         memset(b, 7, bytes);
     }
-    if (realloc(b, PTRDIFF_MAX)) abort(); // announced again: it stays
+    if (realloc(b, PTRDIFF_MAX)) abort(); // announced again: the block stays
     free(b);
 }
 APART void by_reallocarray(void) {

@@ -1,4 +1,4 @@
-// A child and its parent both allocate, while other threads of the parent never cease to.
+// A child and its parent both allocate, while other threads of the parent allocate all the time.
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/wait.h>

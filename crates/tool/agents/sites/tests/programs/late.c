@@ -1,4 +1,4 @@
-// A library: allocates when it is loaded, and when it is asked to.
+// A library that allocates when it is loaded, and when its function is called.
 #include <stdlib.h>
 
 static void *volatile kept;

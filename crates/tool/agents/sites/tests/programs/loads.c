@@ -1,4 +1,4 @@
-// Allocates before main, and in a library that it loads by hand, three times over.
+// Allocates before main, and in a library that it loads and unloads three times.
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

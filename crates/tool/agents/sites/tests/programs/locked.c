@@ -1,5 +1,5 @@
-// Maps with its own allocator's lock held, while another thread looks through the loader's list and allocates: who waits for
-// the list while it maps, waits for ever. The allocator is a part of the program.
+// Maps memory with the lock of its allocator held, while another thread walks the loader's list and allocates.
+// A recorder that waits for the list during mmap would deadlock. The allocator is a part of the program.
 #include "pool.c"
 #include <link.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// Maps memory in several ways, each in a function of its own; what is no private anonymous memory, too. Linked to a library
+// Maps memory in several ways, each in a separate function, also other memory than private anonymous. Linked to a library
 // whose malloc maps its pool.
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -25,7 +25,7 @@ APART void file(void) {
     int fd = memfd_create("file", 0);
     if (ftruncate(fd, 1 << 16)) abort();
     char *second = page_by_page(4096, PROT_READ, MAP_PRIVATE, fd, 8192);
-    if (pwrite(fd, "x", 1, 8193) != 1 || second[1] != 'x') abort(); // the offset came through
+    if (pwrite(fd, "x", 1, 8193) != 1 || second[1] != 'x') abort(); // the offset was passed
     kept = 0;
 }
 APART void failed(void) { kept = mmap(NULL, 0, 3, ANONYMOUS, -1, 0); if (kept != MAP_FAILED) abort(); }

@@ -1,4 +1,4 @@
-// Has a malloc of its own.
+// Defines its own malloc.
 #include <stdio.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-// A malloc that maps its pool by mmap, with its lock held, from its first call on. Maps again for each block of its own.
+// A malloc that maps its pool by mmap at its first call, and memory for each large block, with its lock held.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdlib.h>

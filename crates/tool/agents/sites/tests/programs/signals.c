@@ -1,4 +1,4 @@
-// A timer's handler allocates, wherever it interrupts: the recorder too. Linked to bump.
+// The handler of a timer signal allocates at any point of the program, also inside the recorder. Linked to bump.
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-// Eight threads allocate at the same two places, by stacks of several depths.
+// Eight threads allocate at two places, with stacks of several depths.
 #include <pthread.h>
 #include <stdlib.h>
 

@@ -4,25 +4,25 @@ use std::path::Path;
 
 use fieldstone_wire::sites::{LossReason, NO_MODULE};
 
-use crate::stage::{Recording, Workshop};
+use crate::fixture::{ProgramDirectory, Recording};
 
 #[test]
-fn each_way_to_allocate_is_counted_exactly() {
-    let (workshop, recording) = (Workshop::new(), Recording::new());
-    let program = workshop.compile("counts.c", "counts", "");
+fn each_allocation_function_is_counted_exactly() {
+    let (programs, recording) = (ProgramDirectory::new(), Recording::new());
+    let program = programs.compile("counts.c", "counts", "");
     recording.run(&program, &[]);
     check_counts(&recording, &program);
 }
 
 #[test]
-fn in_the_emulator_they_are_counted_alike() {
-    let (workshop, recording) = (Workshop::new(), Recording::new());
-    let program = workshop.compile("counts.c", "counts", "");
+fn counts_in_the_emulator_are_equal() {
+    let (programs, recording) = (ProgramDirectory::new(), Recording::new());
+    let program = programs.compile("counts.c", "counts", "");
     let Some(mut command) = recording.emulated(&program) else { return };
     assert!(command.status().unwrap().success());
     check_counts(&recording, &program);
-    let letters = workshop.compile("letters.c", "letters", "");
-    let status = recording.emulated(&letters).unwrap().status().unwrap();
+    let program = programs.compile("announcements.c", "announcements", "");
+    let status = recording.emulated(&program).unwrap().status().unwrap();
     assert!(status.success(), "{status}");
 }
 
@@ -30,9 +30,10 @@ fn check_counts(recording: &Recording, program: &Path) {
     let count = |stack| recording.count(program, stack);
     assert_eq!(count("innermost outer_one main"), (100, 2400));
     assert_eq!(count("innermost outer_two main"), (30, 30_000));
-    assert_eq!(count("innermost"), (130, 32_400), "and by nobody else");
+    assert_eq!(count("innermost"), (130, 32_400), "and by no other caller");
     assert_eq!(count("by_calloc main"), (50, 1200));
-    // 16, 32, ... 1 MiB: 17 blocks; then one that cannot be had, after which the last is announced again by its usable size.
+    // 16, 32, ... 1 MiB: 17 blocks; then one that fails, after which the last is announced again by
+    // its usable size.
     let (blocks, bytes) = count("by_realloc main");
     assert_eq!(blocks, 18);
     let grown = (1 << 21) - 16;
@@ -45,16 +46,16 @@ fn check_counts(recording: &Recording, program: &Path) {
 }
 
 #[test]
-fn each_block_is_announced_as_it_comes_and_goes() {
-    let (workshop, recording) = (Workshop::new(), Recording::new());
-    let program = workshop.compile("letters.c", "letters", "");
+fn each_block_is_announced_when_allocated_and_freed() {
+    let (programs, recording) = (ProgramDirectory::new(), Recording::new());
+    let program = programs.compile("announcements.c", "announcements", "");
     recording.run(&program, &[]);
 }
 
 #[test]
 fn eight_threads_count_together() {
-    let (workshop, recording) = (Workshop::new(), Recording::new());
-    let program = workshop.compile("threads.c", "threads", "");
+    let (programs, recording) = (ProgramDirectory::new(), Recording::new());
+    let program = programs.compile("threads.c", "threads", "");
     recording.run(&program, &[]);
     let mut stack = "leaf deeper".to_owned();
     for depth in 0..4 {
@@ -66,9 +67,9 @@ fn eight_threads_count_together() {
 }
 
 #[test]
-fn callers_that_share_a_place_on_the_stack_are_told_apart() {
-    let (workshop, recording) = (Workshop::new(), Recording::new());
-    let program = workshop.compile("alloca.c", "alloca", "");
+fn callers_at_one_stack_address_are_distinguished() {
+    let (programs, recording) = (ProgramDirectory::new(), Recording::new());
+    let program = programs.compile("alloca.c", "alloca", "");
     recording.run(&program, &[]);
     assert_eq!(recording.count(&program, "leaf left main").0, 666);
     assert_eq!(recording.count(&program, "leaf right main").0, 334);
@@ -76,9 +77,9 @@ fn callers_that_share_a_place_on_the_stack_are_told_apart() {
 }
 
 #[test]
-fn operators_new_are_frames_of_their_callers() {
-    let (workshop, recording) = (Workshop::new(), Recording::new());
-    let program = workshop.compile("objects.cpp", "objects", "");
+fn operator_new_is_a_frame_of_the_stack() {
+    let (programs, recording) = (ProgramDirectory::new(), Recording::new());
+    let program = programs.compile("objects.cpp", "objects", "");
     let output = recording.run(&program, &[]);
     assert_eq!(output.stdout, b"3\n");
     let with = |function: &str| {
@@ -95,8 +96,8 @@ fn operators_new_are_frames_of_their_callers() {
 
 #[test]
 fn children_count_in_the_same_record() {
-    let (workshop, recording) = (Workshop::new(), Recording::new());
-    let program = workshop.compile("forks.c", "forks", "");
+    let (programs, recording) = (ProgramDirectory::new(), Recording::new());
+    let program = programs.compile("forks.c", "forks", "");
     recording.run(&program, &[]);
     let all = |function: &str| recording.count(&program, function);
     assert_eq!(all("in_parent main"), (200, 40_000));
@@ -104,18 +105,18 @@ fn children_count_in_the_same_record() {
     assert_eq!(
         all("in_childs_thread childs_thread"),
         (600, 60_000),
-        "no thread is taken for busy that the fork left behind"
+        "no mailbox stays busy because of a thread before the fork"
     );
     assert_eq!(recording.sites().programs.load(std::sync::atomic::Ordering::Relaxed), 1);
 }
 
 #[test]
-fn what_allocates_before_main_and_in_late_libraries_is_seen() {
-    let (workshop, recording) = (Workshop::new(), Recording::new());
-    let program = workshop.compile("loads.c", "loads", "");
-    let library = workshop.compile("late.c", "late.so", "-shared -fPIC");
+fn allocations_before_main_and_in_late_libraries_are_recorded() {
+    let (programs, recording) = (ProgramDirectory::new(), Recording::new());
+    let program = programs.compile("loads.c", "loads", "");
+    let library = programs.compile("late.c", "late.so", "-shared -fPIC");
     let output = recording.run(&program, &[library.to_str().unwrap()]);
-    assert_eq!(output.stdout, b"unseen\n", "the program's environment is as it was");
+    assert_eq!(output.stdout, b"unseen\n", "the program sees its own environment");
     assert_eq!(recording.count(&program, "before_main"), (1, 222));
     assert_eq!(recording.count(&library, "at_load"), (3, 3 * 333));
     assert_eq!(recording.count(&library, "late_work"), (15, 15 * 444));

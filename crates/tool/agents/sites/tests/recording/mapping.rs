@@ -1,31 +1,31 @@
-//! What a program maps itself is counted at its site, and nothing else that is mapped.
+//! Memory that a program maps itself is counted at its site; other mappings are not.
 
 use std::path::Path;
 
 use fieldstone_wire::sites::LossReason;
 
-use crate::stage::{Recording, Workshop};
+use crate::fixture::{ProgramDirectory, Recording};
 
 #[test]
-fn what_the_program_maps_itself_is_counted_exactly() {
-    let (workshop, recording) = (Workshop::new(), Recording::new());
-    let program = maps(&workshop);
+fn mappings_of_the_program_are_counted_exactly() {
+    let (programs, recording) = (ProgramDirectory::new(), Recording::new());
+    let program = maps(&programs);
     recording.run(&program, &[]);
     check(&recording, &program);
 }
 
 #[test]
-fn in_the_emulator_it_is_counted_alike() {
-    let (workshop, recording) = (Workshop::new(), Recording::new());
-    let program = maps(&workshop);
+fn mappings_in_the_emulator_are_counted_equally() {
+    let (programs, recording) = (ProgramDirectory::new(), Recording::new());
+    let program = maps(&programs);
     let Some(mut command) = recording.emulated(&program) else { return };
     assert!(command.status().unwrap().success());
     check(&recording, &program);
 }
 
-fn maps(workshop: &Workshop) -> std::path::PathBuf {
-    workshop.compile("pool.c", "libpool.so", "-shared -fPIC");
-    workshop.compile("maps.c", "maps", "-L@ -lpool -Wl,-rpath,@")
+fn maps(programs: &ProgramDirectory) -> std::path::PathBuf {
+    programs.compile("pool.c", "libpool.so", "-shared -fPIC");
+    programs.compile("maps.c", "maps", "-L@ -lpool -Wl,-rpath,@")
 }
 
 fn check(recording: &Recording, program: &Path) {
@@ -35,22 +35,22 @@ fn check(recording: &Recording, program: &Path) {
     assert_eq!(count("page_by_page reserved main"), (1, 1 << 20));
     assert_eq!(count("page_by_page before_main"), (1, 12288));
     assert_eq!(count("page_by_page at main"), (1, 8192));
-    assert_eq!(count("at main"), (1, 4096), "by mmap64, with a length of its own");
-    for unseen in ["page_by_page shared", "page_by_page file", "failed"] {
-        assert_eq!(count(unseen), (0, 0), "{unseen} is no private anonymous memory");
+    assert_eq!(count("at main"), (1, 4096), "by mmap64, with another length");
+    for other in ["page_by_page shared", "page_by_page file", "failed"] {
+        assert_eq!(count(other), (0, 0), "{other} is no private anonymous memory");
     }
     assert_eq!(count("allocated main"), (50, 50 * 100_000), "the blocks, and not what the allocator mapped for them");
     let pools = recording.stacks(program).into_keys().filter(|stack| stack.starts_with("- allocated"));
-    assert_eq!(pools.collect::<Vec<_>>(), [""; 0], "the pool is the allocator's own");
+    assert_eq!(pools.collect::<Vec<_>>(), [""; 0], "the pool of the allocator has no site");
     for lost in [LossReason::TableFull, LossReason::Nested, LossReason::NoFreeMailbox, LossReason::MailboxesUnmapped] {
         assert_eq!(recording.lost(lost), 0, "{lost:?}");
     }
 }
 
 #[test]
-fn a_program_is_called_as_it_was_started() {
-    let workshop = Workshop::new();
-    let program = workshop.compile("counts.c", "counts", "");
+fn a_program_is_recorded_by_the_path_that_started_it() {
+    let programs = ProgramDirectory::new();
+    let program = programs.compile("counts.c", "counts", "");
     let link = program.with_file_name("called");
     std::os::unix::fs::symlink(&program, &link).unwrap();
     for (start, expected) in [(&link, &link), (&program, &program)] {
@@ -67,15 +67,15 @@ fn a_program_is_called_as_it_was_started() {
 }
 
 #[test]
-fn an_allocator_of_the_program_maps_with_its_lock_held() {
-    let (workshop, recording) = (Workshop::new(), Recording::new());
-    let program = workshop.compile("locked.c", "locked", "");
+fn an_allocator_may_map_memory_with_its_lock_held() {
+    let (programs, recording) = (ProgramDirectory::new(), Recording::new());
+    let program = programs.compile("locked.c", "locked", "");
     recording.run(&program, &[]);
     let (maps, bytes) = recording.count(&program, "malloc deeper");
     assert_eq!(
         (maps, bytes),
         (3000, 3000 * (4096 + 5000)),
-        "its memory has sites, its blocks are not seen: {:?}",
+        "its memory has sites, its blocks are not recorded: {:?}",
         recording.stacks(&program)
     );
 }

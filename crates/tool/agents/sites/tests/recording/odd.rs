@@ -1,17 +1,17 @@
-//! Programs in which the recorder can do little or nothing, and must do no harm.
+//! Programs that the recorder can hardly record, and must not harm.
 
 use std::fs;
 use std::sync::atomic::Ordering::Relaxed;
 
 use fieldstone_wire::sites::LossReason;
 
-use crate::stage::{Recording, Workshop, recorder};
+use crate::fixture::{ProgramDirectory, Recording, recorder};
 
 #[test]
-fn a_handler_that_allocates_wherever_it_interrupts_is_counted_or_told_as_lost() {
-    let (workshop, recording) = (Workshop::new(), Recording::new());
-    workshop.compile("bump.c", "libbump.so", "-shared -fPIC");
-    let program = workshop.compile("signals.c", "signals", "-L@ -lbump -Wl,-rpath,@");
+fn allocations_of_a_signal_handler_are_counted_or_reported_lost() {
+    let (programs, recording) = (ProgramDirectory::new(), Recording::new());
+    programs.compile("bump.c", "libbump.so", "-shared -fPIC");
+    let program = programs.compile("signals.c", "signals", "-L@ -lbump -Wl,-rpath,@");
     let output = recording.run(&program, &[]);
     let text = String::from_utf8(output.stdout).unwrap();
     let (calls, handled) = text.trim().split_once(' ').unwrap();
@@ -23,41 +23,38 @@ fn a_handler_that_allocates_wherever_it_interrupts_is_counted_or_told_as_lost() 
     let lost = recording.lost(LossReason::Nested);
     assert_eq!(with("in_handler handler") + lost, handled, "lost: {lost}");
     assert_eq!(with("at_work") + handled, calls);
-    assert!(
-        lost > 0,
-        "of {handled} signals none has interrupted the recorder, where the program spends most of its time"
-    );
+    assert!(lost > 0, "none of {handled} signals interrupted the recorder, where the program spends most of its time");
     let interrupted = stacks.keys().filter(|names| names.starts_with("in_handler handler - ")).count();
     assert!(interrupted > 0, "the interrupted frames are in the stack: {stacks:?}");
 }
 
 #[test]
 fn a_program_with_its_own_malloc_has_no_sites() {
-    let (workshop, recording) = (Workshop::new(), Recording::new());
-    let program = workshop.compile("own.c", "own", "");
+    let (programs, recording) = (ProgramDirectory::new(), Recording::new());
+    let program = programs.compile("own.c", "own", "");
     assert_eq!(recording.run(&program, &[]).stdout, b"mine!\n");
-    assert_eq!(recording.sites().programs.load(Relaxed), 1, "it was there");
+    assert_eq!(recording.sites().programs.load(Relaxed), 1, "the recorder was loaded");
     assert_eq!(recording.count(&program, "main"), (0, 0));
 }
 
 #[test]
-fn where_the_mailbox_is_taken_nothing_is_announced() {
-    let (workshop, recording) = (Workshop::new(), Recording::new());
-    workshop.compile("taker.c", "libtaker.so", "-shared -fPIC");
-    let program = workshop.compile("taken.c", "taken", "-L@ -ltaker -Wl,-rpath,@ -Wl,-z,now");
-    assert_eq!(recording.run(&program, &[]).stdout, b"went on\n");
+fn without_the_mailbox_range_nothing_is_announced() {
+    let (programs, recording) = (ProgramDirectory::new(), Recording::new());
+    programs.compile("reserve_mailbox.c", "libreserve.so", "-shared -fPIC");
+    let program = programs.compile("no_mailbox.c", "no_mailbox", "-L@ -lreserve -Wl,-rpath,@ -Wl,-z,now");
+    assert_eq!(recording.run(&program, &[]).stdout, b"continued\n");
     assert!(recording.lost(LossReason::MailboxesUnmapped) >= 2, "malloc and free");
     assert_eq!(recording.sites().sites().count(), 0);
 }
 
 #[test]
-fn a_record_that_is_not_one_is_left_alone() {
-    let workshop = Workshop::new();
-    let program = workshop.compile("own.c", "own", "");
-    let counts = workshop.compile("counts.c", "counts", "");
-    let wrong = workshop.0.path().join("wrong");
+fn a_file_that_is_no_record_is_not_changed() {
+    let programs = ProgramDirectory::new();
+    let program = programs.compile("own.c", "own", "");
+    let counts = programs.compile("counts.c", "counts", "");
+    let wrong = programs.0.path().join("wrong");
     fs::write(&wrong, vec![0; 8 << 20]).unwrap();
-    let short = workshop.0.path().join("short");
+    let short = programs.0.path().join("short");
     fs::write(&short, "short").unwrap();
     for record in [wrong.as_path(), &short, "/no/such/file".as_ref(), "/dev/null".as_ref()] {
         for program in [&program, &counts] {

@@ -1,4 +1,4 @@
-//! Big programs do what they do without the recorder, and are recorded.
+//! Large programs produce the same output with the recorder, and are recorded.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -6,9 +6,10 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use crate::stage::Recording;
+use crate::fixture::Recording;
 
-/// Compares a program's output with and without the recorder; what was recorded, `None` where it is not installed.
+/// Compares the output of a program with and without the recorder. Returns the record; `None` if it
+/// is not installed.
 fn same(program: &str, arguments: &[&str]) -> Option<Recording> {
     let Ok(plain) = Command::new(program).args(arguments).output() else {
         println!("SKIP {program} is not installed");
@@ -28,7 +29,7 @@ fn allocations(recording: &Recording) -> u64 {
 }
 
 #[test]
-fn sqlite_answers_as_ever() {
+fn sqlite_prints_the_same() {
     let script = "create table t(a, b); with recursive n(i) as (select 1 union all select i + 1 from n where i < 2000) \
         insert into t select i, hex(i * 7919 % 1000) from n; create index x on t(b); \
         select b, count(*), sum(a) from t group by b order by 2 desc, 1 limit 20;";
@@ -38,7 +39,7 @@ fn sqlite_answers_as_ever() {
 }
 
 #[test]
-fn python_answers_as_ever() {
+fn python_prints_the_same() {
     let script = "import json, threading, decimal\n\
         def work(): return json.loads(json.dumps({str(i): [i] * 5 for i in range(3000)}))\n\
         threads = [threading.Thread(target=work) for _ in range(4)]\n\
@@ -51,7 +52,7 @@ fn python_answers_as_ever() {
 }
 
 #[test]
-fn a_server_serves_as_ever() {
+fn a_server_answers_the_same() {
     let server = "redis-server";
     if Command::new(server).arg("--version").stdout(Stdio::null()).status().is_err() {
         println!("SKIP {server} is not installed");
@@ -65,24 +66,24 @@ fn a_server_serves_as_ever() {
     assert!(allocations(&recording) > 1000, "{}", allocations(&recording));
 }
 
-/// Starts a server on a free port, talks to it, and ends it.
+/// Starts a server on a free port, sends requests, and ends it. Returns the answers.
 fn conversation(command: &mut Command) -> String {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let directory = tempfile::tempdir().unwrap();
     command.args(["--save", "", "--appendonly", "no", "--port", &port.to_string(), "--dir"]).arg(directory.path());
     let mut child = command.stdout(Stdio::null()).spawn().unwrap();
-    let answers = talk(port);
+    let answers = send_requests(port);
     child.kill().unwrap();
     child.wait().unwrap();
     answers.unwrap()
 }
 
-fn talk(port: u16) -> std::io::Result<String> {
-    let patience = Instant::now() + Duration::from_secs(30);
+fn send_requests(port: u16) -> std::io::Result<String> {
+    let deadline = Instant::now() + Duration::from_secs(30);
     let mut stream = loop {
         match TcpStream::connect(("127.0.0.1", port)) {
             Ok(stream) => break stream,
-            Err(error) if Instant::now() > patience => return Err(error),
+            Err(error) if Instant::now() > deadline => return Err(error),
             Err(_) => std::thread::sleep(Duration::from_millis(20)),
         }
     };

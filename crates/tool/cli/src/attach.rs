@@ -1,0 +1,82 @@
+//! `fieldstone attach`: puts the memory of a running process on huge pages, or repairs its false
+//! sharing.
+
+pub(crate) mod huge;
+
+use std::path::PathBuf;
+
+use anyhow::bail;
+use clap::{ArgGroup, Args};
+use fieldstone_sys::collapse::CollapseTarget;
+
+#[cfg(target_arch = "x86_64")]
+use crate::repair;
+use crate::run::open_stats_file;
+
+/// Put the memory of a running process on huge pages, or repair its false sharing
+#[derive(Debug, Args)]
+#[command(
+    group = ArgGroup::new("attach_mode").required(true).args(["huge", "repair"]),
+    override_usage = "\
+fieldstone attach --huge <PID> [--children] [--stats <FILE>]
+       fieldstone attach --repair <PID> [--rules <FILE>] [--consolidate] [--events]",
+    after_help = "\
+Examples:
+  sudo fieldstone attach --huge 4242 --children
+  fieldstone attach --repair 4242 --rules rules
+
+--huge puts the private read-write memory that the process has now on transparent huge pages and prints the \
+result. Memory mapped later is not included. The process keeps the huge pages after fieldstone exits. Ctrl-C stops \
+between two pages.
+
+--repair samples the process, finds cache lines with false sharing and separates their bytes. The results of the \
+process stay the same. Ctrl-C or SIGTERM restores the memory and detaches.
+
+Each line of a rules file names an operation, a place and a number of bytes:
+  isolate  stats+64      8      keep these bytes on cache lines of their own
+  count    libq.so:head  8      count the accesses of each thread by instruction; printed at the end
+  log      0x7f10a0      4096   print each access
+  trace    queue         16     print each access with function, file and line
+A place is an address or the symbol of a global variable. count, log and trace cost about 10 µs an access."
+)]
+pub(crate) struct Arguments {
+    /// Put the private read-write memory that process PID has now on transparent huge pages
+    #[arg(long, value_name = "PID")]
+    huge: Option<u32>,
+    /// Find and repair false sharing in process PID until it ends or fieldstone is stopped
+    #[arg(long, value_name = "PID")]
+    repair: Option<u32>,
+    /// With --huge: include all descendants of the process
+    #[arg(long, requires = "huge")]
+    children: bool,
+    /// With --huge: also write the result to FILE as JSON
+    #[arg(long, value_name = "FILE", requires = "huge")]
+    stats: Option<PathBuf>,
+    #[cfg(target_arch = "x86_64")]
+    #[command(flatten)]
+    options: repair::Options,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
+    if let Some(pid) = arguments.huge {
+        return huge::run(
+            &CollapseTarget::open(pid)?,
+            arguments.children,
+            open_stats_file(arguments.stats.as_deref())?,
+        );
+    }
+    match arguments.repair {
+        Some(pid) => repair(pid, arguments),
+        None => bail!("cannot attach: no mode is given\ntry: fieldstone attach --huge PID"),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn repair(pid: u32, arguments: &Arguments) -> anyhow::Result<u8> {
+    repair::run(pid, &arguments.options)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn repair(pid: u32, _: &Arguments) -> anyhow::Result<u8> {
+    bail!("cannot repair process {pid}: --repair rewrites x86-64 code only")
+}

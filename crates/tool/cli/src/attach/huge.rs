@@ -1,0 +1,104 @@
+//! `fieldstone attach --huge`: puts the memory of a running process on huge pages from outside.
+
+use std::fs;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use fieldstone_launch::collapse::collapse;
+use fieldstone_launch::error::Error;
+use fieldstone_launch::signals::Interrupt;
+use fieldstone_report::{Collapse, CollapsedProcess, text};
+use fieldstone_sys::collapse::CollapseTarget;
+use fieldstone_sys::process;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::output::{message, print, style};
+use crate::run::write_json;
+
+/// A collapse that takes longer than this shows a progress bar.
+const BAR_DELAY: Duration = Duration::from_secs(1);
+
+/// Collapses the memory of `target` and prints the result. Descendants are included if
+/// `with_children`.
+pub(crate) fn run(
+    target: &CollapseTarget,
+    with_children: bool,
+    stats: Option<(PathBuf, fs::File)>,
+) -> anyhow::Result<u8> {
+    let interrupt = Interrupt::listen_attached()?;
+    let mut processes = vec![collapse_process(target, &interrupt)?];
+    let mut descendants = process::descendants(target.pid()).unwrap_or_default();
+    if !with_children {
+        report_skipped(descendants.len());
+        descendants.clear();
+    }
+    for child in descendants {
+        if interrupt.check().is_err() {
+            break;
+        }
+        // A descendant may end meanwhile, or belong to another user.
+        match CollapseTarget::open(child).map_err(Error::from).and_then(|target| collapse_process(&target, &interrupt))
+        {
+            Ok(entry) => processes.push(entry),
+            Err(Error::Linux(fieldstone_sys::Error::NoSuchProcess { .. })) => {}
+            Err(other) => message(format_args!("without process {child}: {other}")),
+        }
+    }
+    let result =
+        Collapse { schema: Collapse::SCHEMA.into(), tool_version: env!("CARGO_PKG_VERSION").into(), processes };
+    print(&text::collapse(&result, style()))?;
+    if let Some((path, mut file)) = stats {
+        write_json(&path, &mut file, &result)?;
+    }
+    Ok(interrupt.shell_code().unwrap_or(0))
+}
+
+/// Prints how many descendants are not included.
+fn report_skipped(processes: usize) {
+    match processes {
+        0 => {}
+        1 => message("one child process is not included: --children includes it"),
+        many => message(format_args!("{many} descendants are not included: --children includes them")),
+    }
+}
+
+/// Collapses one process, with a progress bar on a terminal.
+fn collapse_process(target: &CollapseTarget, interrupt: &Interrupt) -> Result<CollapsedProcess, Error> {
+    let name = process::comm(target.pid())?;
+    let began = Instant::now();
+    let mut progress = Progress { began, bar: None };
+    let done = collapse(target, |position, all| {
+        progress.update(position, all);
+        interrupt.check().is_ok()
+    })?;
+    progress.end();
+    Ok(done.record(target.pid(), name, began.elapsed()))
+}
+
+/// A progress bar that appears after [`BAR_DELAY`], on a terminal only.
+struct Progress {
+    began: Instant,
+    bar: Option<ProgressBar>,
+}
+
+impl Progress {
+    fn update(&mut self, position: u64, all: u64) {
+        if self.bar.is_none() && self.began.elapsed() > BAR_DELAY && std::io::stderr().is_terminal() {
+            let bar = ProgressBar::new(all);
+            if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} huge pages, {eta} left") {
+                bar.set_style(style);
+            }
+            self.bar = Some(bar);
+        }
+        if let Some(bar) = &self.bar {
+            bar.set_position(position);
+        }
+    }
+
+    fn end(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
