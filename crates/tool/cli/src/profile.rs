@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use fieldstone_report::{Metric, Profile, Summary, Verdict, csv, html, quantity, saved, shell, text};
+use fieldstone_report::{Metric, Profile, Summary, Verdict, csv, html, quantity, reports, saved, shell, text};
 use fieldstone_supervise::profile::{Event, Load, Plan, profile};
 use fieldstone_supervise::signals::Interrupt;
 use fieldstone_supervise::{Error, Program};
@@ -114,7 +114,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     let taken = taken?;
     let summary = Summary::of(&taken);
     let json = || saved::to_json(&taken);
-    let page = || html::page(&taken, &summary);
+    let page = || html::render(&reports::profile::document(&taken, &summary));
     deliver(
         &words(&taken, &summary, arguments.format)?,
         [(arguments.json.as_deref(), &json), (arguments.html.as_deref(), &page)],
@@ -133,9 +133,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
 /// A profile as it is printed.
 pub(crate) fn words(profile: &Profile, summary: &Summary, format: Format) -> Result<String, fieldstone_report::Error> {
     match format {
-        Format::Text => Ok(text::profile(profile, summary, style())),
+        Format::Text => Ok(text::render(&reports::profile::document(profile, summary), style())),
         Format::Json => saved::to_json(profile),
-        Format::Csv => Ok(csv::summary(summary)),
+        Format::Csv => Ok(csv::render(&reports::profile::records(summary))),
     }
 }
 

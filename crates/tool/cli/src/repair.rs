@@ -10,7 +10,7 @@ use std::thread::spawn;
 use anyhow::{Context, bail};
 use clap::Args;
 use fieldstone_report::quantity::plural;
-use fieldstone_report::repair::RepairReport;
+use fieldstone_report::reports::repair::RepairReport;
 use fieldstone_sharing::requests::{self, Request};
 use fieldstone_supervise::sharing::{Event, Happened, Manner, RepairStats, Seen, check_repair, repair};
 use fieldstone_supervise::signals::asked_to_end;

@@ -6,8 +6,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use anyhow::bail;
 use clap::Args;
-use fieldstone_report::text::Style;
-use fieldstone_report::{Diff, Saved, Summary, csv, html, saved, sharing, text};
+use fieldstone_report::{Diff, Document, Saved, Summary, csv, html, reports, saved, text};
 #[cfg(target_arch = "x86_64")]
 use fieldstone_supervise::sharing::RepairStats;
 use serde::Serialize;
@@ -54,7 +53,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         Saved::Profile(profile) => {
             let summary = Summary::of(&profile);
             if let Some(path) = &arguments.html {
-                saved::write(&html::page(&profile, &summary)?, path)?;
+                saved::write(&html::render(&reports::profile::document(&profile, &summary))?, path)?;
             }
             print(&crate::profile::words(&profile, &summary, arguments.format)?)?;
         }
@@ -66,11 +65,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
                 );
             }
             if let Some(path) = &arguments.html {
-                saved::write(&sharing::page(&found)?, path)?;
+                saved::write(&html::render(&reports::sharing::document(&found))?, path)?;
             }
             let words = match arguments.format {
                 Format::Json => saved::to_json(&found)?,
-                _ => sharing::text(&found, style()),
+                _ => text::render(&reports::sharing::document(&found), style()),
             };
             print(&words)?;
         }
@@ -78,8 +77,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         Saved::Repair(saved) => repair(arguments, *saved)?,
         #[cfg(not(target_arch = "x86_64"))]
         Saved::Repair(_) => bail!("{} holds a repair, which is shown on x86-64 only", arguments.file.display()),
-        Saved::RunStats(stats) => statistics(arguments, &*stats, text::run)?,
-        Saved::Collapse(done) => statistics(arguments, &*done, text::collapse)?,
+        Saved::RunStats(stats) => statistics(arguments, &*stats, reports::run::document)?,
+        Saved::Collapse(done) => statistics(arguments, &*done, reports::collapse::document)?,
     }
     Ok(0)
 }
@@ -93,18 +92,18 @@ fn repair(arguments: &Arguments, saved: serde_json::Value) -> anyhow::Result<()>
     }
     let stats: RepairStats = serde_json::from_value(saved)
         .with_context(|| format!("cannot read the repair in {file}: it was cut short or edited"))?;
-    let report = crate::repair::report(&stats);
+    let report = reports::repair::document(&crate::repair::report(&stats));
     if let Some(path) = &arguments.html {
-        saved::write(&report.page(), path)?;
+        saved::write(&html::render(&report)?, path)?;
     }
-    print(&if arguments.format == Format::Json { saved::to_json(&stats)? } else { report.text() })?;
+    print(&if arguments.format == Format::Json { saved::to_json(&stats)? } else { text::render(&report, style()) })?;
     Ok(())
 }
 
 /// What `run --stats` wrote.
-fn statistics<T: Serialize>(arguments: &Arguments, of: &T, text: fn(&T, Style) -> String) -> anyhow::Result<()> {
+fn statistics<T: Serialize>(arguments: &Arguments, of: &T, document: fn(&T) -> Document) -> anyhow::Result<()> {
     match arguments.format {
-        Format::Text if arguments.html.is_none() => print(&text(of, style())),
+        Format::Text if arguments.html.is_none() => print(&text::render(&document(of), style())),
         Format::Json if arguments.html.is_none() => print(&saved::to_json(of)?),
         _ => bail!("{} holds the statistics of one run: they are shown as text or JSON", arguments.file.display()),
     }
@@ -114,9 +113,9 @@ pub(crate) fn diff(arguments: &DiffArguments) -> anyhow::Result<u8> {
     let (before, after) = (Saved::load_profile(&arguments.before)?, Saved::load_profile(&arguments.after)?);
     let diff = Diff::between(&before, &after);
     let words = match arguments.format {
-        Format::Text => text::diff(&diff, style()),
+        Format::Text => text::render(&reports::diff::document(&diff), style()),
         Format::Json => saved::to_json(&diff)?,
-        Format::Csv => csv::diff(&diff),
+        Format::Csv => csv::render(&reports::diff::records(&diff)),
     };
     print(&words)?;
     Ok(u8::from(diff.has_slower()))

@@ -13,7 +13,7 @@ use std::process::ExitStatus;
 use anyhow::{Context, bail};
 use clap::Args;
 use fieldstone_report::error::told;
-use fieldstone_report::{RunStats, saved, text};
+use fieldstone_report::{RunStats, reports, saved, text};
 use fieldstone_supervise::program::Way;
 use fieldstone_supervise::run::{run as run_program, run_from_outside};
 #[cfg(target_arch = "x86_64")]
@@ -279,7 +279,7 @@ fn create(path: &Path) -> anyhow::Result<(PathBuf, fs::File)> {
 
 fn write_stats(stats: &RunStats, file: Option<(PathBuf, fs::File)>) -> anyhow::Result<()> {
     let Some((path, mut file)) = file else {
-        talk(&text::run(stats, style_of(io::stderr())));
+        talk(&text::render(&reports::run::document(stats), style_of(io::stderr())));
         return Ok(());
     };
     write_json(&path, &mut file, stats)

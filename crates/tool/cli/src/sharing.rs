@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use fieldstone_report::sharing::{self as told, Sharing};
-use fieldstone_report::{profile, saved};
+use fieldstone_report::{Sharing, html, profile, reports, saved, text};
 use fieldstone_sharing::{Ignore, Settings};
 use fieldstone_supervise::sharing::{Look, Looked, check_repair, check_run_repair, look_on, look_on_program};
 use fieldstone_supervise::signals::asked_to_end;
@@ -162,9 +161,10 @@ fn keep_back(sharing: &mut Sharing, ignore: &Ignore) {
 
 fn write(arguments: &Arguments, sharing: &Sharing) -> anyhow::Result<()> {
     let json = || saved::to_json(sharing);
+    let document = reports::sharing::document(sharing);
     let words = match arguments.format {
-        Format::Text => told::text(sharing, style()),
+        Format::Text => text::render(&document, style()),
         Format::Json => json()?,
     };
-    deliver(&words, [(arguments.json.as_deref(), &json), (arguments.html.as_deref(), &|| told::page(sharing))])
+    deliver(&words, [(arguments.json.as_deref(), &json), (arguments.html.as_deref(), &|| html::render(&document))])
 }

@@ -86,7 +86,7 @@ pub enum Error {
     #[error("cannot draw the plot of {plot}: {reason}")]
     Plot {
         /// Which one.
-        plot: &'static str,
+        plot: String,
         /// Why.
         reason: String,
     },

@@ -1,44 +1,23 @@
-//! What `fieldstone sharing` found: the model behind the schema `fieldstone-sharing/1`, and where it is shown.
+//! The result of `fieldstone sharing`: the data behind the schema `fieldstone-sharing/1`.
 //!
 //! ```text
-//!   Sharing ─┬─ findings ─┐  Found: the line with its verdict, what it costs, whose memory it is, the code, the remedy
-//!            ├─ others  ──┘  lines that are no finding, with what they are instead
-//!            └─ threads      who they are
+//!   Sharing ─┬─ findings ─┐  the line with its verdict, its cost, its object, the code, the remedy
+//!            ├─ others  ──┘  lines that are no finding
+//!            └─ threads      their names
 //! ```
-//! | file | |
-//! |---|---|
-//! | `place` | whose memory a line is |
-//! | `saved` | a file of it, read again |
-//! | `members` | what is atomic, a lock, or on two lines |
-//! | `threads`, `uses` | a letter and a colour a thread; who uses which bytes of a line |
-//! | `groups`, `headline`, `others` | findings by object; what dominates and what to do; what is no finding, in words |
-//! | `tables`, `words` | the cells and words that terminal and page share |
-//! | `text`, `html` | where it is shown |
+//! `place` is whose memory a line is, `saved` reads a file. [`crate::reports::sharing`] is the report.
 //!
-//! Invariants: numbers are finite, threads of lines may be unknown to [`Sharing::threads`], a finding's verdict is one by
-//! [`fieldstone_sharing::Verdict::is_finding`]. Weights are samples. Fields that a later
-//! version adds are skipped on reading, and fields that an earlier version lacked are empty.
+//! Invariants: numbers are finite; threads of lines may be missing in [`Sharing::threads`]; the verdict of a finding is one by
+//! [`fieldstone_sharing::Verdict::is_finding`]. Weights are samples. Fields that a later version adds are skipped on reading, and
+//! fields that an earlier version lacked are empty.
 
 #[cfg(test)]
 pub(crate) mod fixture;
-mod groups;
-mod headline;
-mod html;
-mod members;
-mod others;
 mod place;
 mod saved;
-mod tables;
-mod text;
-mod threads;
-mod uses;
-mod words;
 
-pub use headline::Headline;
-pub use html::page;
 pub use place::{Kind, Place};
 pub use saved::load;
-pub use text::text;
 
 use crate::profile::{Machine, Program};
 use fieldstone_sharing::{Cost, Judged, Redesign, ignore};

@@ -248,8 +248,9 @@ fn more_resident_memory_is_told_beside_the_gain() {
     grown.for_each(|sample| sample.max_resident_bytes = sample.max_resident_bytes / 100 * 138);
     let summary = Summary::of(&profile);
     assert!(summary.advice.to_string().contains("on thp pages, for 38.0 % more resident memory. Run it so"));
-    let text = crate::text::profile(&profile, &summary, Default::default());
-    let page = crate::html::page(&profile, &summary).unwrap();
+    let document = crate::reports::profile::document(&profile, &summary);
+    let text = crate::text::render(&document, Default::default());
+    let page = crate::html::render(&document).unwrap();
     let csv = crate::csv::summary(&summary);
     assert!(text.contains("+38 %") && page.contains("+38 %"), "{text}");
     let growth: f64 = csv.lines().nth(2).unwrap().rsplit(',').next().unwrap().parse().unwrap();

@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use fieldstone_report::{Collapse, CollapsedProcess, text};
+use fieldstone_report::{Collapse, CollapsedProcess, reports, text};
 use fieldstone_supervise::collapse::collapse;
 use fieldstone_supervise::error::Error;
 use fieldstone_supervise::signals::Interrupt;
@@ -39,7 +39,7 @@ pub(super) fn run(target: &Target, children: bool, stats: Option<(PathBuf, fs::F
         }
     }
     let done = Collapse { schema: Collapse::SCHEMA.into(), tool_version: env!("CARGO_PKG_VERSION").into(), processes };
-    print(&text::collapse(&done, style()))?;
+    print(&text::render(&reports::collapse::document(&done), style()))?;
     if let Some((path, mut file)) = stats {
         super::write_json(&path, &mut file, &done)?;
     }

@@ -47,14 +47,14 @@ pub enum Kind {
 
 impl Place {
     /// The names by which it can be ignored.
-    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         let allocated = self.allocated_by.first().map(|frame| called(frame).0);
         let typed = self.object.as_ref().map(|object| object.name.as_str());
         [Some(self.name.as_str()), typed, allocated].into_iter().flatten()
     }
 
     /// The shortest words for it: `queue`, `memory from parse`, `libgomp.so.1+0x4080`.
-    pub(super) fn short(&self) -> String {
+    pub(crate) fn short(&self) -> String {
         self.known_as().unwrap_or_else(|| format!("the {} at {}", self.kind.noun(), address(self.address)))
     }
 
@@ -66,7 +66,7 @@ impl Place {
     }
 
     /// All that is known: `lreg_args: 256 B of heap memory at 0x5581, allocated by main (lr.c:120)`.
-    pub(super) fn words(&self) -> String {
+    pub(crate) fn words(&self) -> String {
         let name = self.known_as();
         let size = if self.bytes > 0 { format!("{} ", bytes(self.bytes)) } else { String::new() };
         let kind = match self.kind {
@@ -98,7 +98,7 @@ impl Place {
     }
 
     /// What is at this address: the element's number, where there are several, and the member.
-    pub(super) fn member(&self, at: u64) -> Option<(Option<u64>, &Member)> {
+    pub(crate) fn member(&self, at: u64) -> Option<(Option<u64>, &Member)> {
         let object = self.object.as_ref().filter(|object| object.stride > 0)?;
         let behind = at.checked_sub(object.address)?;
         let (element, offset) = (behind / object.stride, behind % object.stride);

@@ -11,13 +11,11 @@ use super::sites::SiteLine;
 use super::verdict::{WalkVerdict, best};
 use super::{Mixture, Modelled, Mosaics, Range, Translation, WalkCost, canonical};
 use crate::Program;
+use crate::document::NOISY_MARK;
 use crate::quantity;
 use crate::stats::Estimate;
 use crate::summary::{Cost, KindSummary, Verdict, WORTHWHILE};
 use serde::Serialize;
-
-/// Stands behind each number that a noisy replay predicts.
-pub(crate) const NOISY_MARK: &str = "~";
 
 /// What a trace means.
 #[derive(Debug, Clone, PartialEq, Serialize)]
