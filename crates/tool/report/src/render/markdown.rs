@@ -43,7 +43,10 @@ fn table(table: &Table) -> String {
     let mut text = line(table.columns.iter().map(|column| cell(&column.heading)).collect());
     text += &format!("|{}\n", table.columns.iter().map(|of| if of.is_number { "---:|" } else { "---|" }).collect::<String>());
     for row in &rows {
-        let lines = row.cells.iter().map(|of| of.0.iter().map(|line| cell(&line.to_string())).collect::<Vec<_>>().join("<br>"));
+        let lines = row.cells.iter().map(|of| {
+            let lines = of.0.iter().map(|line| cell(&line.to_string())).filter(|line| !line.is_empty());
+            lines.collect::<Vec<_>>().join("<br>")
+        });
         text += &line(lines.collect());
     }
     let words = [&rest, &table.caption].into_iter().filter(|words| !words.is_empty());

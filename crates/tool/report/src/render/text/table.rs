@@ -128,6 +128,7 @@ fn line_letters(line: &CellLine) -> usize {
         CellLine::Function(name) => letters(&one_line(&plain(name))),
         // It takes what room there is.
         CellLine::Caller { .. } => 0,
+        CellLine::Quiet(words) => letters(&one_line(words)) + 2,
         other => letters(&one_line(&other.to_string())),
     }
 }
@@ -143,6 +144,10 @@ fn cell_lines(cell: &Cell, width: usize, column: &Column) -> Vec<String> {
         CellLine::Path(path) => vec![shortened_path(&one_line(path), width)],
         CellLine::Caller { name, place } => vec![caller(&one_line(name), &one_line(place), width)],
         other if column.is_number => vec![one_line(&other.to_string())],
+        CellLine::Quiet(words) => {
+            let lines = wrapped(&one_line(words), width.saturating_sub(2));
+            lines.into_iter().map(|line| format!("  {line}")).collect()
+        }
         other => wrapped(&one_line(&other.to_string()), width),
     });
     lines.collect()
