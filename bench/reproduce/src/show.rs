@@ -5,10 +5,10 @@ mod plot;
 #[cfg(test)]
 mod tests;
 
+use fieldstone_report::csv::{Records, full};
 use fieldstone_report::document::{Block, Cell, CellLine, Column, Document, Row, Section, Table as DocumentTable};
 use fieldstone_report::quantity::{self, bytes};
 use fieldstone_report::stats::Estimate;
-use fieldstone_report::csv::{Records, full};
 
 use crate::experiment::{Experiment, Scale, Shows};
 use crate::provenance::Provenance;

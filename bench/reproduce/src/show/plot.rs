@@ -37,7 +37,10 @@ const OUTLINE: &str = "transparent; border: 1px solid currentColor";
 pub(super) fn plot(table: &Table) -> Option<Plot> {
     let (chart, legend) = bars(table).or_else(|| columns(table))?;
     Some(Plot {
-        id: format!("plot-{}", table.heading.to_lowercase().replace(|letter: char| !letter.is_ascii_alphanumeric(), "-")),
+        id: format!(
+            "plot-{}",
+            table.heading.to_lowercase().replace(|letter: char| !letter.is_ascii_alphanumeric(), "-")
+        ),
         title: table.heading.to_owned(),
         description: format!("The numbers are in the table “{}”.", table.heading),
         caption: String::new(),

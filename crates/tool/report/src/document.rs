@@ -15,7 +15,9 @@ mod table;
 mod value;
 
 pub use bytes::{ByteMap, ByteUse, ByteUser};
-pub use plot::{Axis, Bar, BarRow, Bars, Chart, Colour, ColumnSeries, Columns, Curves, Legend, Plot, Series, SeriesForm};
+pub use plot::{
+    Axis, Bar, BarRow, Bars, Chart, Colour, ColumnSeries, Columns, Curves, Legend, Plot, Series, SeriesForm,
+};
 pub use table::{Cell, CellLine, Column, Limit, Rest, Row, Table};
 pub use value::{Unit, Value};
 

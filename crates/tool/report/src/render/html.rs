@@ -167,8 +167,11 @@ impl Flat {
 fn table(table: &Table) -> Drawn {
     let (rows, rest) = table.on_page();
     let explanations = table.columns.iter().map(|column| &column.explanation);
-    let words: Vec<&str> =
-        std::iter::once(&table.caption).chain(explanations).map(String::as_str).filter(|words| !words.is_empty()).collect();
+    let words: Vec<&str> = std::iter::once(&table.caption)
+        .chain(explanations)
+        .map(String::as_str)
+        .filter(|words| !words.is_empty())
+        .collect();
     Drawn::Table {
         caption: words.join(" "),
         headings: table
@@ -212,15 +215,17 @@ fn drawn_legend(of: &Legend) -> DrawnLegend {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::document::{Axis, Colour, ColumnSeries};
     use crate::document::{ByteMap, ByteUser, Chart, Column, Columns, Quotation, row};
-    use crate::document::{Axis, ColumnSeries, Colour};
 
     /// A document with every kind of block, each with `words`.
     fn document(words: &str) -> Document {
         let name = || Cell(vec![CellLine::Function(words.into()), CellLine::Path(words.into())]);
         let table = Table::new([Column::text(words), Column::number(words).explained(words)]);
-        let series = ColumnSeries { colour: Colour(1, 2, 3), is_joined: true, values: vec![None], rings: vec![Some(0.5)] };
-        let columns = Columns { names: vec![words.into()], y: Axis::of_rate(1.0), reference: None, series: vec![series] };
+        let series =
+            ColumnSeries { colour: Colour(1, 2, 3), is_joined: true, values: vec![None], rings: vec![Some(0.5)] };
+        let columns =
+            Columns { names: vec![words.into()], y: Axis::of_rate(1.0), reference: None, series: vec![series] };
         let plot = Plot {
             id: "plot".into(),
             title: words.into(),

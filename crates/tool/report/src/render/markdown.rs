@@ -41,7 +41,10 @@ fn table(table: &Table) -> String {
     let (rows, rest) = table.on_page();
     let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
     let mut text = line(table.columns.iter().map(|column| cell(&column.heading)).collect());
-    text += &format!("|{}\n", table.columns.iter().map(|of| if of.is_number { "---:|" } else { "---|" }).collect::<String>());
+    text += &format!(
+        "|{}\n",
+        table.columns.iter().map(|of| if of.is_number { "---:|" } else { "---|" }).collect::<String>()
+    );
     for row in &rows {
         let lines = row.cells.iter().map(|of| {
             let lines = of.0.iter().map(|line| cell(&line.to_string())).filter(|line| !line.is_empty());

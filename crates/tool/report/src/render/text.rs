@@ -237,7 +237,8 @@ mod tests {
     #[test]
     fn items_and_headings_set_in_what_belongs_to_them() {
         let item = "a sentence that is longer than the line has room";
-        let section = Block::section("heading", [Block::List(vec![item.into()]), Block::Listing("struct {\n};\n".into())]);
+        let section =
+            Block::section("heading", [Block::List(vec![item.into()]), Block::Listing("struct {\n};\n".into())]);
         assert_eq!(
             text(vec![section, Block::section("empty", [])], 40),
             "title\n\nheading\n  - a sentence that is longer than the\n    line has room\n\n    struct {\n    };\n"
@@ -249,10 +250,7 @@ mod tests {
         let facts = Block::facts([("name", "value".to_owned()), ("long name", "value".to_owned())]);
         let prose = |words: &str| Block::Paragraph(words.into());
         let blocks = vec![prose("one"), prose("two"), Block::Command("run".into()), prose("three"), facts];
-        assert_eq!(
-            text(blocks, 40),
-            "title\none\ntwo\n\n    run\n\nthree\n\nname       value\nlong name  value\n"
-        );
+        assert_eq!(text(blocks, 40), "title\none\ntwo\n\n    run\n\nthree\n\nname       value\nlong name  value\n");
     }
 
     #[test]

@@ -27,9 +27,10 @@ fn process(process: &CollapsedProcess) -> Block {
         bytes(process.moved_bytes),
         count(process.moved_ranges),
     );
-    let left = process.left.iter().map(|left| {
-        ("left", format!("{} in {} ranges: {}", bytes(left.bytes), count(left.ranges), left.reason))
-    });
+    let left = process
+        .left
+        .iter()
+        .map(|left| ("left", format!("{} in {} ranges: {}", bytes(left.bytes), count(left.ranges), left.reason)));
     let facts = [("before", tally(process.before)), ("after", tally(process.after))].into_iter().chain(left);
     let end = if process.ended {
         Some("The process ended meanwhile.".to_owned())

@@ -2,7 +2,7 @@
 
 use super::translation;
 use crate::diff::{ConfigurationDiff, PriceDiff, SiteDiff};
-use crate::document::{Block, CellLine, Cell, Column, Document, Limit, Rest, Row, Table, Unit, Value, row};
+use crate::document::{Block, Cell, CellLine, Column, Document, Limit, Rest, Row, Table, Unit, Value, row};
 use crate::render::csv::{Records, full};
 use crate::reports::profile::estimate_fields;
 use crate::stats::Estimate;

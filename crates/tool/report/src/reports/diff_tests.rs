@@ -8,7 +8,6 @@ fn text_of(diff: &Diff, style: Style) -> String {
     text::render(&document(diff), style)
 }
 
-
 #[test]
 fn it_shows_both_medians_and_the_ratio() {
     let a = measured(&[("4k", 2.0)], 8, 0.0);

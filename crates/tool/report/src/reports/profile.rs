@@ -8,8 +8,8 @@ mod records;
 #[cfg(test)]
 mod tests;
 
-pub use records::records;
 pub(super) use records::estimate_fields;
+pub use records::records;
 
 use super::run::pages_got;
 use super::{machine, translation};
@@ -158,8 +158,7 @@ fn footprints(profile: &Profile) -> Table {
         ("in 1 GiB", |peak| peak.huge_1g_bytes),
     ];
     // A column for each page size that any kind got.
-    let sizes: Vec<Size> =
-        sizes.into_iter().filter(|size| peaks.iter().any(|(_, peak)| size.1(peak) > 0)).collect();
+    let sizes: Vec<Size> = sizes.into_iter().filter(|size| peaks.iter().any(|(_, peak)| size.1(peak) > 0)).collect();
     let sized = sizes.iter().map(|size| Column::number(size.0));
     let columns = [Column::text("pages"), Column::number("resident")].into_iter().chain(sized).chain([
         Column::number("swapped").explained("Swapped: the most at any time."),
@@ -197,7 +196,8 @@ fn regions(profile: &Profile) -> Table {
         Column::text("asked for"),
         Column::text("really got"),
         Column::number("peak"),
-        Column::number("rw inside").explained("rw inside: the part of the private read-write memory inside the region."),
+        Column::number("rw inside")
+            .explained("rw inside: the part of the private read-write memory inside the region."),
     ];
     let columns = columns
         .into_iter()

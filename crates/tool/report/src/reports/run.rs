@@ -46,11 +46,11 @@ fn processes(processes: &[ProcessStats]) -> Table {
         Column::text("process"),
         Column::text("pages really got").explained("Pages really got: resident memory in the region and in place."),
         Column::number("pid"),
-        Column::number("served")
-            .explained("Served: all bytes that the region handed out, summed over the calls. Peak: the most at one time."),
+        Column::number("served").explained(
+            "Served: all bytes that the region handed out, summed over the calls. Peak: the most at one time.",
+        ),
         Column::number("peak"),
-        Column::number("inside")
-            .explained("Inside, in place: shares of the resident private read-write memory."),
+        Column::number("inside").explained("Inside, in place: shares of the resident private read-write memory."),
         Column::number("in place"),
     ];
     let rows = processes.iter().map(|process| {
@@ -138,19 +138,13 @@ fn region(region: &RegionStats, asked_for: &str) -> Block {
 
 /// What stayed outside the region, and why, the most resident memory first.
 fn outside(region: &RegionStats) -> Block {
-    let columns = [
-        Column::text("reason"),
-        Column::number("calls"),
-        Column::number("asked for"),
-        Column::number("resident"),
-    ];
+    let columns =
+        [Column::text("reason"), Column::number("calls"), Column::number("asked for"), Column::number("resident")];
     let mut reasons: Vec<_> = region.outside.iter().collect();
     reasons.sort_by_key(|outside| Reverse((outside.resident_bytes, outside.bytes)));
     let rows: Vec<Row> = reasons
         .into_iter()
-        .map(|of| {
-            row![&of.reason, Value::count(of.calls), Value::bytes(of.bytes), Value::bytes(of.resident_bytes)]
-        })
+        .map(|of| row![&of.reason, Value::count(of.calls), Value::bytes(of.bytes), Value::bytes(of.resident_bytes)])
         .collect();
     Block::section("What stayed outside of it", [Table::new(columns).with_rows(rows).into()])
 }

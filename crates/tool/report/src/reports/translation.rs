@@ -103,8 +103,7 @@ fn priced(summary: &TranslationSummary) -> Block {
             cell(of.time, Unit::TimeShare),
         ]
     });
-    let estimates =
-        if summary.is_unclear() { "only its bounds are known" } else { "an estimate: likely (low–high)" };
+    let estimates = if summary.is_unclear() { "only its bounds are known" } else { "an estimate: likely (low–high)" };
     let table = Table::new(columns).with_rows(rows);
     Block::section(format!("Share of the time in walks, {estimates}"), [plots::shares(summary).into(), table.into()])
 }
@@ -143,11 +142,11 @@ fn mosaics(of: &Mosaics, traced: &Translation) -> Block {
         Column::text("pages"),
         Column::number("walks"),
         Column::number("measured, s"),
-        Column::number("calibrated")
-            .explained("Calibrated: from the measured time on 4 KiB pages by the calibrated price, which is no part of the fit."),
-        Column::number("fit").explained(
-            "Fit: by the line through all measured times. Left out: by the line through the others.",
+        Column::number("calibrated").explained(
+            "Calibrated: from the measured time on 4 KiB pages by the calibrated price, which is no part of the fit.",
         ),
+        Column::number("fit")
+            .explained("Fit: by the line through all measured times. Left out: by the line through the others."),
         Column::number("left out"),
     ];
     let rows = of.mixtures.iter().map(|of| {

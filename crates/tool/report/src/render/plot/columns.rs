@@ -43,12 +43,7 @@ pub(super) fn draw(canvas: &Canvas<'_>, columns: &Columns) -> Result<(), Failure
     Ok(())
 }
 
-fn draw_series(
-    area: &Area<'_>,
-    series: &ColumnSeries,
-    shift: f64,
-    place: &dyn Fn(f64) -> f64,
-) -> Result<(), Failure> {
+fn draw_series(area: &Area<'_>, series: &ColumnSeries, shift: f64, place: &dyn Fn(f64) -> f64) -> Result<(), Failure> {
     let colour = rgb(series.colour);
     for (at, ring) in series.rings.iter().enumerate() {
         if let Some(ring) = ring {

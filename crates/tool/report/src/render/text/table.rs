@@ -50,7 +50,8 @@ pub(super) fn draw(table: &Table, sheet: &mut Sheet) {
     }
     let is_shown = |at: usize| layout.parts.iter().flatten().any(|&shown| shown == at);
     let explanations = table.columns.iter().enumerate().filter(|(at, _)| is_shown(*at));
-    let words = std::iter::once(&rest).chain([&table.caption]).chain(explanations.map(|(_, column)| &column.explanation));
+    let words =
+        std::iter::once(&rest).chain([&table.caption]).chain(explanations.map(|(_, column)| &column.explanation));
     words.filter(|words| !words.is_empty()).for_each(|words| sheet.paragraph(words));
 }
 
@@ -192,7 +193,8 @@ mod tests {
     #[test]
     fn words_are_wrapped_and_headings_of_numbers_broken_before_that() {
         let columns = [Column::text("reason"), Column::number("of the time"), Column::number("asked for")];
-        let table = Table::new(columns).with_rows([row!["a file mapping, which is left to the kernel", "1.0 %", "33 MiB"]]);
+        let table =
+            Table::new(columns).with_rows([row!["a file mapping, which is left to the kernel", "1.0 %", "33 MiB"]]);
         let text = text(table, 40);
         assert!(widest(&text) <= 40 && text.contains("kernel") && text.contains("1.0 %  33 MiB"), "{text}");
         assert!(text.lines().next().unwrap().contains("of the") && text.contains("asked"), "{text}");

@@ -1,11 +1,11 @@
 //! The plots of a profile and its trace: what must hold of every plot, without looking at it.
 
 use super::*;
+use crate::Profile;
 use crate::fixture;
 use crate::quantity;
 use crate::render::plot::svg;
 use crate::translation::{Moment, Reach};
-use crate::Profile;
 
 const ALL: [&str; 9] = [
     "time",
@@ -99,7 +99,9 @@ fn names_cannot_leave_their_text() {
     profile.footprints[0].permissions[0].permission = "<script>".into();
     let traced = profile.translation.as_mut().unwrap();
     (traced.sites[0].function, traced.configurations[0].name) = ("</text><script>".into(), "</desc><script>".into());
-    for name in ["time", "footprint-1", "permissions", "swap", "translation-shares", "translation-moments", "translation-sites"] {
+    for name in
+        ["time", "footprint-1", "permissions", "swap", "translation-shares", "translation-moments", "translation-sites"]
+    {
         let plot = plot(&profile, name).unwrap();
         assert!(!plot.contains("<script") && plot.contains("&lt;script"), "{name}");
     }
@@ -109,8 +111,11 @@ fn names_cannot_leave_their_text() {
 fn nothing_measured_is_nothing_drawn() {
     let mut profile = fixture::profile();
     profile.samples.clear();
-    profile.footprints =
-        vec![Footprint { points: vec![FootprintPoint::default()], permissions: Vec::new(), ..profile.footprints[0].clone() }];
+    profile.footprints = vec![Footprint {
+        points: vec![FootprintPoint::default()],
+        permissions: Vec::new(),
+        ..profile.footprints[0].clone()
+    }];
     profile.translation = Some(crate::Translation { accesses: 7, ..crate::Translation::default() });
     for name in ALL {
         assert_eq!(plot(&profile, name), None, "{name}");

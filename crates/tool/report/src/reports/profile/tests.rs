@@ -1,10 +1,10 @@
 //! A profile on a terminal and a page, and its plots.
 
 use super::*;
+use crate::fixture;
 use crate::quantity::{ratio, seconds};
 use crate::text::{self, Style};
 use crate::translation::{Modelled, Site, Translation};
-use crate::fixture;
 use proptest::prelude::*;
 
 fn text_of(profile: &Profile, style: Style) -> String {
@@ -31,8 +31,7 @@ fn it_shows_the_numbers_and_the_command_within_the_width() {
     }
     let text = text_of(&fixture, Style::default());
     let thp = summary.kind("thp").unwrap();
-    for number in
-        [seconds(thp.value_s.unwrap().median), ratio(thp.ratio.unwrap().median), percent(thp.gain().unwrap())]
+    for number in [seconds(thp.value_s.unwrap().median), ratio(thp.ratio.unwrap().median), percent(thp.gain().unwrap())]
     {
         assert!(text.contains(&number), "{number}\n{text}");
     }
@@ -104,9 +103,7 @@ fn a_profile_with_next_to_nothing_still_has_a_page() {
     let one = Modelled { name: "4k".into(), ..Modelled::default() };
     profile.translation = Some(Translation { configurations: vec![one], ..Translation::default() });
     let page = page_of(&profile);
-    assert!(
-        page.contains("<th scope=\"row\">4k</th>") && !page.contains("NaN") && !page.contains("plot-translation")
-    );
+    assert!(page.contains("<th scope=\"row\">4k</th>") && !page.contains("NaN") && !page.contains("plot-translation"));
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Findings by object: three lines of one array are one thing to a programmer, with one remedy.
 
-use crate::sharing::{Found, Kind, Place, Sharing};
 use crate::document::{Unit, Value};
 use crate::quantity::address;
+use crate::sharing::{Found, Kind, Place, Sharing};
 use crate::translation::Range;
 use fieldstone_sharing::{Advice, Cost, Interval, Redesign, Verdict};
 use std::collections::BTreeSet;

@@ -14,7 +14,9 @@ pub(super) fn meaning(verdict: &Verdict) -> &'static str {
         Verdict::Undecided => "Too few samples to decide whether the threads ran at the same time: sample longer.",
         Verdict::Private => "One thread at a time uses it, or others so rarely that it costs nothing.",
         Verdict::ReadOnly => "No thread writes it, so each processor keeps a copy of its own.",
-        Verdict::FalseSharing { .. } => "Threads use different bytes of one line, and some write: separating them helps.",
+        Verdict::FalseSharing { .. } => {
+            "Threads use different bytes of one line, and some write: separating them helps."
+        }
         Verdict::Mixed { .. } => "Beside what is truly shared are bytes that are not: separating these helps.",
         Verdict::TrueSharing { .. } => {
             "Several threads write the same bytes. Padding cannot separate them: write less often, or give each thread a copy and add up at the end."

@@ -48,7 +48,8 @@ pub(super) fn code(lines: &[&Found], threads: &Threads<'_>) -> Table {
     sites.sort_by(|a, b| b.weight.total_cmp(&a.weight));
     let text = ["function", "where", "does", "threads"].map(Column::text);
     let rows = sites.iter().map(|code| -> Row {
-        let function = Some(&code.function).filter(|name| !name.is_empty()).map(|name| CellLine::Function(name.clone()));
+        let function =
+            Some(&code.function).filter(|name| !name.is_empty()).map(|name| CellLine::Function(name.clone()));
         row![
             function,
             CellLine::Path(place(code)),
@@ -130,9 +131,10 @@ pub(super) fn lines<'a>(lines: impl Iterator<Item = &'a Found>) -> Table {
 
 /// The threads that the letters stand for.
 pub(super) fn threads(threads: &Threads<'_>) -> Table {
-    let rows = threads.lettered().into_iter().map(|tid| {
-        row![format!("{} {}", threads.letter(tid), threads.name(tid)), threads.start(tid)]
-    });
+    let rows = threads
+        .lettered()
+        .into_iter()
+        .map(|tid| row![format!("{} {}", threads.letter(tid), threads.name(tid)), threads.start(tid)]);
     Table::new(["thread", "began in"].map(Column::text)).with_rows(rows)
 }
 

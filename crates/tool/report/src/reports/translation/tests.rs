@@ -112,7 +112,9 @@ fn the_pages_that_sites_really_got_have_a_column_for_each_kind_that_was_seen() {
     sites[0].pages = vec![pages("thp", 0.974)];
     sites[1].pages = vec![pages("thp", 0.0), pages("hugetlb\x1b[2J", 1.0)];
     let text = text_of(&profile, Style { width: 140, colour: false });
-    let row = |words: &str| text.lines().map(str::trim_start).find(|line| line.starts_with(words)).unwrap_or_else(|| panic!("{text}"));
+    let row = |words: &str| {
+        text.lines().map(str::trim_start).find(|line| line.starts_with(words)).unwrap_or_else(|| panic!("{text}"))
+    };
     let heading = row("memory from");
     for column in ["of walks", "left on 2M", "huge on thp", "huge on hugetlb\\x1b[2J", "asked for"] {
         assert!(heading.contains(column), "{column}\n{text}");
@@ -125,10 +127,7 @@ fn the_pages_that_sites_really_got_have_a_column_for_each_kind_that_was_seen() {
     assert_eq!(explains_rate(&text), heading.contains("a 1,000"), "{text}");
     assert!(explains_rate(&text_of(&profile, Style { width: 200, colour: false })));
     let narrow = text_of(&profile, Style { width: 80, colour: false });
-    assert!(
-        narrow.contains("huge on thp") && !narrow.contains("allocs"),
-        "what is left out is worth less: {narrow}"
-    );
+    assert!(narrow.contains("huge on thp") && !narrow.contains("allocs"), "what is left out is worth less: {narrow}");
 }
 
 #[test]
@@ -137,8 +136,7 @@ fn a_place_is_never_broken_in_two() {
     let traced = profile.translation.as_mut().unwrap();
     let deep = "/tmp/python-build.20260509073455.222/Python-3.11.7/Objects/dictobject.c";
     traced.sites[0].file = Some(deep.into());
-    traced.sites[0].stack =
-        vec![format!("{} ({deep}:214)", traced.sites[0].function), format!("insert ({deep}:99)")];
+    traced.sites[0].stack = vec![format!("{} ({deep}:214)", traced.sites[0].function), format!("insert ({deep}:99)")];
     for width in [60, 80, 100] {
         let text = text_of(&profile, Style { width, colour: false });
         assert!(
