@@ -103,7 +103,7 @@ pub fn main() -> ExitCode {
     match run(&Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("fieldstone reproduce: {}", fieldstone_report::error::told(error.as_ref()));
+            eprintln!("fieldstone reproduce: {}", fieldstone_report::error::with_causes(error.as_ref()));
             ExitCode::from(2)
         }
     }

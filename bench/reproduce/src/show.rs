@@ -165,7 +165,7 @@ fn number(shows: Shows, value: f64) -> String {
     }
 }
 
-/// `1.31 – 1.40`, and that it is no interval where it is none. Nothing for what was counted once.
+/// `1.31 – 1.40`, or `range 1.31 – 1.40` of few values. Empty for a number that was counted once.
 fn interval(shows: Shows, estimate: &Estimate) -> String {
     let is_one = estimate.n == 1 && estimate.low == estimate.high;
     let (low, high) = (number(shows, estimate.low), number(shows, estimate.high));
@@ -177,19 +177,19 @@ fn interval(shows: Shows, estimate: &Estimate) -> String {
     }
 }
 
-/// What the line's intervals are, where one has any.
+/// The name of the line's intervals; `None` without one.
 fn interval_words(line: &Line) -> Option<&'static str> {
     let ends = line.entries.iter().flatten().filter_map(|entry| entry.ours.as_ref());
     let words = if line.shows == Shows::Estimate { "least – most" } else { "95 % interval" };
     ends.map(|ours| interval(line.shows, ours)).any(|words| !words.is_empty()).then_some(words)
 }
 
-/// Whether the line shows what the paper might have measured, and its text has not.
+/// Whether the paper may have the number of the line, but its text does not.
 fn lacks_paper(line: &Line) -> bool {
     matches!(line.shows, Shows::Ratio | Shows::Share) && !has_paper(line)
 }
 
-/// The paper's number on the scale of the line: its shares are in percent, and so is by how much something takes longer.
+/// The paper's number on the scale of the line: its shares and its increases of time are in percent.
 fn paper_number(shows: Shows, entry: &Entry) -> Option<f64> {
     let paper = entry.paper.as_ref()?;
     let number = paper.number()?;
@@ -200,14 +200,14 @@ fn paper_number(shows: Shows, entry: &Entry) -> Option<f64> {
     })
 }
 
-/// The paper's number as its text has it; where ours has a percent sign and the text leaves it to a heading, with one.
+/// The paper's number as in its text, with a percent sign where only the heading of its table has one.
 fn paper_words(shows: Shows, paper: &Quotation) -> String {
     let is_share = matches!(shows, Shows::Share | Shows::Estimate);
     let bare = is_share && paper.value.parse::<f64>().is_ok();
     if bare { format!("{} %", paper.value) } else { paper.value.clone() }
 }
 
-/// Ours, or why there is none.
+/// Our number, or why there is none.
 fn ours(shows: Shows, entry: &Entry) -> String {
     match (&entry.ours, &entry.skipped, entry.value) {
         (Some(estimate), ..) => number(shows, estimate.median),
@@ -219,18 +219,18 @@ fn ours(shows: Shows, entry: &Entry) -> String {
     }
 }
 
-/// Whether nothing of the line is measured: its numbers have no intervals.
+/// Whether no number of the line is measured: they have no intervals.
 fn is_published(line: &Line) -> bool {
     line.shows == Shows::Published
         || line.entries.iter().flatten().all(|entry| entry.ours.is_none() && entry.value.is_some())
 }
 
-/// What models counted, an operation: none at all is told from very few.
+/// A count of models per operation: 0 only if there is none.
 fn counted(value: f64) -> String {
     if value == 0.0 { "0".to_owned() } else { three_digits(value) }
 }
 
-/// At least three digits that count, and no more behind the point than that takes.
+/// At least three significant digits.
 fn three_digits(value: f64) -> String {
     let mut behind = 0;
     while behind < 9 && value.abs() * 10_f64.powi(behind) < 99.95 {
@@ -244,7 +244,7 @@ fn has_paper(line: &Line) -> bool {
     line.entries.iter().flatten().any(|entry| entry.paper.is_some())
 }
 
-/// Why cells are empty, each reason once with its columns.
+/// The reasons of empty cells, each once with its columns.
 fn skips(columns: &[String], lines: &[Line]) -> Vec<String> {
     let mut reasons = Vec::new();
     for (at, column) in columns.iter().enumerate() {
@@ -256,7 +256,7 @@ fn skips(columns: &[String], lines: &[Line]) -> Vec<String> {
     by_text(reasons).map(|(reason, columns)| format!("SKIP {columns}: {reason}")).collect()
 }
 
-/// Why cells are empty; the pages that the lines' memory really got; what was measured one after the other.
+/// The reasons of empty cells, the pages of the memory, and sides that were measured one after the other.
 fn notes(columns: &[String], lines: &[Line]) -> Vec<String> {
     let mut pages = Vec::new();
     let mut apart = Vec::new();
@@ -293,7 +293,7 @@ fn by_text(notes: Vec<(String, &str)>) -> impl Iterator<Item = (String, String)>
     grouped.into_iter()
 }
 
-/// Whether a line tells times, or what follows from them: models count the same on any machine.
+/// Whether a line has times, or numbers that follow from them: models count the same on any machine.
 fn is_timed(summary: &Summary) -> bool {
     let is_counted = |shows| {
         matches!(shows, Shows::Walks | Shows::References | Shows::Instructions | Shows::Share | Shows::Published)
@@ -301,7 +301,7 @@ fn is_timed(summary: &Summary) -> bool {
     summary.tables.iter().flat_map(|table| &table.lines).any(|line| !is_counted(line.shows))
 }
 
-/// A session of `summary` in words; how noisy the machine was, where that matters.
+/// A session of `summary` in words, with the noise of the machine if times were measured.
 fn session(summary: &Summary, of: &Provenance) -> String {
     let noise = if is_timed(summary) { format!(", noise {}", quantity::percent(of.noise)) } else { String::new() };
     let hypervisor = if of.virtual_machine { ", a virtual machine" } else { "" };

@@ -98,7 +98,7 @@ fn ended(outcome: anyhow::Result<u8>) -> ExitCode {
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            output::tell(fieldstone_report::error::told(error.as_ref()));
+            output::tell(fieldstone_report::error::with_causes(error.as_ref()));
             ExitCode::from(2)
         }
     }

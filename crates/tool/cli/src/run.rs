@@ -12,7 +12,7 @@ use std::process::ExitStatus;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use fieldstone_report::error::told;
+use fieldstone_report::error::with_causes;
 use fieldstone_report::{RunStats, reports, saved, text};
 use fieldstone_supervise::program::Way;
 use fieldstone_supervise::run::{run as run_program, run_from_outside};
@@ -297,7 +297,7 @@ fn write_json(path: &Path, file: &mut fs::File, data: &impl serde::Serialize) ->
 /// program ended well.
 fn end_alike(status: ExitStatus, written: anyhow::Result<()>) -> anyhow::Result<u8> {
     match written {
-        Err(error) if !status.success() => tell(told(error.as_ref())),
+        Err(error) if !status.success() => tell(with_causes(error.as_ref())),
         other => other?,
     }
     outcome::end_by_signal_of(status)?;

@@ -1,13 +1,13 @@
-//! What `fieldstone run --pid --stats FILE` writes: the schema `fieldstone-collapse/1`.
+//! The output of `fieldstone run --pid --stats FILE`: the data behind the schema `fieldstone-collapse/1`.
 
 use serde::{Deserialize, Serialize};
 
-/// One pass over the memory of a process that was running, and of its children where that was asked for.
+/// One pass over the memory of a running process, and of its children if requested.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Collapse {
     /// Always [`Collapse::SCHEMA`].
     pub schema: String,
-    /// Version of the tool that did it.
+    /// Version of the tool.
     #[serde(default)]
     pub tool_version: String,
     /// The processes, the one that was named first.
@@ -19,7 +19,7 @@ impl Collapse {
     pub const SCHEMA: &'static str = "fieldstone-collapse/1";
 }
 
-/// What came of one process.
+/// The result for one process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CollapsedProcess {
@@ -27,21 +27,21 @@ pub struct CollapsedProcess {
     pub pid: u32,
     /// Name (`/proc/PID/comm`).
     pub name: String,
-    /// How long it took, where that was noted.
+    /// How long it took, in seconds, where that was recorded.
     pub duration_s: Option<f64>,
-    /// Before it.
+    /// Its memory before the pass.
     pub before: Tally,
-    /// After it.
+    /// Its memory after the pass.
     pub after: Tally,
-    /// Aligned 2 MiB that were put on a huge page each.
+    /// Aligned ranges of 2 MiB that were put on a huge page each.
     pub moved_ranges: u64,
-    /// What of them was in memory.
+    /// Their bytes that were in memory before.
     pub moved_bytes: u64,
-    /// What stayed on small pages, a reason each.
+    /// What stayed on small pages, an entry for each reason.
     pub left: Vec<LeftSmall>,
     /// Ranges of 2 MiB that were not tried, since the pass was stopped.
     pub not_reached_ranges: u64,
-    /// The process ended meanwhile.
+    /// Whether the process ended during the pass.
     pub ended: bool,
 }
 
@@ -50,7 +50,7 @@ pub struct CollapsedProcess {
 pub struct Tally {
     /// In memory.
     pub resident_bytes: u64,
-    /// Of it, on huge pages, those of the hugetlb pool among them.
+    /// Of it, on huge pages, including those of the hugetlb pool.
     pub huge_bytes: u64,
 }
 

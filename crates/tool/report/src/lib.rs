@@ -27,7 +27,7 @@
 #![forbid(unsafe_code)]
 
 pub mod advice;
-mod advise;
+mod choice;
 pub mod collapse;
 pub mod diff;
 pub mod document;

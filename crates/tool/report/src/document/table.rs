@@ -302,7 +302,7 @@ impl From<Value> for Cell {
     }
 }
 
-impl<T: Into<Self>> From<Option<T>> for Cell {
+impl<T: Into<Cell>> From<Option<T>> for Cell {
     fn from(value: Option<T>) -> Self {
         value.map_or_else(|| CellLine::Missing.into(), Into::into)
     }

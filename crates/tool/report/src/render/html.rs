@@ -124,7 +124,7 @@ impl Flat {
 
     fn block(&mut self, block: &Block, level: u8) -> Result<(), Error> {
         let paragraph = |words: &String, is_strong| Drawn::Paragraph { words: printable(words), is_strong };
-        self.blocks.push(match block {
+        let drawn = match block {
             Block::Section(section) => return self.section(section, level),
             Block::Detail(blocks) => return self.blocks(blocks, level),
             Block::Paragraph(words) => paragraph(words, false),
@@ -150,7 +150,8 @@ impl Flat {
                 translation: of.translation.clone(),
                 source: of.source.clone(),
             },
-        });
+        };
+        self.blocks.push(drawn);
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! Colours of page sizes: Okabe and Ito's, which colour-blind readers can tell apart.
+//! Colours of page sizes: Okabe and Ito's, which colour-blind readers can distinguish.
 
 use crate::document::Colour;
 use crate::translation::canonical;

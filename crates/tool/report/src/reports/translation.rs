@@ -187,10 +187,11 @@ fn sites(summary: &TranslationSummary) -> Table {
             }));
         }
         let mut row = row![name, Unit::Share.of(line.share)];
-        row.cells.extend(has_large.then(|| Unit::Share.of(line.share_large).into()));
-        row.cells.extend(kinds.iter().map(|kind| line.large_on(kind).map(|share| Unit::RoughShare.of(share)).into()));
+        row.cells.extend(has_large.then(|| Cell::from(Unit::Share.of(line.share_large))));
+        let large_on = |kind: &&str| Cell::from(line.large_on(kind).map(|share| Unit::RoughShare.of(share)));
+        row.cells.extend(kinds.iter().map(large_on));
         row.cells.extend([
-            line.walks_per_thousand.map(|walks| Unit::Rate.of(walks)).into(),
+            Cell::from(line.walks_per_thousand.map(|walks| Unit::Rate.of(walks))),
             line.bytes.map(Value::bytes).into(),
             line.allocations.map(Value::count).into(),
         ]);

@@ -1,4 +1,4 @@
-//! Looks at programs that never ran, counted by the real tables of lines: what they show is known beforehand.
+//! Made-up samples, counted by the real tables of lines: their meaning is known.
 
 use super::{Code, Found, Kind, Place, Sampling, Sharing, Thread};
 use crate::profile::{Machine, Program};
@@ -20,8 +20,8 @@ const MEMBERS: [(&str, &str, u64, u64); 8] = [
 /// Thread, first byte, bytes, write.
 type Use = (u32, u64, u32, bool);
 
-/// What comes of it when all threads do this every millisecond, a third of the samples elsewhere.
-fn looked(settings: Settings, uses: &[Use]) -> Vec<(Judged, Cost)> {
+/// The lines when all threads do this every millisecond, with a third of the samples elsewhere.
+fn judged(settings: Settings, uses: &[Use]) -> Vec<(Judged, Cost)> {
     let mut lines = Lines::new(settings).unwrap();
     for at_ns in (0..20).map(|at_ms: u64| at_ms * 1_000_000) {
         for &(thread, address, bytes, write) in uses {
@@ -40,8 +40,8 @@ fn looked(settings: Settings, uses: &[Use]) -> Vec<(Judged, Cost)> {
     }
     let now_ns = 20_000_000;
     let all = lines.total(now_ns);
-    let looked_at = lines.heaviest(usize::MAX, now_ns).into_iter();
-    looked_at.map(|line| (Cost::of(&line, all).unwrap(), line)).map(|(cost, line)| (Judged::new(line), cost)).collect()
+    let heaviest = lines.heaviest(usize::MAX, now_ns).into_iter();
+    heaviest.map(|line| (Cost::of(&line, all).unwrap(), line)).map(|(cost, line)| (Judged::new(line), cost)).collect()
 }
 
 fn found((judged, cost): (Judged, Cost), place: Place) -> Found {
@@ -90,13 +90,13 @@ pub(crate) fn regression() -> Sharing {
         })
     };
     let uses: Vec<Use> = (0..4).flat_map(touched).collect();
-    let looked = looked(Settings::default(), &uses);
-    let judged: Vec<Judged> = looked.iter().map(|(judged, _)| judged.clone()).collect();
+    let lines = judged(Settings::default(), &uses);
+    let judged: Vec<Judged> = lines.iter().map(|(judged, _)| judged.clone()).collect();
     let redesign = array().redesign(&judged).unwrap();
-    let (findings, others): (Vec<Found>, Vec<Found>) = looked
+    let (findings, others): (Vec<Found>, Vec<Found>) = lines
         .into_iter()
-        .map(|looked| {
-            let mut found = found(looked, place());
+        .map(|line| {
+            let mut found = found(line, place());
             found.code = code(&found);
             found.redesign = redesign.clone().filter(|_| found.judged.verdict.is_finding());
             found
@@ -175,8 +175,8 @@ pub(crate) fn clean() -> Sharing {
         bytes: 8,
         ..Place::default()
     };
-    let looked = looked(Settings::default(), &uses);
-    let others = looked.into_iter().map(|of| {
+    let lines = judged(Settings::default(), &uses);
+    let others = lines.into_iter().map(|of| {
         let address = of.0.line.address;
         found(of, global(address))
     });
@@ -186,8 +186,8 @@ pub(crate) fn clean() -> Sharing {
 /// Two threads, each with a line of a pair for itself.
 pub(crate) fn pair() -> Sharing {
     let settings = Settings { pairs: true, ..Settings::default() };
-    let looked = looked(settings, &[(100, 0x1_0000, 8, true), (101, 0x1_0040, 8, true)]);
+    let lines = judged(settings, &[(100, 0x1_0000, 8, true), (101, 0x1_0040, 8, true)]);
     let mapping = Place { kind: Kind::Mapping, address: 0x1_0000, bytes: 4096, ..Place::default() };
-    let findings = looked.into_iter().map(|of| found(of, mapping.clone())).collect();
+    let findings = lines.into_iter().map(|of| found(of, mapping.clone())).collect();
     Sharing { findings, ..sharing(&["pair"]) }
 }

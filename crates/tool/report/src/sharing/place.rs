@@ -1,4 +1,4 @@
-//! Whose memory a line is.
+//! The object that a cache line belongs to.
 
 use crate::quantity::{address, bytes};
 use crate::translation::sites::called;
@@ -15,15 +15,15 @@ pub struct Place {
     pub name: String,
     /// The program or library whose global it is.
     pub module: Option<String>,
-    /// For a global its place in the module, as `nm` shows it.
+    /// For a global its offset in the module, as `nm` shows it.
     pub offset: Option<u64>,
     /// Where it begins.
     pub address: u64,
     /// Its size; 0 where it is not known.
     pub bytes: u64,
-    /// Who allocated it, inmost first, each as `function (file:line)`; empty where that was not seen.
+    /// The call stack that allocated it, innermost first, each as `function (file:line)`; empty if unknown.
     pub allocated_by: Vec<String>,
-    /// Its structure and elements, where debug information tells them.
+    /// Its structure and elements, if debug information has them.
     pub object: Option<Object>,
 }
 
@@ -33,9 +33,9 @@ pub struct Place {
 pub enum Kind {
     /// A variable of a module.
     Global,
-    /// Allocated by `malloc` and its kin.
+    /// Allocated by `malloc` or a similar function.
     Heap,
-    /// Mapped by the program: a file, shared memory, what another allocator manages.
+    /// Mapped by the program: a file, shared memory, memory of another allocator.
     Mapping,
     /// A thread's stack, or what is local to a thread.
     Stack,
@@ -91,7 +91,7 @@ impl Place {
         Some(self.offset.map_or_else(|| file.to_owned(), |offset| format!("{file}+{offset:#x}")))
     }
 
-    /// Has it this address?
+    /// Whether it contains this address.
     pub fn has(&self, at: u64) -> bool {
         let end = self.object.as_ref().map_or(self.bytes, |object| object.stride.saturating_mul(object.elements));
         (self.address..self.address.saturating_add(end.max(self.bytes))).contains(&at)
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stripped_global_is_told_by_its_offset() {
+    fn a_stripped_global_is_named_by_its_offset() {
         let place = Place {
             kind: Kind::Global,
             module: Some("/usr/lib/libgomp.so.1".into()),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn heap_memory_without_a_type_is_told_by_who_allocated_it() {
+    fn heap_memory_without_a_type_is_named_by_its_allocator() {
         let place = Place {
             kind: Kind::Heap,
             address: 0x5000,

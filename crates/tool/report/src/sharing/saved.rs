@@ -1,4 +1,4 @@
-//! A saved look, read again. It is written by [`crate::saved::save`] like all others, and told apart by its schema.
+//! Reads a saved report on sharing, which [`crate::saved::save`] wrote.
 
 use super::Sharing;
 use crate::{Error, Saved};
@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_later_version_adds_is_skipped_and_what_an_earlier_lacked_is_empty() {
+    fn fields_of_a_later_version_are_skipped_and_missing_ones_are_empty() {
         let mut value = serde_json::to_value(fixture::regression()).unwrap();
         value["added"] = 1.into();
         value["findings"][0]["added"] = serde_json::json!({"deep": [1]});
@@ -57,10 +57,10 @@ mod tests {
     }
 
     #[test]
-    fn each_wrong_file_is_told_apart() {
+    fn each_wrong_file_has_its_own_error() {
         for (text, part) in [
-            ("<html>", "is no JSON"),
-            ("{}", "no schema of ours"),
+            ("<html>", "is not JSON"),
+            ("{}", "no schema of Fieldstone"),
             (r#"{"schema": "fieldstone-sharing/2"}"#, "has the schema fieldstone-sharing/2"),
             (r#"{"schema": "fieldstone-sharing/1"}"#, "missing field `program`"),
             (r#"{"schema": "fieldstone-sharing/1", "program": 3}"#, "does not fit"),

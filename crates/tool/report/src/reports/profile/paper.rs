@@ -1,8 +1,8 @@
-//! The numbers of the paper that stand beside ours: Basu, Gandhi, Chang, Hill and Swift, *Efficient Virtual Memory for
-//! Big Memory Servers* (ISCA 2013), as told by the slides of a review of it (seed 003_). Each is kept with the words
-//! it comes from, and the test looks for them there.
+//! The numbers of the paper that a report compares: Basu, Gandhi, Chang, Hill and Swift, *Efficient Virtual Memory for
+//! Big Memory Servers* (ISCA 2013), from the slides of a review (seed 003_). Each has the words that it
+//! comes from; a test finds these in the slides.
 
-/// On permissions, as the slides put it.
+/// The sentence on permissions, as printed.
 pub(crate) const READ_WRITE: &str = "Más del 99 % de la memoria reservada se hace con permisos de lectura y escritura.";
 
 /// The same in English.
@@ -24,7 +24,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn the_slides_say_so() {
+    fn the_slides_contain_each_number() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../../shared/seeds");
         let seed = std::fs::read_dir(folder)
             .ok()

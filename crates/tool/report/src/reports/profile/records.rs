@@ -60,7 +60,7 @@ fn kind_fields(kind: &KindSummary) -> Vec<String> {
     fields
 }
 
-/// Without the middles of estimates where no more than their bounds can be told.
+/// Without the middles of estimates where only their bounds are known.
 fn modelled_fields(of: &ConfigurationSummary, is_unclear: bool) -> Vec<String> {
     let mut fields = vec![
         of.name.clone(),
@@ -87,12 +87,12 @@ fn mixture_fields(of: Option<&Mixture>) -> Vec<String> {
     fields.into_iter().map(full).collect()
 }
 
-/// Whose memory the walks are for: the sites, and then memory of no site. There is a field for each page kind of which it was
-/// seen how much of a site's memory really was on pages so large.
+/// Whose memory the walks are for: the sites, and then memory of no site. There is a field for each page kind of which it is
+/// known how much of a site's memory was on pages of at least that size.
 fn sites(traced: &TranslationSummary) -> Records {
     let lines = traced.sites.iter().chain(&traced.rest);
     let kinds = SiteLine::kinds(lines.clone());
-    // Where walks on 2 MiB pages were not told apart, nothing would be left of any.
+    // Walks on 2 MiB pages are unknown if none was attributed.
     let large = lines.clone().any(|line| line.share_large > 0.0);
     let whole = |value: Option<u64>| value.map(|value| value.to_string()).unwrap_or_default();
     let records = lines.map(|line| {
@@ -207,19 +207,19 @@ mod tests {
         let csv = csv_of(&summary);
         let (lines, traced) = (fields(&csv), summary.translation.unwrap());
         let of = |line: &[&str], name: &str| field(&lines, line, name).to_owned();
-        let told: Vec<_> = lines[1..].iter().filter(|line| !of(line, "site").is_empty()).collect();
-        assert_eq!(told.len(), traced.sites.len() + traced.rest.len(), "{csv}");
-        assert_eq!(told.last().copied(), lines.last(), "{csv}");
-        assert!(told.iter().all(|line| of(line, "kind").is_empty() && of(line, "configuration").is_empty()), "{csv}");
-        let shares: Vec<f64> = told.iter().map(|line| of(line, "site_walks_share").parse().unwrap()).collect();
+        let sites: Vec<_> = lines[1..].iter().filter(|line| !of(line, "site").is_empty()).collect();
+        assert_eq!(sites.len(), traced.sites.len() + traced.rest.len(), "{csv}");
+        assert_eq!(sites.last().copied(), lines.last(), "{csv}");
+        assert!(sites.iter().all(|line| of(line, "kind").is_empty() && of(line, "configuration").is_empty()), "{csv}");
+        let shares: Vec<f64> = sites.iter().map(|line| of(line, "site_walks_share").parse().unwrap()).collect();
         assert_eq!(shares[0], traced.sites[0].share);
         assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-9, "{shares:?}");
         let first =
-            ["site", "site_place", "site_stack", "site_bytes", "site_allocations"].map(|name| of(told[0], name));
+            ["site", "site_place", "site_stack", "site_bytes", "site_allocations"].map(|name| of(sites[0], name));
         let stack = "xmalloc; build_graph; main; __libc_start_main";
         assert_eq!(first, ["build_graph", "src/graph/build.c:214", stack, "2147483648", "5"]);
-        assert!(of(told[1], "site").starts_with("\"std::__detail::_Map_base<int, "), "{csv}");
-        let globals = told.iter().find(|line| of(line, "site") == "globals").unwrap();
+        assert!(of(sites[1], "site").starts_with("\"std::__detail::_Map_base<int, "), "{csv}");
+        let globals = sites.iter().find(|line| of(line, "site") == "globals").unwrap();
         assert_eq!(["site_place", "site_bytes", "site_allocations"].map(|name| of(globals, name)), ["", "", ""]);
         assert!(of(globals, "site_walks_share_left_on_2m").parse::<f64>().unwrap() > 0.0, "{csv}");
 

@@ -1,4 +1,4 @@
-//! Findings by object: three lines of one array are one thing to a programmer, with one remedy.
+//! Findings by object: the lines of one array have one remedy.
 
 use crate::document::{Unit, Value};
 use crate::quantity::address;
@@ -86,7 +86,7 @@ impl Group<'_> {
         &self.lines[0].places
     }
 
-    /// The remedy that says most: the one of the heaviest line that has any.
+    /// The remedy of the heaviest line that has one.
     pub(super) fn redesign(&self) -> Option<&Redesign> {
         self.lines.iter().find_map(|found| found.redesign.as_ref())
     }
@@ -122,7 +122,7 @@ impl Group<'_> {
     }
 }
 
-/// Whose memory a line is, in the shortest words.
+/// The objects of a line, in the shortest words.
 pub(super) fn whose(found: &Found) -> String {
     let names: Vec<String> = found.places.iter().map(Place::short).collect();
     match names.as_slice() {
@@ -146,14 +146,21 @@ mod tests {
         assert_eq!(groups[0].threads().into_iter().collect::<Vec<_>>(), [100, 101, 102, 103]);
         let costs = || sharing.findings.iter().map(|found| found.cost.share);
         let together = groups[0].cost.share;
-        assert_eq!(together.likely, costs().map(|share| share.likely).fold(0.0, f64::max), "the same laps, it may be");
-        assert!((together.high - costs().map(|share| share.high).sum::<f64>().min(1.0)).abs() < 1e-9, "or other ones");
+        assert_eq!(
+            together.likely,
+            costs().map(|share| share.likely).fold(0.0, f64::max),
+            "all lines may be used by the same iterations"
+        );
+        assert!(
+            (together.high - costs().map(|share| share.high).sum::<f64>().min(1.0)).abs() < 1e-9,
+            "or by different ones"
+        );
         assert!(together.low > 0.0 && together.low < together.likely);
         assert!(groups[0].advice().iter().any(|advice| advice.contains("alignas(64)")), "{:?}", groups[0].advice());
     }
 
     #[test]
-    fn lines_of_nobody_and_those_where_objects_meet_stand_alone() {
+    fn lines_without_an_object_or_with_several_are_groups_of_their_own() {
         let mut sharing = fixture::regression();
         sharing.findings[0].places.clear();
         sharing.findings[0].redesign = None;
@@ -164,8 +171,8 @@ mod tests {
         names.sort();
         assert_eq!(names.len(), 3);
         assert_eq!(names[0], "a and b");
-        let nobody = groups.iter().find(|group| group.places().is_empty()).unwrap();
-        assert!(nobody.name().starts_with("the line at 0x") && nobody.advice()[0].contains("64 bytes of its own"));
+        let unknown = groups.iter().find(|group| group.places().is_empty()).unwrap();
+        assert!(unknown.name().starts_with("the line at 0x") && unknown.advice()[0].contains("64 bytes of its own"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What dominates, and what to do about it: the sentence that a reader should take away if they read only one.
+//! The conclusion: the object that costs most, and its remedy.
 
 use super::groups::{self, Group};
 use super::others::{self, is_true_sharing};
@@ -7,24 +7,24 @@ use crate::sharing::Sharing;
 use crate::shell;
 use serde::Serialize;
 
-/// True sharing that takes less of the threads' time than this is not worth a headline.
-const LEAST_TOLD: f64 = 0.05;
+/// True sharing with a smaller part of the threads' time than this is not in the conclusion.
+const LEAST_SHARE: f64 = 0.05;
 
-/// What dominates, and what to do.
+/// The conclusion.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Headline {
-    /// What was found, or that nothing was.
+    /// The finding that costs most, or that there is none.
     pub sentence: String,
     /// What to change in the source, a sentence each.
     pub advice: Vec<String>,
     /// The command that repairs it while the program runs, where one can.
     pub command: Option<String>,
-    /// Why that command does nothing for the user who looked, and what allows it.
+    /// Why that command does nothing for this user, and what allows it.
     pub unavailable: Option<String>,
 }
 
 impl Headline {
-    /// Draws it from what was found.
+    /// The conclusion of `sharing`.
     pub fn of(sharing: &Sharing) -> Self {
         let groups = groups::by_object(sharing);
         let Some((first, rest)) = groups.split_first() else {
@@ -49,35 +49,35 @@ impl Headline {
 
 fn dominant(group: &Group<'_>) -> String {
     let lines = match group.lines.len() as u64 {
-        // Where no object is known, the line is the object.
+        // Without an object, the line is named.
         _ if group.places().is_empty() => "it".to_owned(),
         1 => "one of its cache lines".to_owned(),
         more => format!("{} of its cache lines", count(more)),
     };
-    let beside = if group.is_mixed() { " Part of it is truly shared, which no padding changes." } else { "" };
+    let mixed = if group.is_mixed() { " Part of it is truly shared, which no padding changes." } else { "" };
     format!(
-        "False sharing: {} fight for different bytes of {}. {} of the threads’ time is spent in code that uses {lines}; parting them gives back no more than that.{beside}",
+        "False sharing: {} contend for different bytes of {}. {} of the threads’ time is spent in code that uses {lines}; separating the bytes saves at most that.{mixed}",
         plural(group.threads().len() as u64, "thread"),
         group.name(),
         groups::cost(&group.cost),
     )
 }
 
-/// Nothing is a finding: what is it, then?
+/// The conclusion without a finding.
 fn nothing(sharing: &Sharing) -> String {
-    let looked = sharing.others.len() as u64;
+    let lines = sharing.others.len() as u64;
     let blind = match (sharing.sampling.samples, sharing.sampling.accesses) {
         (0, _) => Some("was taken"),
         (_, 0) => Some("showed an access"),
         _ => None,
     };
-    if let Some(blind) = blind.filter(|_| looked == 0) {
+    if let Some(blind) = blind.filter(|_| lines == 0) {
         return format!("No result: no sample {blind}. The reason is under \"What could not be seen\".");
     }
-    if looked == 0 && sharing.ignored > 0 {
+    if lines == 0 && sharing.ignored > 0 {
         return format!("No other false sharing was found.{}", ignored(sharing));
     }
-    if looked == 0 {
+    if lines == 0 {
         let why = match sharing.sampling.apart {
             0 => "no sample showed a line that several threads use".to_owned(),
             lines => format!(
@@ -87,11 +87,11 @@ fn nothing(sharing: &Sharing) -> String {
         };
         return format!("No false sharing was found: {why}.");
     }
-    let were = if looked == 1 { "was" } else { "were" };
-    let mut sentence = format!("No false sharing was found on {} that {were} looked at.", plural(looked, "line"));
+    let mut sentence =
+        format!("No false sharing was found on {} with samples of several threads.", plural(lines, "line"));
     let shared =
         groups::heaviest_first(&sharing.others).into_iter().find(|found| is_true_sharing(&found.judged.verdict));
-    if let Some(found) = shared.filter(|found| found.cost.share.likely >= LEAST_TOLD) {
+    if let Some(found) = shared.filter(|found| found.cost.share.likely >= LEAST_SHARE) {
         sentence += &format!(
             " {} of the threads’ time is spent in code that uses {}, which is truly shared. {}",
             groups::cost(&found.cost),
@@ -106,7 +106,7 @@ fn ignored(sharing: &Sharing) -> String {
     let file = sharing.ignore_file.as_deref().map_or_else(|| "the ignore file".to_owned(), shell::quote);
     match sharing.ignored {
         0 => String::new(),
-        number => format!(" {} not told, because of {file}.", were(number)),
+        number => format!(" {} not reported, because of {file}.", were(number)),
     }
 }
 
@@ -134,24 +134,27 @@ mod tests {
     #[test]
     fn the_heaviest_object_and_its_remedy_come_first() {
         let mut sharing = fixture::regression();
-        let told = Headline::of(&sharing);
-        for part in
-            ["False sharing: 4 threads fight", "bytes of lreg_args", "uses 3 of its cache lines", "no more than that"]
-        {
-            assert!(told.sentence.contains(part), "{part}: {}", told.sentence);
+        let headline = Headline::of(&sharing);
+        for part in [
+            "False sharing: 4 threads contend",
+            "bytes of lreg_args",
+            "uses 3 of its cache lines",
+            "saves at most that",
+        ] {
+            assert!(headline.sentence.contains(part), "{part}: {}", headline.sentence);
         }
-        assert!(told.advice.iter().any(|advice| advice == "declare tid with alignas(64)"), "{:?}", told.advice);
-        assert_eq!(told.command.as_deref(), Some("fieldstone run --repair -- linear_regression --threads 4"));
-        assert!(!told.sentence.contains("ignore") && !told.sentence.contains("other object"));
+        assert!(headline.advice.iter().any(|advice| advice == "declare tid with alignas(64)"), "{:?}", headline.advice);
+        assert_eq!(headline.command.as_deref(), Some("fieldstone run --repair -- linear_regression --threads 4"));
+        assert!(!headline.sentence.contains("ignore") && !headline.sentence.contains("other object"));
 
         sharing.findings[1].places.clear();
         sharing.ignored = 2;
         sharing.ignore_file = Some("ci/ignore me".into());
-        let told = Headline::of(&sharing).sentence;
+        let headline = Headline::of(&sharing).sentence;
         assert!(
-            told.contains("1 other object is shared falsely too")
-                && told.contains("2 findings are not told, because of 'ci/ignore me'."),
-            "{told}"
+            headline.contains("1 other object is shared falsely too")
+                && headline.contains("2 findings are not reported, because of 'ci/ignore me'."),
+            "{headline}"
         );
     }
 
@@ -185,10 +188,10 @@ mod tests {
     #[test]
     fn no_finding_says_what_it_is_instead() {
         let clean = fixture::clean();
-        let told = Headline::of(&clean);
-        assert_eq!((told.advice.len(), told.command), (0, None));
+        let headline = Headline::of(&clean);
+        assert_eq!((headline.advice.len(), headline.command), (0, None));
         for part in ["No false sharing was found on 5 lines", "uses counter, which is truly shared", "Padding"] {
-            assert!(told.sentence.contains(part), "{part}: {}", told.sentence);
+            assert!(headline.sentence.contains(part), "{part}: {}", headline.sentence);
         }
         let calm = Sharing {
             others: clean.others.iter().filter(|found| !is_true_sharing(&found.judged.verdict)).cloned().collect(),
@@ -202,16 +205,16 @@ mod tests {
             ignored: 1,
             ..Sharing::default()
         };
-        let told = Headline::of(&sampled).sentence;
+        let headline = Headline::of(&sampled).sentence;
         assert!(
-            told == "No other false sharing was found. 1 finding is not told, because of the ignore file.",
-            "{told}"
+            headline == "No other false sharing was found. 1 finding is not reported, because of the ignore file.",
+            "{headline}"
         );
         let sampling = crate::sharing::Sampling { samples: 9, accesses: 9, apart: 2, ..Default::default() };
-        let told = Headline::of(&Sharing { sampling, ..Sharing::default() }).sentence;
-        assert!(told.contains("of 2 lines that several threads use, no sample shows that they run"), "{told}");
+        let headline = Headline::of(&Sharing { sampling, ..Sharing::default() }).sentence;
+        assert!(headline.contains("of 2 lines that several threads use, no sample shows that they run"), "{headline}");
         let blind = crate::sharing::Sampling { samples: 9, ..Default::default() };
-        let told = Headline::of(&Sharing { sampling: blind, ..Sharing::default() }).sentence;
-        assert!(told.contains("No result: no sample showed an access"), "{told}");
+        let headline = Headline::of(&Sharing { sampling: blind, ..Sharing::default() }).sentence;
+        assert!(headline.contains("No result: no sample showed an access"), "{headline}");
     }
 }

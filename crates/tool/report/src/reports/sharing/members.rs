@@ -1,7 +1,7 @@
-//! What a report says of a member beside its name: that it is atomic, that it is a lock, that it lies across two lines.
+//! Properties of a member: that it is atomic, that it is a lock, that it is on two lines.
 //!
-//! A lock is known by its type; where no type is known, by the functions of the C library that use it. An atomic is known by the instructions
-//! that were sampled.
+//! A lock is known by its type or, without a type, by the functions of the C library that use it. An atomic is known by the
+//! sampled instructions.
 
 use super::uses::{Run, full, runs};
 use crate::sharing::{Found, Place};
@@ -49,8 +49,7 @@ fn crossings(found: &Found) -> Vec<String> {
     let mut named: Vec<String> = runs(found).iter().flat_map(|run| crossing_members(found, run)).collect();
     named.sort();
     named.dedup();
-    let named =
-        named.into_iter().map(|name| format!("{name} lies across two cache lines: each access to it takes both."));
+    let named = named.into_iter().map(|name| format!("{name} is on two cache lines: each access to it takes both."));
     let sentences: Vec<String> = named.chain(unnamed_crossings(found)).collect();
     let line = &found.judged.line;
     let is_split = |thread: &ThreadUse| {
@@ -58,11 +57,11 @@ fn crossings(found: &Found) -> Vec<String> {
         thread.atomic.has(0) && thread.began_before.has(0) || thread.atomic.has(last) && thread.joined.has(last)
     };
     let split = !sentences.is_empty() && line.threads.iter().any(is_split);
-    let slow = "An atomic access across two lines (split lock) holds up all processors while it lasts.".to_owned();
+    let slow = "An atomic access across two lines (split lock) stops all processors while it lasts.".to_owned();
     sentences.into_iter().chain(split.then_some(slow)).collect()
 }
 
-/// The first and the last member that a run uses, if they lie on two lines.
+/// The first and the last member that a run uses, if they are on two lines.
 fn crossing_members(found: &Found, run: &Run) -> Vec<String> {
     let line = &found.judged.line;
     let addresses =
@@ -107,7 +106,7 @@ fn locked_by(found: &Found) -> Option<String> {
     let mut locking: Vec<&str> = functions.filter(|name| LOCKING.iter().any(|part| name.contains(part))).collect();
     locking.sort_unstable();
     locking.dedup();
-    (!locking.is_empty()).then(|| format!("A lock lies on this line: it is used by {}.", locking.join(", ")))
+    (!locking.is_empty()).then(|| format!("A lock is on this line: it is used by {}.", locking.join(", ")))
 }
 
 #[cfg(test)]
@@ -134,16 +133,16 @@ mod tests {
     }
 
     #[test]
-    fn atomics_and_locks_are_told_beside_their_names() {
+    fn atomics_and_locks_are_marked_at_their_names() {
         let mut found = found(&[("pthread_mutex_t m", 0, 16), ("long n", 16, 48)], 0);
-        let told = |found: &Found| runs(found).iter().map(marked).collect::<Vec<_>>();
-        assert_eq!(told(&found)[0], "[0].m, lock of lreg_args[0]");
-        assert!(!told(&found)[1].contains("lock"), "{:?}", told(&found));
+        let all = |found: &Found| runs(found).iter().map(marked).collect::<Vec<_>>();
+        assert_eq!(all(&found)[0], "[0].m, lock of lreg_args[0]");
+        assert!(!all(&found)[1].contains("lock"), "{:?}", all(&found));
         found.judged.line.threads[0].atomic = Bits::range(0..4);
-        let marked = told(&found);
+        let marked = all(&found);
         assert_eq!(marked[..2], ["[0].m, lock of lreg_args[0], atomic", "[0].m, lock of lreg_args[0]"], "{marked:?}");
         found.places.clear();
-        assert_eq!(told(&found)[0], "atomic", "it is known without a name");
+        assert_eq!(all(&found)[0], "atomic", "it is known without a name");
     }
 
     #[test]
@@ -155,23 +154,20 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_without_a_type_is_known_by_who_uses_it() {
+    fn a_lock_without_a_type_is_known_by_the_functions_that_use_it() {
         let mut found = fixture::regression().findings.remove(0);
         assert_eq!(notes(&found), Vec::<String>::new());
         let code = |function: &str| Code { function: function.into(), ..Code::default() };
         found.code.extend([code("__pthread_mutex_unlock"), code("pthread_mutex_lock"), code("main")]);
-        assert_eq!(
-            notes(&found),
-            ["A lock lies on this line: it is used by pthread_mutex_lock, pthread_mutex_unlock."]
-        );
+        assert_eq!(notes(&found), ["A lock is on this line: it is used by pthread_mutex_lock, pthread_mutex_unlock."]);
     }
 
     #[test]
     fn a_member_across_two_lines_is_named() {
-        // The element began four bytes before the line, and its second member lies across the border.
+        // The element began four bytes before the line, and its second member is across the border.
         let mut found = found(&[("long before", 0, 8), ("long n", 60, 4)], 4);
         found.places[0].object.as_mut().unwrap().elements = 1;
-        assert_eq!(notes(&found), ["before lies across two cache lines: each access to it takes both."]);
+        assert_eq!(notes(&found), ["before is on two cache lines: each access to it takes both."]);
         (found.judged.line.threads[0].began_before, found.judged.line.threads[0].atomic) =
             (Bits::range(0..4), Bits::range(0..4));
         assert!(notes(&found)[1].contains("split lock"), "{:?}", notes(&found));

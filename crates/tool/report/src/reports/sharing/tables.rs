@@ -4,7 +4,7 @@ use super::groups::{cost_value, whose};
 use super::members::marked;
 use super::threads::Threads;
 use super::uses::{Run, runs, span};
-use crate::document::{CellLine, Column, Limit, Rest, Row, Table, Unit, row};
+use crate::document::{Cell, CellLine, Column, Limit, Rest, Row, Table, Unit, row};
 use crate::quantity::address;
 use crate::sharing::{Code, Found};
 use fieldstone_sharing::Verdict;
@@ -28,8 +28,8 @@ pub(super) fn uses(found: &Found, threads: &Threads<'_>) -> Table {
     let rows = runs.iter().map(|run: &Run| {
         let name = format!("{} {}", threads.letter(run.thread), threads.name(run.thread));
         let mut row = row![name, span(&run.bytes)].weighing(run.read + run.written);
-        row.cells.extend(has_members.then(|| marked(run).into()));
-        row.cells.extend([run.read, run.written].map(|samples| Unit::Rate.of(samples).into()));
+        row.cells.extend(has_members.then(|| Cell::from(marked(run))));
+        row.cells.extend([run.read, run.written].map(|samples| Cell::from(Unit::Rate.of(samples))));
         row
     });
     let rest = Rest::Sum("run of bytes", "runs of bytes");

@@ -36,7 +36,7 @@ fn it_leads_with_the_verdict_and_fits() {
     let text = text_of(&fixture::regression(), Style::default());
     let mut lines = text.lines();
     assert_eq!(lines.next(), Some("linear_regression --threads 4"));
-    assert!(lines.next().unwrap().starts_with("False sharing: 4 threads fight for different bytes of lreg_args."));
+    assert!(lines.next().unwrap().starts_with("False sharing: 4 threads contend for different bytes of lreg_args."));
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn a_narrow_terminal_breaks_the_map_and_not_the_bytes() {
 }
 
 #[test]
-fn what_a_repair_refuses_is_told_where_it_refuses() {
+fn what_a_repair_refuses_is_reported_at_its_line() {
     let mut sharing = fixture::regression();
     sharing.findings[0].refused = Some("an access goes across the border at 0x1008".into());
     let text = text_of(&sharing, NARROW);
@@ -89,7 +89,7 @@ fn what_a_repair_refuses_is_told_where_it_refuses() {
 }
 
 #[test]
-fn hits_on_modified_lines_are_told_where_the_processor_told_them() {
+fn hits_on_modified_lines_are_reported_where_the_processor_recorded_them() {
     let mut sharing = fixture::regression();
     assert!(!text_of(&sharing, NARROW).contains("HITM"));
     sharing.findings[0].contended = 1234;
@@ -131,7 +131,7 @@ fn a_pair_of_lines_is_two_maps() {
 }
 
 #[test]
-fn negatives_are_told_what_they_are() {
+fn lines_without_a_finding_have_their_meaning() {
     let text = text_of(&fixture::clean(), NARROW);
     for part in [
         "No false sharing was found on 5 lines",
@@ -206,7 +206,7 @@ fn each_byte_has_the_colour_of_its_thread() {
 fn the_page_has_what_the_terminal_has() {
     let page = page_of(&fixture::regression());
     for part in [
-        "False sharing: 4 threads fight for different bytes of lreg_args.",
+        "False sharing: 4 threads contend for different bytes of lreg_args.",
         "<li>declare tid with alignas(64)</li>",
         "alignas(64) pthread_t tid;",
         "src/sharing/linear_regression.c:57",

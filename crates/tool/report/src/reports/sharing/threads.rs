@@ -6,7 +6,7 @@
 use crate::sharing::{Found, Sharing, Thread};
 use std::collections::BTreeMap;
 
-/// A thread's colour on the page and that of letters on it. Okabe and Ito's, which colour-blind readers can tell apart: middle
+/// A thread's colour on the page and that of letters on it. Okabe and Ito's, which colour-blind readers can distinguish: middle
 /// tones that stand on light and dark paper.
 const COLOURS: [(&str, &str); 8] = [
     ("#1f73b7", "#ffffff"),

@@ -33,7 +33,7 @@ fn it_shows_each_configuration_site_and_source_within_the_width() {
         "not attributed",
         "thp:25%",
         "3.80 ns (3.60–4.10)",
-        "Calibrated price, which knows nothing of these runs",
+        "Calibrated price, independent of these runs",
         "off by 1.9 % at most",
         "polynomial of degree 2",
         "a replay of its own accesses",

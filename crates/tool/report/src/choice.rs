@@ -1,17 +1,17 @@
 //! Chooses the [`Advice`] on a profile: first what to do, then what else to know.
 //!
-//! The order is that of a physician: a program that fails is not compared; a kind on which it fails, or prints
-//! something else, is not recommended; then a gain, then why none can be told, then that there is none.
+//! The order of the checks: a program that fails is not compared; a kind on which it fails, or prints something else, is not
+//! recommended; then a gain, then why a gain cannot be decided, then that there is none.
 
 use crate::stats;
 use crate::summary::{KindSummary, Verdict, WORTHWHILE};
 use crate::{Advice, Finding, Footprint, Metric, Profile, RegionStats};
 
-/// Memory below this is not worth a note.
+/// Less memory than this, in bytes, has no note.
 const NOTEWORTHY_BYTES: u64 = 16 << 20;
-/// More runs than this are not asked for.
+/// More runs than this are not recommended.
 const MOST_RUNS: usize = 200;
-/// Runs shorter than this are mostly start-up.
+/// Runs shorter than this, in seconds, are mostly start-up.
 const SHORT_S: f64 = 0.05;
 
 impl Advice {
@@ -50,7 +50,7 @@ fn best<'a>(profile: &Profile, kinds: &'a [KindSummary]) -> Option<&'a KindSumma
         profile.findings.iter().any(|finding| matches!(finding, Finding::OutputDiffers { kind } if kind == name))
     };
     let ratio = |kind: &KindSummary| kind.ratio.map_or(f64::INFINITY, |ratio| ratio.median);
-    // A mosaic is an experiment: who gains by it gains by the whole.
+    // A mosaic is an experiment: a program that gains by it gains by whole huge pages.
     let is_whole = |kind: &&KindSummary| !kind.name.contains(':');
     let gains =
         || kinds.iter().filter(is_whole).filter(|kind| kind.verdict == Some(Verdict::Gain) && !differs(&kind.name));
@@ -109,27 +109,27 @@ fn not_repeatable(finding: &Finding, command: &[String]) -> Option<Advice> {
     Some(Advice::NotRepeatable { what, run, first, later, remedy: Advice::repeated(command) })
 }
 
-/// Whether the program broke, rather than said no. A server (`has_load`) is stopped by a signal, and that is no failure.
+/// Whether the program broke, rather than exited with a code. A server (`has_load`) is stopped by a signal: no failure.
 fn is_failure(outcome: &str, has_load: bool) -> bool {
     let stopped = ["signal 2 ", "signal 9 ", "signal 15 "].iter().any(|signal| outcome.starts_with(signal));
     outcome == "timeout" || (outcome.starts_with("signal ") && !(has_load && stopped))
 }
 
-/// How runs ended and what they printed: the findings, and failures in the samples that no finding tells of.
+/// How runs ended and what they printed: the findings, and failures in the samples that have no finding.
 fn endings(profile: &Profile, kinds: &[KindSummary], usual: Option<&str>) -> Vec<Advice> {
     let usual = usual.unwrap_or("exit 0").to_owned();
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let mut notes: Vec<Advice> = Vec::new();
     for finding in &profile.findings {
         notes.push(match finding.clone() {
             Finding::OutputVaries { kind } => Advice::OutputVaries { kind },
             Finding::OutputDiffers { kind } => Advice::OutputDiffers { kind },
             Finding::Failed { kind, outcome, runs } => {
-                told.push(kind.clone());
+                reported.push(kind.clone());
                 Advice::Fails { kind, outcome, runs, usual: usual.clone() }
             }
             Finding::TimedOut { kind, limit_s, runs } => {
-                told.push(kind.clone());
+                reported.push(kind.clone());
                 Advice::TimedOut { kind, limit_s, runs }
             }
             Finding::NotTraced { why } => Advice::NotTraced { why },
@@ -138,7 +138,7 @@ fn endings(profile: &Profile, kinds: &[KindSummary], usual: Option<&str>) -> Vec
             Finding::Unknown => continue,
         });
     }
-    for kind in kinds.iter().filter(|kind| kind.failed > 0 && !told.contains(&kind.name)) {
+    for kind in kinds.iter().filter(|kind| kind.failed > 0 && !reported.contains(&kind.name)) {
         let mut failed = profile.samples.iter().filter(|sample| sample.kind == kind.name && sample.outcome != usual);
         let outcome = failed.next().map_or_else(String::new, |sample| sample.outcome.clone());
         let runs = u32::try_from(kind.failed).unwrap_or(u32::MAX);
@@ -150,7 +150,7 @@ fn endings(profile: &Profile, kinds: &[KindSummary], usual: Option<&str>) -> Vec
     notes
 }
 
-/// What the watched runs tell about memory.
+/// What the watched runs show of memory.
 fn memory(profile: &Profile) -> Vec<Advice> {
     let swapped = profile.footprints.iter().max_by_key(|footprint| footprint.swap_peak_bytes());
     let swapped = swapped.filter(|footprint| footprint.swap_peak_bytes() >= NOTEWORTHY_BYTES);
@@ -193,7 +193,7 @@ fn not_got(footprint: &Footprint) -> Option<Advice> {
         }
         (None, None) => return None,
     };
-    // Without pagemap, folios and base pages look alike: nothing can be said of them.
+    // Without pagemap, folios and base pages cannot be distinguished.
     let blind = match pages {
         Some(pages) => pages.iter().any(|share| share.kind == "smaller"),
         None => footprint.points.iter().all(|point| point.folio_bytes == 0),
@@ -209,7 +209,7 @@ fn not_got(footprint: &Footprint) -> Option<Advice> {
     is_short.then(|| Advice::PagesNotGot { kind: footprint.kind.clone(), got_bytes, of_bytes, fell_back_bytes })
 }
 
-/// A sum that a file with nonsense in it cannot overflow.
+/// A sum that saturates: a file may hold any numbers.
 fn total(bytes: impl Iterator<Item = u64>) -> u64 {
     bytes.fold(0, u64::saturating_add)
 }
@@ -240,7 +240,7 @@ fn region_notes(kind: &str, region: &RegionStats) -> Vec<Advice> {
     notes
 }
 
-/// Whether at least half of the gain is kernel time. Not for a load's time, of which the kernel's is no part.
+/// A note if at least half of the gain is kernel time. Not for the time of a load, which the kernel time of the server is no part of.
 fn first_touch(profile: &Profile, kinds: &[KindSummary], best: &KindSummary) -> Option<Advice> {
     let baseline = kinds.iter().find(|kind| kind.name == profile.baseline)?;
     let (before, after) = (baseline.cost?, best.cost?);
