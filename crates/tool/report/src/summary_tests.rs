@@ -237,7 +237,7 @@ fn runs_that_cannot_be_repeated_have_no_verdict_and_the_advice_names_the_run_and
     for part in ["Run 2 ended with exit 3", "run 1 with exit 0", "sh -c 'UNDO; exec gups 2G'"] {
         assert!(words.contains(part), "{part}: {words}");
     }
-    let csv = crate::csv::summary(&summary);
+    let csv = crate::csv::render(&crate::reports::profile::records(&summary));
     assert!(csv.contains("\nthp,no verdict,8,0,") && !csv.contains("gain"));
 }
 
@@ -251,7 +251,7 @@ fn more_resident_memory_is_reported_with_the_gain() {
     let document = crate::reports::profile::document(&profile, &summary);
     let text = crate::text::render(&document, Default::default());
     let page = crate::html::render(&document).unwrap();
-    let csv = crate::csv::summary(&summary);
+    let csv = crate::csv::render(&crate::reports::profile::records(&summary));
     assert!(text.contains("+38 %") && page.contains("+38 %"), "{text}");
     let growth: f64 = csv.lines().nth(2).unwrap().rsplit(',').next().unwrap().parse().unwrap();
     assert!((growth - 0.38).abs() < 1e-6, "{csv}");

@@ -34,13 +34,13 @@ pub fn render(document: &Document) -> Result<String, Error> {
     let blocks = std::mem::take(&mut flat.blocks);
     flat.blocks(&document.lead.blocks, 2)?;
     let page = Page {
-        kind: &document.kind,
-        subject: &document.subject,
+        kind: printable(&document.kind),
+        subject: printable(&document.subject),
         title: printable(&document.title),
         is_command: document.is_command,
         lead: flat.blocks,
         blocks,
-        tool_version: &document.tool_version,
+        tool_version: printable(&document.tool_version),
     };
     let failed = |source| Error::Page { source };
     let mut environment = Environment::new();
@@ -55,14 +55,14 @@ pub fn render(document: &Document) -> Result<String, Error> {
 }
 
 #[derive(Serialize)]
-struct Page<'a> {
-    kind: &'a str,
-    subject: &'a str,
+struct Page {
+    kind: String,
+    subject: String,
     title: String,
     is_command: bool,
     lead: Vec<Drawn>,
     blocks: Vec<Drawn>,
-    tool_version: &'a str,
+    tool_version: String,
 }
 
 /// A block as the template takes it.

@@ -10,6 +10,7 @@ mod curves;
 
 use crate::Error;
 use crate::document::{Chart, Colour, Plot};
+use crate::shell::printable;
 use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
@@ -73,7 +74,8 @@ fn finished(svg: &str, plot: &Plot, (width, height): (u32, u32)) -> String {
         escape(&plot.description)
     );
     finished += &inside.replace(INK_WRITTEN, "currentColor");
-    finished
+    let has_control = finished.contains(|letter: char| letter.is_control() && letter != '\n');
+    if has_control { printable(&finished) } else { finished }
 }
 
 /// Letters of the plot's size in its ink, of which `strength` (0 to 1) is seen.

@@ -58,6 +58,7 @@ pub fn render(document: &Document, style: Style) -> String {
     let mut sheet = Sheet::new(style);
     if !document.title.is_empty() {
         sheet.line_in_bold(&one_line(&document.title));
+        sheet.before = Spacing::Prose;
     }
     let lead = &document.lead;
     if lead.heading.is_empty() && !lead.blocks.is_empty() {
@@ -83,7 +84,7 @@ const FACT_NAME_WIDTH: usize = 24;
 /// How what was written last keeps its distance from what follows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Spacing {
-    /// A heading: what follows belongs to it.
+    /// A heading, or a map of bytes: what follows belongs to it.
     None,
     /// Prose: more prose follows without an empty line.
     Prose,
@@ -145,6 +146,8 @@ impl Sheet {
             Block::ByteMap(map) => {
                 self.begin(Spacing::Apart);
                 bytes::draw(map, self);
+                // The table of the map follows it.
+                self.before = Spacing::None;
             }
             Block::Quotation(of) => {
                 self.begin(Spacing::Prose);

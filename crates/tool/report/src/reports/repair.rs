@@ -44,7 +44,7 @@ mod tests {
         };
         let text = text::render(&document(&report), Style::default());
         assert_eq!(text, "./a <b>\n- outcome: exit 0\n\nEvents\n    1.0 ms  page 0x1000: moved\n");
-        let page = crate::html::render(&document(&report)).unwrap();
+        let page = crate::html::render(&document(&report)).unwrap().replace("&#x2f;", "/");
         assert!(page.contains("./a &lt;b&gt;") && page.contains("exit 0") && page.contains("0x1000: moved"), "{page}");
     }
 }

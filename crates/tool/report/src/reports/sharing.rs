@@ -125,22 +125,15 @@ fn object(number: usize, group: &Group<'_>, threads: &Threads<'_>) -> Block {
 fn line(found: &Found, threads: &Threads<'_>) -> Block {
     let line = &found.judged.line;
     let pair = if uses::only_as_pair(found) { ", only as a pair that the prefetcher fetches together" } else { "" };
-    let heading = format!("Line {}: {}{pair}", address(line.address), found.judged.verdict.words());
-    let cost = format!(
-        "{} of the threads’ time (95 % interval); a repair saves {} at most.",
-        groups::cost(&found.cost),
-        share(found.cost.most_given_back)
-    );
+    let (verdict, cost) = (found.judged.verdict.words(), groups::cost(&found.cost));
+    let heading = format!("Line {}: {verdict}{pair}, {cost} of the threads’ time", address(line.address));
+    let saving =
+        format!("The interval is a 95 % interval. A repair saves {} at most.", share(found.cost.most_given_back));
     let refused = found.refused.as_ref().map(|why| format!("`run --repair` does not change it: {why}."));
     let notes = contended(found).into_iter().chain(members::notes(found)).chain(refused);
-    Block::section(
-        heading,
-        [
-            Block::Paragraph(std::iter::once(cost).chain(notes).collect::<Vec<_>>().join(" ")),
-            Block::ByteMap(uses::map(found, threads)),
-            tables::uses(found, threads).into(),
-        ],
-    )
+    let words = std::iter::once(saving).chain(notes).map(Block::Paragraph);
+    let numbers = [Block::ByteMap(uses::map(found, threads)), tables::uses(found, threads).into()];
+    Block::section(heading, words.chain(numbers))
 }
 
 /// What the processor recorded of a line; `None` where it recorded nothing.

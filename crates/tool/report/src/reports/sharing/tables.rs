@@ -24,7 +24,7 @@ pub(super) fn uses(found: &Found, threads: &Threads<'_>) -> Table {
     let text = ["thread", "bytes"].map(Column::text).into_iter();
     let columns = text
         .chain(has_members.then(|| Column::text("member")))
-        .chain([Column::number("reads").explained("Reads and writes are samples."), Column::number("writes")]);
+        .chain([Column::number("read samples"), Column::number("write samples")]);
     let rows = runs.iter().map(|run: &Run| {
         let name = format!("{} {}", threads.letter(run.thread), threads.name(run.thread));
         let mut row = row![name, span(&run.bytes)].weighing(run.read + run.written);
@@ -200,7 +200,7 @@ mod tests {
         sharing.findings[0].places.clear();
         let lines: Vec<&Found> = sharing.findings.iter().collect();
         let threads = Threads::of(&sharing, &lines);
-        assert_eq!(headings(&uses(lines[0], &threads)), ["thread", "bytes", "reads", "writes"]);
+        assert_eq!(headings(&uses(lines[0], &threads)), ["thread", "bytes", "read samples", "write samples"]);
         assert_eq!(headings(&uses(lines[1], &threads))[2], "member");
     }
 

@@ -145,7 +145,7 @@ fn a_place_is_never_broken_in_two() {
         );
         assert!(text.lines().any(|line| line.trim_start().starts_with("by insert")), "{text}");
     }
-    let text = text_of(&profile, Style { width: 80, colour: false });
+    let text = text_of(&profile, Style { width: 100, colour: false });
     assert!(text.contains(" …/Python-3.11.7/Objects/dictobject.c:214"), "{text}");
 }
 
