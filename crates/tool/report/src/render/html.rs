@@ -145,10 +145,10 @@ impl Flat {
                 rows: bytes::rows(map),
             },
             Block::Quotation(of) => Drawn::Quotation {
-                sentence: of.sentence.clone(),
-                language: of.language.clone(),
-                translation: of.translation.clone(),
-                source: of.source.clone(),
+                sentence: printable(&of.sentence),
+                language: printable(&of.language),
+                translation: printable(&of.translation),
+                source: printable(&of.source),
             },
         };
         self.blocks.push(drawn);
@@ -174,14 +174,14 @@ fn table(table: &Table) -> Drawn {
         .filter(|words| !words.is_empty())
         .collect();
     Drawn::Table {
-        caption: words.join(" "),
+        caption: printable(&words.join(" ")),
         headings: table
             .columns
             .iter()
             .map(|column| Heading { words: printable(&column.heading), is_number: column.is_number })
             .collect(),
         rows: rows.iter().map(|row| row.cells.iter().map(drawn_cell).collect()).collect(),
-        rest,
+        rest: printable(&rest),
     }
 }
 

@@ -197,7 +197,7 @@ mod tests {
             Table::new(columns).with_rows([row!["a file mapping, which is left to the kernel", "1.0 %", "33 MiB"]]);
         let text = text(table, 40);
         assert!(widest(&text) <= 40 && text.contains("kernel") && text.contains("33 MiB"), "{text}");
-        assert!(text.lines().next().unwrap().contains("of the") && text.contains("asked"), "{text}");
+        assert!(!text.contains("of the time") && !text.contains("asked for"), "{text}");
     }
 
     #[test]
