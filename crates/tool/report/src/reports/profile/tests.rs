@@ -92,6 +92,17 @@ fn whatever_a_file_says_stays_text() {
 }
 
 #[test]
+fn nothing_is_fetched() {
+    let page = page_of(&fixture::profile());
+    assert!(page.contains("default-src 'none'"));
+    for address in ["http:", "https:", "src=", "url(", "@import", "<link rel=\"stylesheet\""] {
+        assert!(!page.contains(address), "{address}");
+    }
+    let links: Vec<&str> = page.split("href=\"").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
+    assert!(links.iter().all(|link| link.starts_with("data:") || link.starts_with('#')), "{links:?}");
+}
+
+#[test]
 fn a_profile_with_next_to_nothing_still_has_a_page() {
     let mut profile = fixture::measured(&[("4k", 1.0)], 0, 0.0);
     assert!(page_of(&profile).contains("Too few runs") || page_of(&profile).contains("Nothing could be compared"));

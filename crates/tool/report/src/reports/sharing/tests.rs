@@ -181,6 +181,26 @@ fn names_cannot_steer_the_terminal() {
 }
 
 #[test]
+fn head_style_and_policy_are_those_of_every_page() {
+    for sharing in [fixture::regression(), fixture::clean(), fixture::pair(), Sharing::default()] {
+        let page = page_of(&sharing);
+        assert!(page.starts_with("<!doctype html>\n<html lang=\"en\">\n<head>"), "{}", &page[..200]);
+        for part in ["default-src 'none'", "prefers-color-scheme: dark", "– Fieldstone sharing</title>", "</html>"] {
+            assert_eq!(page.matches(part).count(), 1, "{part}");
+        }
+        assert!(!page.contains("NaN") && !page.contains("{{") && !page.contains("{%"));
+    }
+}
+
+#[test]
+fn nothing_is_fetched() {
+    let page = page_of(&fixture::regression());
+    for address in ["http:", "https:", "src=", "url(", "@import", "<script"] {
+        assert!(!page.contains(address), "{address}");
+    }
+}
+
+#[test]
 fn each_byte_has_the_colour_of_its_thread() {
     let mut sharing = fixture::regression();
     let page = page_of(&sharing);
