@@ -1,7 +1,7 @@
 //! What the profiles of a workload told: questions that the tables ask, and their answers as far as there are any.
 
 use fieldstone_report::stats::median;
-use fieldstone_report::translation::{Modelled, Range, Translation};
+use fieldstone_report::translation::{ModelledConfiguration, Range, Translation};
 use fieldstone_report::{Footprint, PermissionShare, Profile, Summary};
 
 use crate::experiment::Ends;
@@ -71,7 +71,7 @@ impl Profiles {
         profile.translation.as_ref()
     }
 
-    pub(super) fn configuration(&self, processor: Processor, name: &str) -> Option<&Modelled> {
+    pub(super) fn configuration(&self, processor: Processor, name: &str) -> Option<&ModelledConfiguration> {
         self.translation(processor)?.configuration(name)
     }
 

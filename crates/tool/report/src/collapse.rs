@@ -38,7 +38,7 @@ pub struct CollapsedProcess {
     /// Their bytes that were in memory before.
     pub moved_bytes: u64,
     /// What stayed on small pages, an entry for each reason.
-    pub left: Vec<LeftSmall>,
+    pub left: Vec<UncollapsedMemory>,
     /// Ranges of 2 MiB that were not tried, since the pass was stopped.
     pub not_reached_ranges: u64,
     /// Whether the process ended during the pass.
@@ -56,7 +56,7 @@ pub struct Tally {
 
 /// Memory that stayed on small pages for one reason.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeftSmall {
+pub struct UncollapsedMemory {
     /// The reason.
     pub reason: String,
     /// Ranges of 2 MiB, or less at a mapping's end.

@@ -47,7 +47,7 @@ pub mod summary;
 pub mod translation;
 
 pub use advice::Advice;
-pub use collapse::{Collapse, CollapsedProcess, LeftSmall, Tally};
+pub use collapse::{Collapse, CollapsedProcess, Tally, UncollapsedMemory};
 pub use diff::{Change, ConfigurationDiff, Diff, KindDiff};
 pub use document::Document;
 pub use error::Error;

@@ -149,7 +149,7 @@ impl RegionStats {
 
     /// Programs that the process started and that cannot carry the agent.
     pub fn unserved_programs(&self) -> u64 {
-        self.outside.iter().filter(|outside| outside.reason == UNTOUCHED).map(|outside| outside.calls).sum()
+        self.outside.iter().filter(|outside| outside.reason == UNSERVED_PROGRAMS).map(|outside| outside.calls).sum()
     }
 
     /// Why the process has no region at all.
@@ -159,7 +159,7 @@ impl RegionStats {
 }
 
 /// The reason that counts programs which the agent could not follow.
-pub const UNTOUCHED: &str = "programs started that cannot carry the agent";
+pub const UNSERVED_PROGRAMS: &str = "programs started that cannot carry the agent";
 
 /// A message on programs that were started and not served; `None` for no programs.
 pub fn unserved_words(programs: u64) -> Option<String> {

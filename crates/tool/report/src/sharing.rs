@@ -16,7 +16,7 @@ pub(crate) mod fixture;
 mod place;
 mod saved;
 
-pub use place::{Kind, Place};
+pub use place::{MemoryKind, MemoryOwner};
 pub use saved::load;
 
 use crate::profile::{Machine, Program};
@@ -50,12 +50,12 @@ pub struct Sharing {
     pub sampling: Sampling,
     /// The threads with samples.
     #[serde(default)]
-    pub threads: Vec<Thread>,
+    pub threads: Vec<SampledThread>,
     /// Lines with false sharing, except ignored ones.
-    pub findings: Vec<Found>,
+    pub findings: Vec<LineReport>,
     /// Other lines with samples of several threads.
     #[serde(default)]
-    pub others: Vec<Found>,
+    pub others: Vec<LineReport>,
     /// Number of findings that the ignore file names.
     #[serde(default)]
     pub ignored: u64,
@@ -91,7 +91,7 @@ pub struct Sampling {
 /// A thread.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Thread {
+pub struct SampledThread {
     /// The kernel's number.
     pub tid: u32,
     /// Its name (`/proc/PID/task/TID/comm`).
@@ -102,17 +102,17 @@ pub struct Thread {
 
 /// A sampled cache line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Found {
+pub struct LineReport {
     /// The accesses to it, and the verdict.
     pub judged: Judged,
     /// An upper bound of its cost.
     pub cost: Cost,
     /// The objects on the line, in order of addresses.
     #[serde(default)]
-    pub places: Vec<Place>,
+    pub places: Vec<MemoryOwner>,
     /// The code that accesses it.
     #[serde(default)]
-    pub code: Vec<Code>,
+    pub code: Vec<SampledCode>,
     /// What to change in the source, where the object's layout is known.
     #[serde(default)]
     pub redesign: Option<Redesign>,
@@ -127,7 +127,7 @@ pub struct Found {
 /// An instruction that accesses a line.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Code {
+pub struct SampledCode {
     /// Its address, less where its module was loaded: as `objdump` shows it.
     pub ip: u64,
     /// The function, where a symbol names it.
@@ -181,11 +181,11 @@ impl Sharing {
     }
 }
 
-impl Found {
+impl LineReport {
     /// Its names for [`fieldstone_sharing::Ignore::find`]: of its objects and the functions that allocated them, of the functions that
     /// access it, of the modules of both.
     pub fn names(&self) -> impl Iterator<Item = (ignore::Kind, &str)> {
-        let objects = self.places.iter().flat_map(Place::names).map(|name| (ignore::Kind::Object, name));
+        let objects = self.places.iter().flat_map(MemoryOwner::names).map(|name| (ignore::Kind::Object, name));
         let functions = self.code.iter().map(|code| (ignore::Kind::Function, code.function.as_str()));
         let modules = self.places.iter().filter_map(|place| place.module.as_deref());
         let modules = modules.chain(self.code.iter().map(|code| code.module.as_str()));

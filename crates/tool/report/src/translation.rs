@@ -95,7 +95,7 @@ pub struct Translation {
     /// Processor time of the traced run over that of a run on 4 KiB pages.
     pub slowdown: Option<f64>,
     /// The counts for each configuration; 4 KiB pages first.
-    pub configurations: Vec<Modelled>,
+    pub configurations: Vec<ModelledConfiguration>,
     /// Walks by allocation site, on 4 KiB pages, most walks first. An entry without allocations is memory of no site: stacks,
     /// globals, files.
     pub sites: Vec<Site>,
@@ -109,7 +109,7 @@ pub struct Translation {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mosaics: Option<Mosaics>,
     /// Hardware counters of real runs, if there are any.
-    pub counted: Vec<Counted>,
+    pub counted: Vec<CounterReading>,
     /// Why no hardware counter was read, and the remedy; `None` if one was.
     pub uncounted: Option<String>,
     /// The program that replaced the traced one by exec, the last of several: it ran without the tracer.
@@ -121,7 +121,7 @@ pub struct Translation {
 impl Translation {
     /// The configuration called `name`, in any spelling that [`canonical`] knows.
     #[must_use]
-    pub fn configuration(&self, name: &str) -> Option<&Modelled> {
+    pub fn configuration(&self, name: &str) -> Option<&ModelledConfiguration> {
         let name = canonical(name);
         self.configurations.iter().find(|modelled| canonical(&modelled.name) == name)
     }
@@ -172,7 +172,7 @@ impl Processor {
 /// The counts of one configuration.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Modelled {
+pub struct ModelledConfiguration {
     /// `4k`, `2m`, `1g`, `direct-segment`, `none` and so on; found by [`canonical`].
     pub name: String,
     /// Accesses to data.
@@ -279,7 +279,7 @@ impl SitePages {
 /// Hardware counters of a real run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Counted {
+pub struct CounterReading {
     /// The page kind that it ran on.
     pub kind: String,
     /// Walks for loads and stores.
@@ -290,7 +290,7 @@ pub struct Counted {
     pub cycles: u64,
 }
 
-impl Counted {
+impl CounterReading {
     /// Part of the cycles with a walk in progress.
     #[must_use]
     pub fn share(&self) -> Option<f64> {

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use fieldstone_report::{CollapsedProcess, LeftSmall, Tally};
+use fieldstone_report::{CollapsedProcess, Tally, UncollapsedMemory};
 use fieldstone_sys::collapse::{HUGE_BYTES, Target};
 use fieldstone_sys::pagemap::spans;
 use fieldstone_sys::smaps::{self, Mapping};
@@ -91,8 +91,11 @@ impl Collapsed {
     /// As the record of process `pid`, called `name`.
     #[must_use]
     pub fn record(&self, pid: u32, name: String, took: Duration) -> CollapsedProcess {
-        let left =
-            |(why, count): (&Left, &Count)| LeftSmall { reason: why.words(), ranges: count.ranges, bytes: count.bytes };
+        let left = |(why, count): (&Left, &Count)| UncollapsedMemory {
+            reason: why.words(),
+            ranges: count.ranges,
+            bytes: count.bytes,
+        };
         CollapsedProcess {
             pid,
             name,

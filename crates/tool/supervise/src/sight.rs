@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use fieldstone_report::run::{UNTOUCHED, unserved_words};
+use fieldstone_report::run::{UNSERVED_PROGRAMS, unserved_words};
 use fieldstone_report::{Footprint, FootprintPoint, Outside as OutsideCount, ProcessStats, RegionStats, SmallPages};
 use fieldstone_sys::process;
 use fieldstone_wire::{Dormant, Outside, Phase, ProcessSlot, Session};
@@ -276,7 +276,7 @@ fn counted(slot: &ProcessSlot) -> RegionStats {
     }
     let untouched = slot.exec_untouched.load(SeqCst);
     if untouched > 0 {
-        let reason = UNTOUCHED.to_owned();
+        let reason = UNSERVED_PROGRAMS.to_owned();
         outside.push(OutsideCount { reason, calls: untouched, ..OutsideCount::default() });
     }
     RegionStats {

@@ -50,12 +50,12 @@ fn tally(tally: Tally) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collapse::LeftSmall;
+    use crate::collapse::UncollapsedMemory;
     use crate::text::{self, Style};
 
     #[test]
     fn moved_and_left_memory_is_reported() {
-        let left = LeftSmall { reason: "less than half in memory".into(), ranges: 2, bytes: 12 << 10 };
+        let left = UncollapsedMemory { reason: "less than half in memory".into(), ranges: 2, bytes: 12 << 10 };
         let process = CollapsedProcess {
             pid: 42,
             name: "server".into(),

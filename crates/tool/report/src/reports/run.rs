@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn programs_that_were_not_served_are_mentioned() {
         let mut stats = fixture::run_stats();
-        let reason = crate::run::UNTOUCHED.to_owned();
+        let reason = crate::run::UNSERVED_PROGRAMS.to_owned();
         stats.processes[0].region.outside.push(crate::Outside { reason, calls: 2, ..crate::Outside::default() });
         stats.processes.iter_mut().for_each(|process| process.primary = false);
         (stats.primary_name, stats.primary_pid) = ("static-program".to_owned(), 77);

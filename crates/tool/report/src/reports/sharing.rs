@@ -27,7 +27,7 @@ use super::machine;
 use crate::Sharing;
 use crate::document::{Block, Document, Section};
 use crate::quantity::{address, count, moment, plural, rate, seconds, share};
-use crate::sharing::{Found, Place};
+use crate::sharing::{LineReport, MemoryOwner};
 use crate::shell;
 use groups::Group;
 use threads::Threads;
@@ -44,7 +44,7 @@ pub fn document(sharing: &Sharing) -> Document {
     let groups = groups::by_object(sharing);
     let others = groups::heaviest_first(&sharing.others);
     let in_groups = groups.iter().flat_map(|group| group.lines.iter().copied());
-    let all: Vec<&Found> = in_groups.chain(others.iter().copied()).collect();
+    let all: Vec<&LineReport> = in_groups.chain(others.iter().copied()).collect();
     let threads = Threads::of(sharing, &all);
     let command = shell::join(&sharing.program.command);
     let mut objects = groups.iter().enumerate().map(|(at, group)| object(at + 1, group, &threads));
@@ -104,7 +104,8 @@ fn samples(sharing: &Sharing) -> String {
 /// An object whose lines are shared falsely.
 fn object(number: usize, group: &Group<'_>, threads: &Threads<'_>) -> Block {
     let heading = format!("{number}. {}: {} of the threads’ time", group.name(), groups::cost(&group.cost));
-    let mut blocks: Vec<Block> = group.places().iter().map(|place| Block::Paragraph(Place::words(place))).collect();
+    let mut blocks: Vec<Block> =
+        group.places().iter().map(|place| Block::Paragraph(MemoryOwner::words(place))).collect();
     let mut drawn = group.lines.iter().map(|found| line(found, threads));
     blocks.extend(drawn.by_ref().take(MOST_LINES));
     blocks.extend([
@@ -122,7 +123,7 @@ fn object(number: usize, group: &Group<'_>, threads: &Threads<'_>) -> Block {
     Block::section(heading, blocks)
 }
 
-fn line(found: &Found, threads: &Threads<'_>) -> Block {
+fn line(found: &LineReport, threads: &Threads<'_>) -> Block {
     let line = &found.judged.line;
     let pair = if uses::only_as_pair(found) { ", only as a pair that the prefetcher fetches together" } else { "" };
     let (verdict, cost) = (found.judged.verdict.words(), groups::cost(&found.cost));
@@ -137,7 +138,7 @@ fn line(found: &Found, threads: &Threads<'_>) -> Block {
 }
 
 /// What the processor recorded of a line; `None` where it recorded nothing.
-fn contended(found: &Found) -> Option<String> {
+fn contended(found: &LineReport) -> Option<String> {
     let loads = Some(found.contended).filter(|loads| *loads > 0)?;
     Some(format!("{} found it modified in another processor’s cache (HITM).", plural(loads, "sampled load")))
 }

@@ -1,6 +1,6 @@
 //! Made-up samples, counted by the real tables of lines: their meaning is known.
 
-use super::{Code, Found, Kind, Place, Sampling, Sharing, Thread};
+use super::{LineReport, MemoryKind, MemoryOwner, SampledCode, SampledThread, Sampling, Sharing};
 use crate::profile::{Machine, Program};
 use fieldstone_sharing::{Access, Cost, Judged, Lines, Member, Object, Settings};
 
@@ -44,8 +44,8 @@ fn judged(settings: Settings, uses: &[Use]) -> Vec<(Judged, Cost)> {
     heaviest.map(|line| (Cost::of(&line, all).unwrap(), line)).map(|(cost, line)| (Judged::new(line), cost)).collect()
 }
 
-fn found((judged, cost): (Judged, Cost), place: Place) -> Found {
-    Found { judged, cost, places: vec![place], code: Vec::new(), redesign: None, refused: None, contended: 0 }
+fn found((judged, cost): (Judged, Cost), place: MemoryOwner) -> LineReport {
+    LineReport { judged, cost, places: vec![place], code: Vec::new(), redesign: None, refused: None, contended: 0 }
 }
 
 fn sharing(command: &[&str]) -> Sharing {
@@ -93,7 +93,7 @@ pub(crate) fn regression() -> Sharing {
     let lines = judged(Settings::default(), &uses);
     let judged: Vec<Judged> = lines.iter().map(|(judged, _)| judged.clone()).collect();
     let redesign = array().redesign(&judged).unwrap();
-    let (findings, others): (Vec<Found>, Vec<Found>) = lines
+    let (findings, others): (Vec<LineReport>, Vec<LineReport>) = lines
         .into_iter()
         .map(|line| {
             let mut found = found(line, place());
@@ -102,7 +102,7 @@ pub(crate) fn regression() -> Sharing {
             found
         })
         .partition(|found| found.judged.verdict.is_finding());
-    let thread = |tid| Thread { tid, name: format!("worker-{}", tid - 100), start: Some("work".into()) };
+    let thread = |tid| SampledThread { tid, name: format!("worker-{}", tid - 100), start: Some("work".into()) };
     Sharing {
         threads: (100..104).map(thread).collect(),
         findings,
@@ -122,22 +122,22 @@ fn array() -> Object {
     Object { name: "lreg_args".into(), address: ARRAY, elements: 4, stride: 64, members: members.into(), on_heap: true }
 }
 
-fn place() -> Place {
-    Place {
-        kind: Kind::Heap,
+fn place() -> MemoryOwner {
+    MemoryOwner {
+        kind: MemoryKind::Heap,
         name: "lreg_args".into(),
         address: ARRAY,
         bytes: 256,
         allocated_by: vec!["main (src/sharing/linear_regression.c:171)".into()],
         object: Some(array()),
-        ..Place::default()
+        ..MemoryOwner::default()
     }
 }
 
 /// Two instructions of one loop: the sums, and the bound.
-fn code(found: &Found) -> Vec<Code> {
+fn code(found: &LineReport) -> Vec<SampledCode> {
     let line = &found.judged.line;
-    let code = |ip, source_line, writes, weight| Code {
+    let code = |ip, source_line, writes, weight| SampledCode {
         ip,
         function: "regress".into(),
         file: Some("src/sharing/linear_regression.c".into()),
@@ -166,14 +166,14 @@ pub(crate) fn clean() -> Sharing {
         (2, 0x4010, 8, false),
         (1, 0x5000, 8, true),
     ];
-    let global = |address: u64| Place {
-        kind: Kind::Global,
+    let global = |address: u64| MemoryOwner {
+        kind: MemoryKind::Global,
         name: names.iter().find(|(at, _)| *at == address).unwrap().1.to_owned(),
         module: Some("/usr/bin/server".into()),
         offset: Some(address),
         address,
         bytes: 8,
-        ..Place::default()
+        ..MemoryOwner::default()
     };
     let lines = judged(Settings::default(), &uses);
     let others = lines.into_iter().map(|of| {
@@ -187,7 +187,7 @@ pub(crate) fn clean() -> Sharing {
 pub(crate) fn pair() -> Sharing {
     let settings = Settings { pairs: true, ..Settings::default() };
     let lines = judged(settings, &[(100, 0x1_0000, 8, true), (101, 0x1_0040, 8, true)]);
-    let mapping = Place { kind: Kind::Mapping, address: 0x1_0000, bytes: 4096, ..Place::default() };
+    let mapping = MemoryOwner { kind: MemoryKind::Mapping, address: 0x1_0000, bytes: 4096, ..MemoryOwner::default() };
     let findings = lines.into_iter().map(|of| found(of, mapping.clone())).collect();
     Sharing { findings, ..sharing(&["pair"]) }
 }

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 /// An object of the program, as far as it is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Place {
+pub struct MemoryOwner {
     /// What kind of memory.
-    pub kind: Kind,
+    pub kind: MemoryKind,
     /// Its name: of the variable, of a heap object's type, of a mapped file; empty where there is none.
     pub name: String,
     /// The program or library whose global it is.
@@ -30,7 +30,7 @@ pub struct Place {
 /// A kind of memory. Unknown ones, of a later version, read as `Unknown`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum MemoryKind {
     /// A variable of a module.
     Global,
     /// Allocated by `malloc` or a similar function.
@@ -45,7 +45,7 @@ pub enum Kind {
     Unknown,
 }
 
-impl Place {
+impl MemoryOwner {
     /// The names by which it can be ignored.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         let allocated = self.allocated_by.first().map(|frame| called(frame).0);
@@ -70,7 +70,7 @@ impl Place {
         let name = self.known_as();
         let size = if self.bytes > 0 { format!("{} ", bytes(self.bytes)) } else { String::new() };
         let kind = match self.kind {
-            Kind::Global => "in the globals".to_owned(),
+            MemoryKind::Global => "in the globals".to_owned(),
             kind if self.bytes > 0 => format!("of {}", kind.noun()),
             kind => kind.noun().to_owned(),
         };
@@ -108,7 +108,7 @@ impl Place {
     }
 }
 
-impl Kind {
+impl MemoryKind {
     fn noun(self) -> &'static str {
         match self {
             Self::Global => "global",
@@ -126,27 +126,27 @@ mod tests {
 
     #[test]
     fn a_stripped_global_is_named_by_its_offset() {
-        let place = Place {
-            kind: Kind::Global,
+        let place = MemoryOwner {
+            kind: MemoryKind::Global,
             module: Some("/usr/lib/libgomp.so.1".into()),
             offset: Some(0x4080),
             address: 0x7f00_0000_4080,
-            ..Place::default()
+            ..MemoryOwner::default()
         };
         assert_eq!(place.short(), "libgomp.so.1+0x4080");
         assert_eq!(place.words(), "libgomp.so.1+0x4080: in the globals at 0x7f0000004080");
-        let named = Place { name: "stats".into(), bytes: 24, ..place };
+        let named = MemoryOwner { name: "stats".into(), bytes: 24, ..place };
         assert_eq!(named.words(), "stats: 24 B in the globals at 0x7f0000004080, libgomp.so.1+0x4080");
     }
 
     #[test]
     fn heap_memory_without_a_type_is_named_by_its_allocator() {
-        let place = Place {
-            kind: Kind::Heap,
+        let place = MemoryOwner {
+            kind: MemoryKind::Heap,
             address: 0x5000,
             bytes: 128,
             allocated_by: vec!["parse (src/parse.c:7)".into(), "main (src/main.c:3)".into()],
-            ..Place::default()
+            ..MemoryOwner::default()
         };
         assert_eq!(place.short(), "memory from parse");
         assert!(
@@ -155,7 +155,7 @@ mod tests {
                 .ends_with("128 B of heap memory at 0x5000, allocated by parse (src/parse.c:7) ← main (src/main.c:3)")
         );
         assert_eq!(place.names().filter(|name| !name.is_empty()).collect::<Vec<_>>(), ["parse"]);
-        let bare = Place { allocated_by: Vec::new(), bytes: 0, ..place };
+        let bare = MemoryOwner { allocated_by: Vec::new(), bytes: 0, ..place };
         assert_eq!(
             (bare.short().as_str(), bare.words().as_str()),
             ("the heap memory at 0x5000", "heap memory at 0x5000")
@@ -173,7 +173,7 @@ mod tests {
             members: vec![member("sum", 0, 8), member("next", 16, 8)],
             on_heap: true,
         };
-        let place = Place { address: 0x1000, bytes: 64, object: Some(object), ..Place::default() };
+        let place = MemoryOwner { address: 0x1000, bytes: 64, object: Some(object), ..MemoryOwner::default() };
         let name = |at| place.member(at).map(|(element, member)| (element, member.name.as_str()));
         assert_eq!(name(0x1010), Some((Some(0), "sum")));
         assert_eq!(name(0x1010 + 24 + 23), Some((Some(1), "next")));

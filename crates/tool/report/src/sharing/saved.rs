@@ -52,7 +52,7 @@ mod tests {
         value["findings"][1].as_object_mut().unwrap().remove("code");
         let read = load_text(&value.to_string()).unwrap();
         assert_eq!((read.threads.len(), read.unseen.len(), read.sampling.samples, read.ignored), (0, 0, 0, 0));
-        assert_eq!(read.findings[0].places[0].kind, crate::sharing::Kind::Unknown);
+        assert_eq!(read.findings[0].places[0].kind, crate::sharing::MemoryKind::Unknown);
         assert_eq!((read.findings.len(), read.findings[1].code.len()), (3, 0));
     }
 

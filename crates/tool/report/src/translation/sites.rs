@@ -154,7 +154,7 @@ pub(crate) fn shortened(text: &str, most: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::translation::{Modelled, Side};
+    use crate::translation::{ModelledConfiguration, Side};
 
     fn nameless(function: &str, walks: u64) -> Site {
         Site { function: function.into(), walks, ..Site::default() }
@@ -165,7 +165,7 @@ mod tests {
         let stacks = rest.iter().map(|walks| nameless("stacks", *walks));
         let data = Side { accesses: 1000, walks, ..Side::default() };
         Translation {
-            configurations: vec![Modelled { name: "4k".into(), data, ..Modelled::default() }],
+            configurations: vec![ModelledConfiguration { name: "4k".into(), data, ..ModelledConfiguration::default() }],
             sites: sites.iter().map(site).chain(stacks).collect(),
             ..Translation::default()
         }
@@ -184,7 +184,11 @@ mod tests {
     fn walks_on_large_pages_are_known_only_where_they_were_attributed() {
         let mut of = traced(200, &[100], &[]);
         let large = Side { walks: 50, ..Side::default() };
-        of.configurations.push(Modelled { name: "2m".into(), data: large, ..Modelled::default() });
+        of.configurations.push(ModelledConfiguration {
+            name: "2m".into(),
+            data: large,
+            ..ModelledConfiguration::default()
+        });
         assert_eq!(SiteLine::all(&of).1[0].share_large, 0.0);
         of.sites[0].walks_large = 30;
         assert_eq!(SiteLine::all(&of).1[0].share_large, 0.1);

@@ -1,7 +1,7 @@
 //! The source of each number of a trace: counted, modelled, calibrated, measured.
 
 use super::summary::{TranslationSummary, part};
-use super::{Counted, Processor, Translation};
+use super::{CounterReading, Processor, Translation};
 use crate::quantity::{count, estimate, nanoseconds, rate, share};
 
 /// The name of the entry on the source of the TLBs' sizes.
@@ -65,7 +65,7 @@ fn counters(traced: &Translation) -> String {
             .as_ref()
             .map_or_else(|| "none was read".to_owned(), |why| format!("none was read: {why}"));
     }
-    let words = |of: &Counted| {
+    let words = |of: &CounterReading| {
         let walking = of.share().map_or_else(String::new, |part| format!(" in {} of the cycles", share(part)));
         format!("{} walks{walking} on {}", count(of.walks), of.kind)
     };
@@ -116,7 +116,7 @@ mod tests {
             accesses: 4000,
             counted_accesses: 1000,
             bursts: 1,
-            counted: vec![Counted { kind: "4k".into(), walks: 1234, walk_cycles: Some(30), cycles: 100 }],
+            counted: vec![CounterReading { kind: "4k".into(), walks: 1234, walk_cycles: Some(30), cycles: 100 }],
             walk_cost: Some(WalkCost {
                 ns: Range { low: 9.0, likely: 30.0, high: 91.0 },
                 how: "replayed".into(),

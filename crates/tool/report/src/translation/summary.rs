@@ -9,7 +9,7 @@
 
 use super::sites::SiteLine;
 use super::verdict::{WalkVerdict, best};
-use super::{Mixture, Modelled, Mosaics, Range, Translation, WalkCost, canonical};
+use super::{Mixture, ModelledConfiguration, Mosaics, Range, Translation, WalkCost, canonical};
 use crate::Program;
 use crate::document::NOISY_MARK;
 use crate::quantity;
@@ -220,7 +220,7 @@ pub(crate) fn part(count: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| count as f64 / whole as f64)
 }
 
-fn configuration(of: &Modelled, traced: &Translation) -> ConfigurationSummary {
+fn configuration(of: &ModelledConfiguration, traced: &Translation) -> ConfigurationSummary {
     let thousand = |count: u64, whole: u64| part(count, whole).map(|part| part * 1000.0);
     let (data, instruction) = (&of.data, &of.instruction);
     ConfigurationSummary {

@@ -2,7 +2,7 @@
 //!
 //! They are opened when the program has been started and count all that it starts itself. Not tried on a machine that has them.
 
-use fieldstone_report::translation::Counted;
+use fieldstone_report::translation::CounterReading;
 use fieldstone_sys::counters::{WalkCounters, Walks};
 use fieldstone_sys::cpuid;
 use fieldstone_wire::Mixture;
@@ -26,7 +26,7 @@ impl Counting {
 /// What was counted in all runs.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    kinds: Vec<Counted>,
+    kinds: Vec<CounterReading>,
     why_not: Option<String>,
 }
 
@@ -42,7 +42,7 @@ impl Tally {
         };
         let kind = kind.to_string();
         let place = self.kinds.iter().position(|other| other.kind == kind).unwrap_or_else(|| {
-            self.kinds.push(Counted { kind, ..Counted::default() });
+            self.kinds.push(CounterReading { kind, ..CounterReading::default() });
             self.kinds.len() - 1
         });
         let sum = &mut self.kinds[place];
@@ -52,7 +52,7 @@ impl Tally {
     }
 
     /// The sums, a page kind each, and why there are none.
-    pub(super) fn finish(self) -> (Vec<Counted>, Option<String>) {
+    pub(super) fn finish(self) -> (Vec<CounterReading>, Option<String>) {
         let why_not = self.why_not.filter(|_| self.kinds.is_empty());
         (self.kinds, why_not)
     }

@@ -123,7 +123,7 @@ fn middle(values: &[f64]) -> Option<Range> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fieldstone_report::translation::{Modelled, Side};
+    use fieldstone_report::translation::{ModelledConfiguration, Side};
 
     /// Walks fall with the share; a run of 10 s has none, and each costs `ns`. The rounds drift.
     fn measured(kinds: &[Mixture], ns: f64) -> (Vec<Sample>, Translation) {
@@ -138,7 +138,12 @@ mod tests {
             };
             let time = Range { low: 0.9, likely: 0.9, high: 0.9 };
             let data = Side { walks: walks / 10, ..Side::default() };
-            told.configurations.push(Modelled { name, data, time: Some(time), ..Modelled::default() });
+            told.configurations.push(ModelledConfiguration {
+                name,
+                data,
+                time: Some(time),
+                ..ModelledConfiguration::default()
+            });
             for round in 0..8 {
                 let user_s = 10.0 + walks as f64 * ns / 1e9 + f64::from(round) * 0.1;
                 samples.push(Sample { kind: kind.to_string(), round, user_s, ..Sample::default() });

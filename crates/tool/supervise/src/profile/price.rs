@@ -9,7 +9,7 @@
 //! every configuration. (The walks of the whole run would not do as a divisor: where pieces of it meet in the replay are walks of its own.)
 
 use fieldstone_report::quantity::{count, estimate, nanoseconds, plural, rough_share, share};
-use fieldstone_report::translation::{Modelled, Range, Translation, WalkCost as Told};
+use fieldstone_report::translation::{ModelledConfiguration, Range, Translation, WalkCost as Told};
 use fieldstone_sharing::Interval;
 use fieldstone_translation::{
     Access, Calibration, CalibrationPoint, Configuration, Counts, Estimate, PageSize, Pattern, Simulator, WalkCost,
@@ -221,7 +221,13 @@ fn waited(followed: &Followed) -> String {
 
 /// `counts` are those of the baseline and of the configuration; `run` the time of a run and how far off, as a part, the counts of
 /// bursts may be.
-fn give_shares(modelled: &mut Modelled, cost: &WalkCost, counts: (&Counts, &Counts), scale: f64, run: (f64, f64)) {
+fn give_shares(
+    modelled: &mut ModelledConfiguration,
+    cost: &WalkCost,
+    counts: (&Counts, &Counts),
+    scale: f64,
+    run: (f64, f64),
+) {
     let ((baseline, own), (run_ns, sampled)) = (counts, run);
     let told = |estimate: Estimate| range(wider(estimate, sampled));
     modelled.data_share = Some(told(cost.share(&own.data, scale, run_ns)));
@@ -277,7 +283,7 @@ mod tests {
             most: difference(10.0),
             sequential: difference(1.0),
         };
-        let told = Translation { configurations: vec![Modelled::default(); 2], ..Translation::default() };
+        let told = Translation { configurations: vec![ModelledConfiguration::default(); 2], ..Translation::default() };
         (told, configurations.to_vec(), followed, replayed)
     }
 

@@ -3,7 +3,7 @@
 use fieldstone_report::Sample;
 use fieldstone_report::quantity::{count, seconds};
 use fieldstone_report::stats::median;
-use fieldstone_report::translation::{Modelled, Processor, Reach, Side, Site, Translation};
+use fieldstone_report::translation::{ModelledConfiguration, Processor, Reach, Side, Site, Translation};
 use fieldstone_translation::{Configuration, Counts, Level, Machine};
 use fieldstone_wire::PageKind;
 
@@ -202,12 +202,12 @@ fn geometry(machine: &Machine) -> String {
     ranks.chain(walkers).collect::<Vec<_>>().join("; ")
 }
 
-fn modelled(configuration: &Configuration, counts: &Counts) -> Modelled {
-    Modelled {
+fn modelled(configuration: &Configuration, counts: &Counts) -> ModelledConfiguration {
+    ModelledConfiguration {
         name: configuration.name.clone(),
         data: side(&counts.data),
         instruction: side(&counts.instruction),
-        ..Modelled::default()
+        ..ModelledConfiguration::default()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
-use fieldstone_report::sharing::Code;
+use fieldstone_report::sharing::SampledCode;
 use fieldstone_sharing::Line;
 
 use super::owners::Owners;
@@ -17,13 +17,13 @@ const MOST: usize = 8;
 #[derive(Debug, Default)]
 pub(super) struct Codes {
     symbols: Symbols,
-    known: HashMap<u64, Code>,
+    known: HashMap<u64, SampledCode>,
 }
 
 impl Codes {
     /// The heaviest instructions that touch the line, with who was seen at them: one of each thread at least, as far as there is room.
-    pub(super) fn of(&mut self, line: &Line, owners: &Owners, watcher: &Watcher) -> Vec<Code> {
-        let mut codes: BTreeMap<u64, Code> = BTreeMap::new();
+    pub(super) fn of(&mut self, line: &Line, owners: &Owners, watcher: &Watcher) -> Vec<SampledCode> {
+        let mut codes: BTreeMap<u64, SampledCode> = BTreeMap::new();
         for thread in &line.threads {
             for site in &thread.sites {
                 let code = codes.entry(site.site).or_insert_with(|| self.name(site.site, owners));
@@ -32,12 +32,12 @@ impl Codes {
                 code.threads.push(thread.thread);
             }
         }
-        let mut codes: Vec<Code> = codes.into_values().collect();
+        let mut codes: Vec<SampledCode> = codes.into_values().collect();
         heaviest_first(&mut codes);
         // Of each thread the heaviest, before others: so that nobody who fights goes unnamed.
         let mut named = BTreeSet::new();
-        let is_first = |code: &Code| code.threads.iter().filter(|&&thread| named.insert(thread)).count() > 0;
-        let (mut told, rest): (Vec<Code>, Vec<Code>) = codes.into_iter().partition(is_first);
+        let is_first = |code: &SampledCode| code.threads.iter().filter(|&&thread| named.insert(thread)).count() > 0;
+        let (mut told, rest): (Vec<SampledCode>, Vec<SampledCode>) = codes.into_iter().partition(is_first);
         told.extend(rest);
         told.truncate(MOST);
         heaviest_first(&mut told);
@@ -45,20 +45,20 @@ impl Codes {
     }
 
     /// What the instruction at `ip` is of.
-    pub(super) fn name(&mut self, ip: u64, owners: &Owners) -> Code {
+    pub(super) fn name(&mut self, ip: u64, owners: &Owners) -> SampledCode {
         if let Some(known) = self.known.get(&ip) {
             return known.clone();
         }
         let frame = owners.frame(ip);
         let stack = self.symbols.name(std::slice::from_ref(&frame)).stack;
         let own = own_frame(stack.iter().map(|name| name.file.as_deref()));
-        let code = stack.into_iter().nth(own).map_or_else(Code::default, |name| Code {
+        let code = stack.into_iter().nth(own).map_or_else(SampledCode::default, |name| SampledCode {
             ip: frame.offset,
             function: name.function,
             file: name.file.map(|file| file.to_string_lossy().into_owned()),
             line: name.line,
             module: name.module,
-            ..Code::default()
+            ..SampledCode::default()
         });
         self.known.insert(ip, code.clone());
         code
@@ -78,7 +78,7 @@ fn is_of_library(file: &Path) -> bool {
         || file.to_string_lossy().contains("/rustlib/src/rust/library/")
 }
 
-fn heaviest_first(codes: &mut [Code]) {
+fn heaviest_first(codes: &mut [SampledCode]) {
     codes.sort_by(|one, other| other.weight.total_cmp(&one.weight));
 }
 

@@ -10,7 +10,7 @@ use std::thread::spawn;
 use std::time::{Duration, Instant};
 
 use fieldstone_remap::repaired_by;
-use fieldstone_report::sharing::{Found, Kind, Place, Sampling, Thread};
+use fieldstone_report::sharing::{LineReport, MemoryKind, MemoryOwner, SampledThread, Sampling};
 use fieldstone_rewrite::Registers;
 use fieldstone_sharing::{Judged, Settings, Verdict, rules};
 use fieldstone_sys::process::{comm, has_ended};
@@ -65,11 +65,11 @@ pub struct Looked {
     /// For how long.
     pub duration_s: f64,
     /// The threads that were seen.
-    pub threads: Vec<Thread>,
+    pub threads: Vec<SampledThread>,
     /// Lines that are shared falsely, the costliest first.
-    pub findings: Vec<Found>,
+    pub findings: Vec<LineReport>,
     /// Lines that threads meet on otherwise.
-    pub others: Vec<Found>,
+    pub others: Vec<LineReport>,
     /// What could not be seen, a sentence each.
     pub unseen: Vec<String>,
 }
@@ -155,8 +155,8 @@ fn look_by(watcher: Watcher, look: &Look, owners: &mut Owners, stop: &Stop) -> R
 struct Looking {
     watcher: Watcher,
     codes: Codes,
-    lines: BTreeMap<u64, Found>,
-    threads: BTreeMap<u32, Thread>,
+    lines: BTreeMap<u64, LineReport>,
+    threads: BTreeMap<u32, SampledThread>,
     /// How often it was asked whose memory a line is.
     asked: BTreeMap<u64, u32>,
     /// Lines that several threads were seen at, and not at the same time.
@@ -181,7 +181,7 @@ impl Looking {
             if known.is_some_and(|known| known.judged.verdict.is_finding() && !judged.verdict.is_finding()) {
                 continue;
             }
-            let mut found = known.cloned().unwrap_or_else(|| Found {
+            let mut found = known.cloned().unwrap_or_else(|| LineReport {
                 judged: judged.clone(),
                 cost,
                 places: Vec::new(),
@@ -199,10 +199,10 @@ impl Looking {
     }
 
     /// Whose memory it is, while there is somebody to ask.
-    fn ask(&mut self, found: &mut Found, owners: &mut Owners) {
+    fn ask(&mut self, found: &mut LineReport, owners: &mut Owners) {
         let line = &found.judged.line;
         for thread in &line.threads {
-            self.threads.entry(thread.thread).or_insert_with(|| Thread {
+            self.threads.entry(thread.thread).or_insert_with(|| SampledThread {
                 tid: thread.thread,
                 name: comm(thread.thread).unwrap_or_default(),
                 start: None,
@@ -239,7 +239,7 @@ impl Looking {
             accesses: seen.accesses,
             apart: self.apart.iter().filter(|line| !self.lines.contains_key(line)).count() as u64,
         };
-        let mut lines: Vec<Found> = self.lines.into_values().collect();
+        let mut lines: Vec<LineReport> = self.lines.into_values().collect();
         let judged: Vec<Judged> = lines.iter().map(|found| found.judged.clone()).collect();
         let refused = rules::plan(&judged, rules::MOST_VIEWS, |_| false).refused;
         for found in &mut lines {
@@ -293,20 +293,20 @@ fn unseen(seen: &Seen) -> Vec<String> {
 }
 
 /// Lets a place be the object that was found in it, where the object is all of it, or where it is a mapping of which nothing else is known.
-fn narrow(place: &mut Place) {
+fn narrow(place: &mut MemoryOwner) {
     let Some(object) = &place.object else { return };
     let bytes = object.stride.saturating_mul(object.elements);
     let has = |at: u64| at.checked_sub(object.address).is_some_and(|offset| offset < bytes);
     if has(place.address) && has((place.address + place.bytes).saturating_sub(1)) {
         (place.address, place.bytes) = (object.address, bytes);
-    } else if place.kind == Kind::Mapping {
+    } else if place.kind == MemoryKind::Mapping {
         place.name = format!("{} in a {}", object.name, place.name);
         (place.address, place.bytes) = (object.address, bytes);
     }
 }
 
 /// The layout in which nothing of the line's object fights, seen over all of its lines. Where all threads meet on one member, no layout parts them.
-fn redesign(found: &Found, judged: &[Judged]) -> Option<fieldstone_sharing::Redesign> {
+fn redesign(found: &LineReport, judged: &[Judged]) -> Option<fieldstone_sharing::Redesign> {
     let objects = found.places.iter().filter_map(|place| place.object.as_ref());
     let mut redesigns: Vec<_> = objects.filter_map(|object| object.redesign(judged).ok().flatten()).collect();
     let parts = redesigns.iter().position(fieldstone_sharing::Redesign::parts_all);

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use fieldstone_report::sharing::{Kind as Told, Place as ToldPlace};
+use fieldstone_report::sharing::{MemoryKind as Told, MemoryOwner as ToldPlace};
 use fieldstone_rewrite::Registers;
 use fieldstone_sharing::{Judged, Object};
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::fixture;
 use crate::quantity::{ratio, seconds};
 use crate::text::{self, Style};
-use crate::translation::{Modelled, Site, Translation};
+use crate::translation::{ModelledConfiguration, Site, Translation};
 use proptest::prelude::*;
 
 fn text_of(profile: &Profile, style: Style) -> String {
@@ -111,7 +111,7 @@ fn a_profile_with_next_to_nothing_still_has_a_page() {
     assert!(page_of(&profile).contains("</html>"));
     profile.translation = Some(Translation::default());
     assert!(page_of(&profile).contains("No access was counted"));
-    let one = Modelled { name: "4k".into(), ..Modelled::default() };
+    let one = ModelledConfiguration { name: "4k".into(), ..ModelledConfiguration::default() };
     profile.translation = Some(Translation { configurations: vec![one], ..Translation::default() });
     let page = page_of(&profile);
     assert!(page.contains("<th scope=\"row\">4k</th>") && !page.contains("NaN") && !page.contains("plot-translation"));

@@ -2,14 +2,14 @@
 
 use crate::document::{Unit, Value};
 use crate::quantity::address;
-use crate::sharing::{Found, Kind, Place, Sharing};
+use crate::sharing::{LineReport, MemoryKind, MemoryOwner, Sharing};
 use crate::translation::Range;
 use fieldstone_sharing::{Advice, Cost, Interval, Redesign, Verdict};
 use std::collections::BTreeSet;
 
 /// The findings on one object, heaviest first.
 pub(super) struct Group<'a> {
-    pub(super) lines: Vec<&'a Found>,
+    pub(super) lines: Vec<&'a LineReport>,
     /// What they cost together.
     pub(super) cost: Cost,
 }
@@ -19,7 +19,7 @@ type Key<'a> = (Option<(&'a str, u64)>, u64);
 
 /// All findings, by object, the one that costs most first.
 pub(super) fn by_object(sharing: &Sharing) -> Vec<Group<'_>> {
-    let mut by_object: Vec<(Key<'_>, Vec<&Found>)> = Vec::new();
+    let mut by_object: Vec<(Key<'_>, Vec<&LineReport>)> = Vec::new();
     for found in heaviest_first(&sharing.findings) {
         let key = key(found);
         match by_object.iter_mut().find(|(other, _)| *other == key) {
@@ -34,8 +34,8 @@ pub(super) fn by_object(sharing: &Sharing) -> Vec<Group<'_>> {
 }
 
 /// Lines by what they cost.
-pub(super) fn heaviest_first(lines: &[Found]) -> Vec<&Found> {
-    let mut lines: Vec<&Found> = lines.iter().collect();
+pub(super) fn heaviest_first(lines: &[LineReport]) -> Vec<&LineReport> {
+    let mut lines: Vec<&LineReport> = lines.iter().collect();
     lines.sort_by(|a, b| {
         let order = b.cost.share.likely.total_cmp(&a.cost.share.likely);
         order.then_with(|| a.judged.line.address.cmp(&b.judged.line.address))
@@ -44,7 +44,7 @@ pub(super) fn heaviest_first(lines: &[Found]) -> Vec<&Found> {
 }
 
 /// The object that the line belongs to; where none is known, or several meet, the line itself.
-fn key(found: &Found) -> Key<'_> {
+fn key(found: &LineReport) -> Key<'_> {
     match found.places.as_slice() {
         [place] if place.address > 0 => (Some((place.name.as_str(), place.address)), 0),
         _ => (None, found.judged.line.address),
@@ -53,7 +53,7 @@ fn key(found: &Found) -> Key<'_> {
 
 /// What lines cost together: as much as the one that costs most, if the same loop iterations use all of them; at most the sum of
 /// their costs.
-pub(super) fn together<'a>(lines: impl Iterator<Item = &'a Found>) -> Cost {
+pub(super) fn together<'a>(lines: impl Iterator<Item = &'a LineReport>) -> Cost {
     // A file may say anything; without samples there is no share.
     let none = Interval { low: 0.0, likely: 0.0, high: 0.0 };
     let nothing = Cost { on_line: 0.0, all: 0.0, share: none, most_given_back: 0.0 };
@@ -82,7 +82,7 @@ impl Group<'_> {
     }
 
     /// The objects with all that is known of them.
-    pub(super) fn places(&self) -> &[Place] {
+    pub(super) fn places(&self) -> &[MemoryOwner] {
         &self.lines[0].places
     }
 
@@ -116,15 +116,16 @@ impl Group<'_> {
 
     /// Whether each of its lines would be repaired. A repair does not consider pairs of lines, and does not move stacks.
     pub(super) fn is_repairable(&self) -> bool {
-        let can_move = |found: &Found| found.places.iter().all(|place| place.kind != Kind::Stack);
-        let is_repairable = |found: &Found| found.refused.is_none() && !found.judged.only_as_pair() && can_move(found);
+        let can_move = |found: &LineReport| found.places.iter().all(|place| place.kind != MemoryKind::Stack);
+        let is_repairable =
+            |found: &LineReport| found.refused.is_none() && !found.judged.only_as_pair() && can_move(found);
         self.lines.iter().all(|found| is_repairable(found))
     }
 }
 
 /// The objects of a line, in the shortest words.
-pub(super) fn whose(found: &Found) -> String {
-    let names: Vec<String> = found.places.iter().map(Place::short).collect();
+pub(super) fn whose(found: &LineReport) -> String {
+    let names: Vec<String> = found.places.iter().map(MemoryOwner::short).collect();
     match names.as_slice() {
         [] => format!("the line at {}", address(found.judged.line.address)),
         [one] => one.clone(),
@@ -164,7 +165,10 @@ mod tests {
         let mut sharing = fixture::regression();
         sharing.findings[0].places.clear();
         sharing.findings[0].redesign = None;
-        let two = vec![Place { name: "a".into(), ..Place::default() }, Place { name: "b".into(), ..Place::default() }];
+        let two = vec![
+            MemoryOwner { name: "a".into(), ..MemoryOwner::default() },
+            MemoryOwner { name: "b".into(), ..MemoryOwner::default() },
+        ];
         sharing.findings[1].places = two;
         let groups = by_object(&sharing);
         let mut names: Vec<String> = groups.iter().map(Group::name).collect();

@@ -4,7 +4,7 @@
 //! sampled instructions.
 
 use super::uses::{Run, full, runs};
-use crate::sharing::{Found, Place};
+use crate::sharing::{LineReport, MemoryOwner};
 use fieldstone_sharing::{Member, ThreadUse};
 
 /// What the names of functions that use a lock contain.
@@ -27,7 +27,7 @@ pub(super) fn marked(run: &Run) -> String {
 }
 
 /// The lock at one of these addresses: `lock of slots[3]`, or `a lock` of a variable that is nothing else.
-pub(super) fn lock(places: &[Place], addresses: impl Iterator<Item = u64>) -> Option<String> {
+pub(super) fn lock(places: &[MemoryOwner], addresses: impl Iterator<Item = u64>) -> Option<String> {
     let at = |address| {
         let place = places.iter().find(|place| place.has(address))?;
         let (element, member) = place.member(address).filter(|(_, member)| member.is_lock())?;
@@ -41,11 +41,11 @@ pub(super) fn lock(places: &[Place], addresses: impl Iterator<Item = u64>) -> Op
 }
 
 /// The sentences about a line: members on two lines, and locks whose type is not known.
-pub(super) fn notes(found: &Found) -> Vec<String> {
+pub(super) fn notes(found: &LineReport) -> Vec<String> {
     crossings(found).into_iter().chain(locked_by(found)).collect()
 }
 
-fn crossings(found: &Found) -> Vec<String> {
+fn crossings(found: &LineReport) -> Vec<String> {
     let mut named: Vec<String> = runs(found).iter().flat_map(|run| crossing_members(found, run)).collect();
     named.sort();
     named.dedup();
@@ -62,7 +62,7 @@ fn crossings(found: &Found) -> Vec<String> {
 }
 
 /// The first and the last member that a run uses, if they are on two lines.
-fn crossing_members(found: &Found, run: &Run) -> Vec<String> {
+fn crossing_members(found: &LineReport, run: &Run) -> Vec<String> {
     let line = &found.judged.line;
     let addresses =
         [run.bytes.start, run.bytes.end.saturating_sub(1)].map(|byte| line.address.saturating_add(byte.into()));
@@ -78,7 +78,7 @@ fn crossing_members(found: &Found, run: &Run) -> Vec<String> {
 }
 
 /// Accesses across the line's ends, to what has no name.
-fn unnamed_crossings(found: &Found) -> Option<String> {
+fn unnamed_crossings(found: &LineReport) -> Option<String> {
     let line = &found.judged.line;
     let last = line.bytes.saturating_sub(1);
     let any = |is: &dyn Fn(&ThreadUse) -> bool| line.threads.iter().any(is);
@@ -98,7 +98,7 @@ fn unnamed_crossings(found: &Found) -> Option<String> {
 }
 
 /// A lock by the functions that use it.
-fn locked_by(found: &Found) -> Option<String> {
+fn locked_by(found: &LineReport) -> Option<String> {
     if runs(found).iter().any(|run| run.lock.is_some()) {
         return None;
     }
@@ -112,11 +112,11 @@ fn locked_by(found: &Found) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sharing::{Code, fixture};
+    use crate::sharing::{SampledCode, fixture};
     use fieldstone_sharing::Bits;
 
     /// A finding whose first place is one structure of these members, from the line's start on.
-    fn found(members: &[(&str, u64, u64)], behind: u64) -> Found {
+    fn found(members: &[(&str, u64, u64)], behind: u64) -> LineReport {
         let mut found = fixture::regression().findings.remove(0);
         let object = found.places[0].object.as_mut().unwrap();
         let member = |&(declaration, offset, bytes): &(&str, u64, u64)| Member {
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn atomics_and_locks_are_marked_at_their_names() {
         let mut found = found(&[("pthread_mutex_t m", 0, 16), ("long n", 16, 48)], 0);
-        let all = |found: &Found| runs(found).iter().map(marked).collect::<Vec<_>>();
+        let all = |found: &LineReport| runs(found).iter().map(marked).collect::<Vec<_>>();
         assert_eq!(all(&found)[0], "[0].m, lock of lreg_args[0]");
         assert!(!all(&found)[1].contains("lock"), "{:?}", all(&found));
         found.judged.line.threads[0].atomic = Bits::range(0..4);
@@ -157,7 +157,7 @@ mod tests {
     fn a_lock_without_a_type_is_known_by_the_functions_that_use_it() {
         let mut found = fixture::regression().findings.remove(0);
         assert_eq!(notes(&found), Vec::<String>::new());
-        let code = |function: &str| Code { function: function.into(), ..Code::default() };
+        let code = |function: &str| SampledCode { function: function.into(), ..SampledCode::default() };
         found.code.extend([code("__pthread_mutex_unlock"), code("pthread_mutex_lock"), code("main")]);
         assert_eq!(notes(&found), ["A lock is on this line: it is used by pthread_mutex_lock, pthread_mutex_unlock."]);
     }

@@ -1,6 +1,6 @@
 //! Lines that are no finding, in words: what they are instead, and what would help.
 
-use crate::sharing::Found;
+use crate::sharing::LineReport;
 use fieldstone_sharing::Verdict;
 
 /// Whether a line of this kind moves between processors all the same.
@@ -31,7 +31,7 @@ pub(super) fn meaning(verdict: &Verdict) -> &'static str {
 }
 
 /// The kinds of verdict among these lines, each once and in this order, and what they mean.
-pub(super) fn kinds(lines: &[&Found]) -> Vec<String> {
+pub(super) fn kinds(lines: &[&LineReport]) -> Vec<String> {
     let mut kinds: Vec<String> = Vec::new();
     for found in lines {
         let kind = format!("{}: {}", found.judged.verdict.words(), meaning(&found.judged.verdict));
@@ -50,7 +50,7 @@ mod tests {
     #[test]
     fn each_negative_has_its_meaning_and_none_is_advised_to_be_padded() {
         let clean = fixture::clean();
-        let lines: Vec<&Found> = clean.others.iter().collect();
+        let lines: Vec<&LineReport> = clean.others.iter().collect();
         let kinds = kinds(&lines);
         assert_eq!(kinds.len(), 5, "{kinds:?}");
         assert!(kinds.iter().all(|kind| !kind.starts_with("false") && !kind.contains("separating")), "{kinds:?}");

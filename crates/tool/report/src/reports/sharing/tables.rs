@@ -6,7 +6,7 @@ use super::threads::Threads;
 use super::uses::{Run, runs, span};
 use crate::document::{Cell, CellLine, Column, Limit, Rest, Row, Table, Unit, row};
 use crate::quantity::address;
-use crate::sharing::{Code, Found};
+use crate::sharing::{LineReport, SampledCode};
 use fieldstone_sharing::Verdict;
 
 /// Letters that are listed in one cell; more threads are counted.
@@ -18,7 +18,7 @@ fn limit(terminal: usize, page: usize, rest: Rest) -> Limit {
 }
 
 /// Threads by the bytes that they use.
-pub(super) fn uses(found: &Found, threads: &Threads<'_>) -> Table {
+pub(super) fn uses(found: &LineReport, threads: &Threads<'_>) -> Table {
     let runs = runs(found);
     let has_members = runs.iter().any(|run| !marked(run).is_empty());
     let text = ["thread", "bytes"].map(Column::text).into_iter();
@@ -37,8 +37,8 @@ pub(super) fn uses(found: &Found, threads: &Threads<'_>) -> Table {
 }
 
 /// The code that accesses these lines, most samples first. What several lines have in common is one row.
-pub(super) fn code(lines: &[&Found], threads: &Threads<'_>) -> Table {
-    let mut sites: Vec<Code> = Vec::new();
+pub(super) fn code(lines: &[&LineReport], threads: &Threads<'_>) -> Table {
+    let mut sites: Vec<SampledCode> = Vec::new();
     for code in lines.iter().flat_map(|found| &found.code) {
         match sites.iter_mut().find(|site| is_same(site, code)) {
             Some(site) => join(site, code),
@@ -64,13 +64,13 @@ pub(super) fn code(lines: &[&Found], threads: &Threads<'_>) -> Table {
 }
 
 /// Of one line of source, all instructions that do the same are one; where no line is known, each instruction stands alone.
-fn is_same(a: &Code, b: &Code) -> bool {
+fn is_same(a: &SampledCode, b: &SampledCode) -> bool {
     let by_line = a.line.is_some() && (&a.function, &a.file, a.line) == (&b.function, &b.file, b.line);
     let by_ip = a.ip == b.ip && a.module == b.module;
     by_line || by_ip
 }
 
-fn join(site: &mut Code, other: &Code) {
+fn join(site: &mut SampledCode, other: &SampledCode) {
     site.reads |= other.reads;
     site.writes |= other.writes;
     site.weight += other.weight;
@@ -80,7 +80,7 @@ fn join(site: &mut Code, other: &Code) {
 }
 
 /// `lr.c:57`, or the instruction's place in its module.
-fn place(code: &Code) -> String {
+fn place(code: &SampledCode) -> String {
     match (&code.file, code.line) {
         (Some(file), Some(line)) => format!("{file}:{line}"),
         (Some(file), None) => file.clone(),
@@ -88,7 +88,7 @@ fn place(code: &Code) -> String {
     }
 }
 
-fn does(code: &Code) -> &'static str {
+fn does(code: &SampledCode) -> &'static str {
     match (code.reads, code.writes) {
         (true, true) => "reads, writes",
         (false, true) => "writes",
@@ -98,7 +98,7 @@ fn does(code: &Code) -> &'static str {
 }
 
 /// Lines that are no finding: what they are, whose, and what they take.
-pub(super) fn others(lines: &[&Found], threads: &Threads<'_>) -> Table {
+pub(super) fn others(lines: &[&LineReport], threads: &Threads<'_>) -> Table {
     let text = ["memory", "what it is", "line", "threads"].map(Column::text);
     let rows = lines.iter().map(|found| {
         let line = &found.judged.line;
@@ -116,7 +116,7 @@ pub(super) fn others(lines: &[&Found], threads: &Threads<'_>) -> Table {
 }
 
 /// Lines of findings that are not drawn.
-pub(super) fn lines<'a>(lines: impl Iterator<Item = &'a Found>) -> Table {
+pub(super) fn lines<'a>(lines: impl Iterator<Item = &'a LineReport>) -> Table {
     let text = ["line", "memory", "what it is"].map(Column::text);
     let rows = lines.map(|found| {
         let verdict = match found.judged.verdict {
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn code_of_one_source_line_is_one_row_over_all_lines() {
         let sharing = fixture::regression();
-        let lines: Vec<&Found> = sharing.findings.iter().collect();
+        let lines: Vec<&LineReport> = sharing.findings.iter().collect();
         let threads = Threads::of(&sharing, &lines);
         let first = words(&code(&lines, &threads).rows[0]);
         assert_eq!(first[..4], ["regress", "src/sharing/linear_regression.c:57", "reads, writes", "A B C D"]);
@@ -170,7 +170,7 @@ mod tests {
                 (code.function, code.file, code.line) = (String::new(), None, None);
             }
         }
-        let lines: Vec<&Found> = sharing.findings.iter().collect();
+        let lines: Vec<&LineReport> = sharing.findings.iter().collect();
         let table = code(&lines, &Threads::of(&sharing, &lines));
         assert_eq!(table.rows.len(), 2, "two instructions");
         assert_eq!(words(&table.rows[0])[..2], ["–", "linear_regression+0x1187"]);
@@ -186,7 +186,7 @@ mod tests {
             written: light.written.iter().map(|weight| weight / 100.0).collect(),
             ..light.clone()
         }));
-        let lines: Vec<&Found> = sharing.findings.iter().collect();
+        let lines: Vec<&LineReport> = sharing.findings.iter().collect();
         let table = uses(lines[0], &Threads::of(&sharing, &lines));
         let (rows, _) = table.on_terminal();
         assert_eq!(rows.len(), 13);
@@ -198,7 +198,7 @@ mod tests {
     fn members_have_a_column_only_where_they_are_known() {
         let mut sharing = fixture::regression();
         sharing.findings[0].places.clear();
-        let lines: Vec<&Found> = sharing.findings.iter().collect();
+        let lines: Vec<&LineReport> = sharing.findings.iter().collect();
         let threads = Threads::of(&sharing, &lines);
         assert_eq!(headings(&uses(lines[0], &threads)), ["thread", "bytes", "read samples", "write samples"]);
         assert_eq!(headings(&uses(lines[1], &threads))[2], "member");
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn many_other_lines_are_counted_by_kind() {
         let clean = fixture::clean();
-        let lines: Vec<&Found> = std::iter::repeat_n(&clean.others, 4).flatten().collect();
+        let lines: Vec<&LineReport> = std::iter::repeat_n(&clean.others, 4).flatten().collect();
         let (rows, rest) = others(&lines, &Threads::of(&clean, &lines)).on_terminal();
         assert!(rows.len() == 10 && rest.starts_with("And 10 more lines: "), "{rest}");
         assert!(rest.contains("2 only read") && rest.contains("2 true sharing,"), "{rest}");

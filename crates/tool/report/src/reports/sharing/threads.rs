@@ -3,7 +3,7 @@
 //! There are 26 letters. With more threads, letters are used again, so that two threads have the same letter only if 25 others
 //! are between them; the thread's number stands beside the letter in each map.
 
-use crate::sharing::{Found, Sharing, Thread};
+use crate::sharing::{LineReport, SampledThread, Sharing};
 use std::collections::BTreeMap;
 
 /// A thread's colour on the page and that of letters on it. Okabe and Ito's, which colour-blind readers can distinguish: middle
@@ -22,11 +22,11 @@ const COLOURS: [(&str, &str); 8] = [
 /// The threads that lines name.
 pub(super) struct Threads<'a> {
     order: BTreeMap<u32, usize>,
-    known: BTreeMap<u32, &'a Thread>,
+    known: BTreeMap<u32, &'a SampledThread>,
 }
 
 impl<'a> Threads<'a> {
-    pub(super) fn of(sharing: &'a Sharing, lines: &[&Found]) -> Self {
+    pub(super) fn of(sharing: &'a Sharing, lines: &[&LineReport]) -> Self {
         let mut order = BTreeMap::new();
         for thread in lines.iter().flat_map(|found| &found.judged.line.threads) {
             let next = order.len();
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn a_thread_has_one_letter_on_all_lines() {
         let sharing = fixture::regression();
-        let lines: Vec<&Found> = sharing.findings.iter().collect();
+        let lines: Vec<&LineReport> = sharing.findings.iter().collect();
         let threads = Threads::of(&sharing, &lines);
         assert_eq!(threads.letters(&[100, 101, 102, 103], 3), "A B C and 1 more");
         assert_eq!((threads.name(101), threads.name(7)), ("worker-1 101".into(), "7".into()));
@@ -96,7 +96,7 @@ mod tests {
         let line = &mut sharing.findings[0].judged.line;
         line.threads =
             (0..60).map(|tid| fieldstone_sharing::ThreadUse { thread: tid, ..line.threads[0].clone() }).collect();
-        let lines: Vec<&Found> = sharing.findings.iter().take(1).collect();
+        let lines: Vec<&LineReport> = sharing.findings.iter().take(1).collect();
         let threads = Threads::of(&sharing, &lines);
         assert_eq!((threads.letter(25), threads.letter(26), threads.lettered().len()), ('Z', 'A', 60));
         assert_eq!(threads.colours(0), threads.colours(8));

@@ -3,7 +3,7 @@
 use super::members;
 use super::threads::Threads;
 use crate::document::{ByteMap, ByteUse, ByteUser};
-use crate::sharing::{Found, Place};
+use crate::sharing::{LineReport, MemoryOwner};
 use fieldstone_sharing::{Bits, Line, ThreadUse};
 use std::ops::Range;
 
@@ -42,7 +42,7 @@ fn bytes(line: &Line) -> usize {
 }
 
 /// Whether it is shared only because the prefetcher fetches pairs. Not known of a line that contradicts itself, which a file may hold.
-pub(super) fn only_as_pair(found: &Found) -> bool {
+pub(super) fn only_as_pair(found: &LineReport) -> bool {
     let line = &found.judged.line;
     let is_whole = |thread: &ThreadUse| thread.read.len() == bytes(line) && thread.written.len() == bytes(line);
     let is_sound = line.address.checked_add(line.bytes.into()).is_some() && line.threads.iter().all(is_whole);
@@ -50,7 +50,7 @@ pub(super) fn only_as_pair(found: &Found) -> bool {
 }
 
 /// The map of the line's bytes.
-pub(super) fn map(found: &Found, threads: &Threads<'_>) -> ByteMap {
+pub(super) fn map(found: &LineReport, threads: &Threads<'_>) -> ByteMap {
     let line = &found.judged.line;
     let user = |row: ThreadBytes| {
         let (background, letter) = threads.colours(row.thread);
@@ -94,7 +94,7 @@ fn use_of(thread: &ThreadUse, byte: usize, least: f64) -> ByteUse {
 }
 
 /// The runs of all threads, by thread and byte.
-pub(super) fn runs(found: &Found) -> Vec<Run> {
+pub(super) fn runs(found: &LineReport) -> Vec<Run> {
     let line = &found.judged.line;
     let of = |row: &ThreadBytes| {
         let thread = line.threads.iter().find(|thread| thread.thread == row.thread);
@@ -118,7 +118,7 @@ pub(super) fn runs(found: &Found) -> Vec<Run> {
     rows(line).iter().flat_map(of).collect()
 }
 
-fn run(found: &Found, thread: &ThreadUse, bytes: Range<usize>) -> Run {
+fn run(found: &LineReport, thread: &ThreadUse, bytes: Range<usize>) -> Run {
     let sum = |weights: &[f32]| weights.iter().take(bytes.end).skip(bytes.start).copied().map(f64::from).sum();
     let address = |byte: usize| found.judged.line.address.saturating_add(byte as u64);
     Run {
@@ -138,7 +138,7 @@ fn number(byte: usize) -> u32 {
 }
 
 /// What is at these addresses: `[0].SYY … SXY`, `head`, or the object's name where several meet; empty where it is not known.
-fn member(places: &[Place], addresses: Range<u64>) -> String {
+fn member(places: &[MemoryOwner], addresses: Range<u64>) -> String {
     let mut names: Vec<(String, Option<u64>, String)> = Vec::new();
     for address in addresses {
         let Some(place) = places.iter().find(|place| place.has(address)) else { continue };
@@ -166,7 +166,7 @@ pub(super) fn full((object, element, member): &(String, Option<u64>, String)) ->
 }
 
 /// The map in words, for a reader who cannot see it: `A writes bytes 0–15; B reads bytes 24–31`.
-fn in_words(found: &Found, threads: &Threads<'_>) -> String {
+fn in_words(found: &LineReport, threads: &Threads<'_>) -> String {
     let words = runs(found).into_iter().map(|run| {
         let verb = if run.written > 0.0 { "writes" } else { "reads" };
         format!("{} {verb} bytes {}", threads.letter(run.thread), span(&run.bytes))
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
     use crate::sharing::{Sharing, fixture};
 
-    fn named(found: &Found) -> Vec<(u32, String, String, bool)> {
+    fn named(found: &LineReport) -> Vec<(u32, String, String, bool)> {
         runs(found).into_iter().map(|run| (run.thread, span(&run.bytes), run.member, run.written > 0.0)).collect()
     }
 
@@ -217,7 +217,8 @@ mod tests {
     fn where_objects_meet_each_run_names_its_own() {
         let mut found = fixture::regression().findings.remove(0);
         let line = found.judged.line.address;
-        let object = |name: &str, address, bytes| Place { name: name.into(), address, bytes, ..Place::default() };
+        let object =
+            |name: &str, address, bytes| MemoryOwner { name: name.into(), address, bytes, ..MemoryOwner::default() };
         found.places = vec![object("hits", line, 16), object("misses", line + 24, 40)];
         let names: Vec<String> = runs(&found).into_iter().map(|run| run.member).collect();
         assert_eq!(names, ["hits", "misses", "misses"]);

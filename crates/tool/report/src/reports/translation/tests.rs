@@ -198,7 +198,7 @@ fn next_to_nothing_is_a_section_without_numbers_that_are_none() {
     let empty = text_of(&profile, Style::default());
     assert!(empty.contains("No access was counted") && !empty.contains("NaN") && !empty.contains('─'), "{empty}");
     let one = Translation {
-        configurations: vec![crate::translation::Modelled { name: "4k".into(), ..Default::default() }],
+        configurations: vec![crate::translation::ModelledConfiguration { name: "4k".into(), ..Default::default() }],
         ..Translation::default()
     };
     profile.translation = Some(one);
