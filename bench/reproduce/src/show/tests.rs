@@ -96,7 +96,7 @@ fn the_page_has_the_numbers_and_the_plots() {
     for address in ["http:", "https:", "src=", "url(", "@import", "<script"] {
         assert!(!page.contains(address), "{address}");
     }
-    assert!(csv::render(&[records(&summaries)]).lines().nth(1).is_some_and(|line| line.contains(",3.21,")));
+    assert!(csv::render(&[records(&summaries)]).lines().any(|line| line.contains(",3.21,")));
 }
 
 #[test]
