@@ -20,8 +20,8 @@ const NOT_IN_TEXT: &str = "not in the text";
 /// The fields of a record.
 const FIELDS: &str = "experiment,table,row,column,cell,shows,median,low,high,confidence,samples,value,paper,skipped";
 /// How to read the numbers.
-const ABOUT: &str = "Each number is a median over processes whose code and data have other addresses each time. Below it are its 95 % interval \
-    and what the paper’s text says. In a plot a dot is the median, the bar through it the interval, a ring the paper’s number.";
+const ABOUT: &str = "Each number is a median over processes whose code and data have other addresses each time. Below it are its \
+                     95 % interval and what the paper’s text says.";
 
 /// The results of experiments.
 #[must_use]

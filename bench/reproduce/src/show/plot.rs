@@ -36,6 +36,10 @@ const OUTLINE: &str = "transparent; border: 1px solid currentColor";
 /// The plot of `table`; `None` if there is nothing to plot.
 pub(super) fn plot(table: &Table) -> Option<Plot> {
     let (chart, legend) = bars(table).or_else(|| columns(table))?;
+    let caption = match chart {
+        Chart::Columns(_) => "A dot is the median, the bar through it the interval, a ring the paper’s number.",
+        _ => "",
+    };
     Some(Plot {
         id: format!(
             "plot-{}",
@@ -43,7 +47,7 @@ pub(super) fn plot(table: &Table) -> Option<Plot> {
         ),
         title: table.heading.to_owned(),
         description: format!("The numbers are in the table “{}”.", table.heading),
-        caption: String::new(),
+        caption: caption.to_owned(),
         legend,
         chart: Some(chart),
     })
