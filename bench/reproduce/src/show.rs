@@ -1,5 +1,6 @@
-//! Results as a document: a section for each experiment, in it a table with its plot for each table of the paper. The terminal,
-//! the page and Markdown draw it; CSV has its records, and JSON is [`Summary`] itself.
+//! Results as a document: a section for each experiment, in it a table with its plot for each table
+//! of the paper. The terminal, the page and Markdown draw it; CSV has its records, and JSON is
+//! [`Summary`] itself.
 
 mod plot;
 #[cfg(test)]
@@ -59,7 +60,8 @@ fn table(table: &Table) -> Block {
     Block::section(table.heading, [plot::plot(table).into(), numbers.into(), notes])
 }
 
-/// A line: the name, and for each column the number, its interval and the paper's, where any column has one of these.
+/// A line: the name, and for each column the number, its interval and the paper's, where any column
+/// has one of these.
 fn row(line: &Line) -> Row {
     if is_published(line) {
         let numbers = line.entries.iter().map(|entry| match entry {
@@ -189,7 +191,8 @@ fn lacks_paper(line: &Line) -> bool {
     matches!(line.shows, Shows::Ratio | Shows::Share) && !has_paper(line)
 }
 
-/// The paper's number on the scale of the line: its shares and its increases of time are in percent.
+/// The paper's number on the scale of the line: its shares and its increases of time are in
+/// percent.
 fn paper_number(shows: Shows, entry: &Entry) -> Option<f64> {
     let paper = entry.paper.as_ref()?;
     let number = paper.number()?;
@@ -200,7 +203,8 @@ fn paper_number(shows: Shows, entry: &Entry) -> Option<f64> {
     })
 }
 
-/// The paper's number as in its text, with a percent sign where only the heading of its table has one.
+/// The paper's number as in its text, with a percent sign where only the heading of its table has
+/// one.
 fn paper_words(shows: Shows, paper: &Quotation) -> String {
     let is_share = matches!(shows, Shows::Share | Shows::Estimate);
     let bare = is_share && paper.value.parse::<f64>().is_ok();
@@ -256,7 +260,8 @@ fn skips(columns: &[String], lines: &[Line]) -> Vec<String> {
     by_text(reasons).map(|(reason, columns)| format!("SKIP {columns}: {reason}")).collect()
 }
 
-/// The reasons of empty cells, the pages of the memory, and sides that were measured one after the other.
+/// The reasons of empty cells, the pages of the memory, and sides that were measured one after the
+/// other.
 fn notes(columns: &[String], lines: &[Line]) -> Vec<String> {
     let mut pages = Vec::new();
     let mut apart = Vec::new();
@@ -293,7 +298,8 @@ fn by_text(notes: Vec<(String, &str)>) -> impl Iterator<Item = (String, String)>
     grouped.into_iter()
 }
 
-/// Whether a line has times, or numbers that follow from them: models count the same on any machine.
+/// Whether a line has times, or numbers that follow from them: models count the same on any
+/// machine.
 fn is_timed(summary: &Summary) -> bool {
     let is_counted = |shows| {
         matches!(shows, Shows::Walks | Shows::References | Shows::Instructions | Shows::Share | Shows::Published)

@@ -1,11 +1,13 @@
-//! The plot of a table: its numbers in columns beside the paper's; or, of numbers in ADD instructions, Figure 2 of Appel and Li.
+//! The plot of a table: its numbers in columns beside the paper's; or, of numbers in ADD
+//! instructions, Figure 2 of Appel and Li.
 //!
 //! ```text
 //! Sun 3/60 SunOS 4.0   ■■■■■■■■■■■□□     black: pages protected in a batch (the first column)
 //! this machine         ■■■■■■■□□□        white: what protecting one at a time adds (the second)
 //! ```
-//! The axis of that figure is logarithmic, since the machines are decades apart; so a bar's length does not add up, its ends
-//! count. Machines that were measured here have the interval of their black bar.
+//! The axis of that figure is logarithmic, since the machines are decades apart; so a bar's length
+//! does not add up, its ends count. Machines that were measured here have the interval of their
+//! black bar.
 
 use fieldstone_report::document::{Axis, Bar, BarRow, Bars, Chart, Colour, ColumnSeries, Columns, Legend, Plot};
 
@@ -122,8 +124,8 @@ fn columns(table: &Table) -> Option<(Chart, Vec<Legend>)> {
     Some((chart, legend.chain(ring).collect()))
 }
 
-/// The lines of a table that are plotted together: those that show what its first ratio (or share, walks, references) shows, and
-/// have a number.
+/// The lines of a table that are plotted together: those that show what its first ratio (or share,
+/// walks, references) shows, and have a number.
 fn plotted(table: &Table) -> Vec<&Line> {
     let is_plotted = |line: &&Line| scale(line.shows).is_some();
     let Some(shows) = table.lines.iter().find(is_plotted).map(|line| line.shows) else { return Vec::new() };

@@ -1,4 +1,5 @@
-//! What to do about a profile: one advice, and notes. Each names its remedy, and says what to do next.
+//! What to do about a profile: one advice, and notes. Each names its remedy, and says what to do
+//! next.
 
 use crate::quantity::{bytes, count, percent, seconds, share};
 use crate::{Difference, shell};
@@ -21,7 +22,8 @@ pub enum Advice {
         gain: f64,
         /// What the metric is called.
         metric: String,
-        /// How much more memory is resident on it, as a part of the baseline's; none where that is not known.
+        /// How much more memory is resident on it, as a part of the baseline's; none where that is
+        /// not known.
         growth: Option<f64>,
         /// The command that runs the program on it.
         command: String,
@@ -128,7 +130,8 @@ pub enum Advice {
         /// How much fell back because the pool was empty.
         fell_back_bytes: u64,
     },
-    /// Memory moved from hugetlb to ordinary pages, because of a fork or a call for a part of a huge page.
+    /// Memory moved from hugetlb to ordinary pages, because of a fork or a call for a part of a
+    /// huge page.
     Demoted {
         /// The kind.
         kind: String,
@@ -203,7 +206,8 @@ impl Advice {
         format!("fieldstone run --region --pages {}{reserve} -- {}", shell::quote(kind), shell::join(command))
     }
 
-    /// The sentence and the command at its end apart, for where a command stands on a line of its own.
+    /// The sentence and the command at its end apart, for where a command stands on a line of its
+    /// own.
     pub fn parts(&self) -> (String, Option<&str>) {
         let text = self.to_string();
         match self {

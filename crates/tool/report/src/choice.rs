@@ -1,7 +1,8 @@
 //! Chooses the [`Advice`] on a profile: first what to do, then what else to know.
 //!
-//! The order of the checks: a program that fails is not compared; a kind on which it fails, or prints something else, is not
-//! recommended; then a gain, then why a gain cannot be decided, then that there is none.
+//! The order of the checks: a program that fails is not compared; a kind on which it fails, or
+//! prints something else, is not recommended; then a gain, then why a gain cannot be decided, then
+//! that there is none.
 
 use crate::stats;
 use crate::summary::{KindSummary, Verdict, WORTHWHILE};
@@ -15,7 +16,8 @@ const MOST_RUNS: usize = 200;
 const SHORT_S: f64 = 0.05;
 
 impl Advice {
-    /// The advice on `profile`, and the notes. `usual` is how the program usually ends on the baseline.
+    /// The advice on `profile`, and the notes. `usual` is how the program usually ends on the
+    /// baseline.
     pub(crate) fn on(
         profile: &Profile,
         kinds: &[KindSummary],
@@ -43,8 +45,8 @@ impl Advice {
     }
 }
 
-/// The kind to recommend: the one with the lowest ratio, but transparent huge pages where they are within 2 % of it,
-/// since they need no reserve, and every call on a part of one works.
+/// The kind to recommend: the one with the lowest ratio, but transparent huge pages where they are
+/// within 2 % of it, since they need no reserve, and every call on a part of one works.
 fn best<'a>(profile: &Profile, kinds: &'a [KindSummary]) -> Option<&'a KindSummary> {
     let differs = |name: &str| {
         profile.findings.iter().any(|finding| matches!(finding, Finding::OutputDiffers { kind } if kind == name))
@@ -59,7 +61,8 @@ fn best<'a>(profile: &Profile, kinds: &'a [KindSummary]) -> Option<&'a KindSumma
     Some(thp.unwrap_or(lowest))
 }
 
-/// Bytes to set aside for `kind`: the largest resident peak of any kind. `None` for kinds that need no pool.
+/// Bytes to set aside for `kind`: the largest resident peak of any kind. `None` for kinds that need
+/// no pool.
 fn reserve(kinds: &[KindSummary], kind: &str) -> Option<u64> {
     let peaks = kinds.iter().filter_map(|kind| Some(kind.resident.as_ref()?.peak_bytes));
     peaks.max().filter(|bytes| kind == "hugetlb" && *bytes > 0)
@@ -109,13 +112,15 @@ fn not_repeatable(finding: &Finding, command: &[String]) -> Option<Advice> {
     Some(Advice::NotRepeatable { what, run, first, later, remedy: Advice::repeated(command) })
 }
 
-/// Whether the program broke, rather than exited with a code. A server (`has_load`) is stopped by a signal: no failure.
+/// Whether the program broke, rather than exited with a code. A server (`has_load`) is stopped by a
+/// signal: no failure.
 fn is_failure(outcome: &str, has_load: bool) -> bool {
     let stopped = ["signal 2 ", "signal 9 ", "signal 15 "].iter().any(|signal| outcome.starts_with(signal));
     outcome == "timeout" || (outcome.starts_with("signal ") && !(has_load && stopped))
 }
 
-/// How runs ended and what they printed: the findings, and failures in the samples that have no finding.
+/// How runs ended and what they printed: the findings, and failures in the samples that have no
+/// finding.
 fn endings(profile: &Profile, kinds: &[KindSummary], usual: Option<&str>) -> Vec<Advice> {
     let usual = usual.unwrap_or("exit 0").to_owned();
     let mut reported = Vec::new();
@@ -167,7 +172,8 @@ fn memory(profile: &Profile) -> Vec<Advice> {
     notes
 }
 
-/// The growth of resident memory on `best`, if it is large enough for a note. Both peaks are those of the table of costs.
+/// The growth of resident memory on `best`, if it is large enough for a note. Both peaks are those
+/// of the table of costs.
 fn more_resident(profile: &Profile, kinds: &[KindSummary], best: &KindSummary) -> Option<Advice> {
     let baseline = kinds.iter().find(|kind| kind.name == profile.baseline)?.resident.as_ref()?;
     let resident = best.resident.as_ref()?;
@@ -176,8 +182,8 @@ fn more_resident(profile: &Profile, kinds: &[KindSummary], best: &KindSummary) -
     is_noteworthy.then(|| Advice::MoreResident { kind: best.name.clone(), more, bytes })
 }
 
-/// Whether less than half of the memory is in pages at least as large as those asked for. The region's own count where
-/// there is one, or else the whole process when it was largest.
+/// Whether less than half of the memory is in pages at least as large as those asked for. The
+/// region's own count where there is one, or else the whole process when it was largest.
 fn not_got(footprint: &Footprint) -> Option<Advice> {
     let fell_back_bytes = footprint.region.as_ref().map_or(0, |region| region.fell_back_bytes);
     let pages = footprint.region.as_ref().map(|region| region.pages.as_slice()).filter(|pages| !pages.is_empty());
@@ -240,7 +246,8 @@ fn region_notes(kind: &str, region: &RegionStats) -> Vec<Advice> {
     notes
 }
 
-/// A note if at least half of the gain is kernel time. Not for the time of a load, which the kernel time of the server is no part of.
+/// A note if at least half of the gain is kernel time. Not for the time of a load, which the kernel
+/// time of the server is no part of.
 fn first_touch(profile: &Profile, kinds: &[KindSummary], best: &KindSummary) -> Option<Advice> {
     let baseline = kinds.iter().find(|kind| kind.name == profile.baseline)?;
     let (before, after) = (baseline.cost?, best.cost?);

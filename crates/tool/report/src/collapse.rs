@@ -1,4 +1,5 @@
-//! The output of `fieldstone run --pid --stats FILE`: the data behind the schema `fieldstone-collapse/1`.
+//! The output of `fieldstone run --pid --stats FILE`: the data behind the schema
+//! `fieldstone-collapse/1`.
 
 use serde::{Deserialize, Serialize};
 
@@ -45,7 +46,8 @@ pub struct CollapsedProcess {
     pub ended: bool,
 }
 
-/// A process's private anonymous read-write memory: the heap, mappings, stacks, zeroed data. Its files' data is not in it.
+/// A process's private anonymous read-write memory: the heap, mappings, stacks, zeroed data. Its
+/// files' data is not in it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
     /// In memory.

@@ -1,9 +1,10 @@
 //! Two profiles side by side: what changed between A and B.
 //!
-//! A and B are measured separately, so their runs have no pairs. The change of a kind is the Hodges-Lehmann estimate of the ratio
-//! B/A with the interval that inverts the Mann-Whitney test (see [`crate::stats`]). It shows that the times differ, not why:
-//! every change of the machine in between is in it. Hence the warnings. Walks are counts of a model without noise of the
-//! machine: they, and the sites' shares of them, are compared as they are.
+//! A and B are measured separately, so their runs have no pairs. The change of a kind is the
+//! Hodges-Lehmann estimate of the ratio B/A with the interval that inverts the Mann-Whitney test
+//! (see [`crate::stats`]). It shows that the times differ, not why: every change of the machine in
+//! between is in it. Hence the warnings. Walks are counts of a model without noise of the machine:
+//! they, and the sites' shares of them, are compared as they are.
 
 use crate::shell;
 use crate::stats::Estimate;
@@ -19,7 +20,8 @@ pub struct Diff {
     pub metric: Metric,
     /// The page kinds of A, then those that only B has.
     pub kinds: Vec<KindDiff>,
-    /// What changed in the model's walks, where either was traced: the configurations of A, then those that only B has.
+    /// What changed in the model's walks, where either was traced: the configurations of A, then
+    /// those that only B has.
     pub configurations: Vec<ConfigurationDiff>,
     /// What a walk costs, calibrated and by real runs on mosaics, where either knows.
     pub prices: Vec<PriceDiff>,
@@ -74,12 +76,14 @@ pub struct PriceDiff {
     pub b_ns: Option<Range>,
 }
 
-/// Part of the walks for data, on 4 KiB pages, that are for one site's memory, or for memory of no site.
+/// Part of the walks for data, on 4 KiB pages, that are for one site's memory, or for memory of no
+/// site.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SiteDiff {
     /// The function, or what the memory is.
     pub name: String,
-    /// `file:line`, or the module where no debug information names them; empty for memory of no site.
+    /// `file:line`, or the module where no debug information names them; empty for memory of no
+    /// site.
     pub place: String,
     /// In A; none if only B has the site.
     pub a_share: Option<f64>,
@@ -198,7 +202,8 @@ fn prices(a: &Profile, b: &Profile) -> Vec<PriceDiff> {
     ways.into_iter().filter_map(diff).collect()
 }
 
-/// The sites and the memory of no site of A and B, joined by name and place; the larger ones first where the change is the same.
+/// The sites and the memory of no site of A and B, joined by name and place; the larger ones first
+/// where the change is the same.
 fn sites(a: Option<&TranslationSummary>, b: Option<&TranslationSummary>) -> Vec<SiteDiff> {
     let has_sites = |of: &&TranslationSummary| !(of.sites.is_empty() && of.rest.is_empty());
     let (Some(a), Some(b)) = (a.filter(has_sites), b.filter(has_sites)) else { return Vec::new() };

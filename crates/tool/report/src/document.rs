@@ -3,11 +3,13 @@
 //! ```text
 //!   Profile, RunStats, Sharing, …  ─ reports::NAME::document ─►  Document  ─ text, html, markdown ─►  String
 //! ```
-//! A [`Document`] is a title, a lead (the conclusion) and blocks in the order of reading. Cells of its tables hold numbers with
-//! their units ([`Value`]), so that a renderer can sum up, align, shorten and leave out without knowledge of the subject.
+//! A [`Document`] is a title, a lead (the conclusion) and blocks in the order of reading. Cells of
+//! its tables hold numbers with their units ([`Value`]), so that a renderer can sum up, align,
+//! shorten and leave out without knowledge of the subject.
 //!
-//! Invariants: rows of a [`Table`] have a cell for each column; blocks without contents ([`Block::is_empty`]) are not drawn,
-//! and neither is the heading of a section that has nothing else.
+//! Invariants: rows of a [`Table`] have a cell for each column; blocks without contents
+//! ([`Block::is_empty`]) are not drawn, and neither is the heading of a section that has nothing
+//! else.
 
 mod bytes;
 mod plot;
@@ -35,8 +37,8 @@ pub struct Document {
     pub title: String,
     /// Whether the title is a command line.
     pub is_command: bool,
-    /// The conclusion and what to do. A page highlights it at its top. On a terminal it stands under the title, or, if it has a
-    /// heading, at the end, next to the prompt.
+    /// The conclusion and what to do. A page highlights it at its top. On a terminal it stands
+    /// under the title, or, if it has a heading, at the end, next to the prompt.
     pub lead: Section,
     /// The report itself.
     pub blocks: Vec<Block>,

@@ -1,9 +1,10 @@
-//! Errors of reports: reading a file, writing one, drawing a page; and an error with its causes in one line.
+//! Errors of reports: reading a file, writing one, drawing a page; and an error with its causes in
+//! one line.
 
 use std::path::PathBuf;
 
-/// An error and its causes, outermost first: `cannot write report.json: No space left on device`. A cause that the words before it
-/// contain is left out.
+/// An error and its causes, outermost first: `cannot write report.json: No space left on device`. A
+/// cause that the words before it contain is left out.
 #[must_use]
 pub fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());

@@ -1,8 +1,9 @@
-//! The memory of one watched run: how it grows over time, with which permissions, whether it is swapped (the characterisation of
-//! seed 003_), and in which page sizes the kernel gave it.
+//! The memory of one watched run: how it grows over time, with which permissions, whether it is
+//! swapped (the characterisation of seed 003_), and in which page sizes the kernel gave it.
 //!
-//! Sources: `/proc/PID/smaps` summed over all mappings (`Rss`, `Swap`, `AnonHugePages`, `Private_Hugetlb`, ...) and the permission
-//! field of each mapping. Resident memory includes hugetlb pages, which the kernel's `Rss` leaves out.
+//! Sources: `/proc/PID/smaps` summed over all mappings (`Rss`, `Swap`, `AnonHugePages`,
+//! `Private_Hugetlb`, ...) and the permission field of each mapping. Resident memory includes
+//! hugetlb pages, which the kernel's `Rss` leaves out.
 
 use crate::run::RegionStats;
 use serde::{Deserialize, Serialize};
@@ -34,7 +35,8 @@ impl Footprint {
         self.points.iter().map(|point| point.swap_bytes).max().unwrap_or(0)
     }
 
-    /// Share of mapped memory that is readable, writable and not executable, from 0 to 1; none if nothing is known.
+    /// Share of mapped memory that is readable, writable and not executable, from 0 to 1; none if
+    /// nothing is known.
     pub fn read_write_share(&self) -> Option<f64> {
         let all: f64 = self.permissions.iter().map(|share| share.bytes as f64).sum();
         let read_write = self.permissions.iter().filter(|share| share.permission == "rw-");

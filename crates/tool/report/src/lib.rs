@@ -1,4 +1,5 @@
-//! Reports on saved measurements: as text for a terminal, as JSON and CSV, and as one self-contained page.
+//! Reports on saved measurements: as text for a terminal, as JSON and CSV, and as one
+//! self-contained page.
 //!
 //! ```text
 //!   measurement ─► Profile, RunStats, Collapse, Sharing, Translation    data with one JSON schema each; Saved reads a file
@@ -22,8 +23,9 @@
 //! | [`mod@text`], [`html`], [`markdown`], [`csv`] | the renderers, which know nothing of the subject of a report |
 //! | [`quantity`], [`shell`] | how a number and a command are written |
 //!
-//! Of the other crates it uses `sharing` only, whose lines and verdicts are plain data. Page kinds are plain strings (`"4k"`,
-//! `"folio-64k"`, `"thp"`, `"hugetlb"`, `"hugetlb-1g"`), so that a report can be opened where nothing can be measured.
+//! Of the other crates it uses `sharing` only, whose lines and verdicts are plain data. Page kinds
+//! are plain strings (`"4k"`, `"folio-64k"`, `"thp"`, `"hugetlb"`, `"hugetlb-1g"`), so that a
+//! report can be opened where nothing can be measured.
 #![forbid(unsafe_code)]
 
 pub mod advice;

@@ -6,10 +6,10 @@
 //!   └── pairs ──┘     └── pairs ──┘          a pair: one run of a kind, one of the baseline, same round
 //! ```
 //!
-//! Invariants: every `Sample::kind` names an entry of [`Profile::kinds`]; numbers are finite (JSON knows
-//! no NaN: one would be written as `null` and refused on reading). Fields that a later version adds are
-//! skipped on reading, and fields that an earlier version lacked are empty; a change of meaning changes
-//! the schema string.
+//! Invariants: every `Sample::kind` names an entry of [`Profile::kinds`]; numbers are finite (JSON
+//! knows no NaN: one would be written as `null` and refused on reading). Fields that a later
+//! version adds are skipped on reading, and fields that an earlier version lacked are empty; a
+//! change of meaning changes the schema string.
 
 use crate::footprint::Footprint;
 use crate::resident::Resident;
@@ -88,9 +88,11 @@ pub struct Machine {
     pub memory_bytes: u64,
     /// Swap space of the machine.
     pub swap_bytes: u64,
-    /// The chosen word of `/sys/kernel/mm/transparent_hugepage/enabled`: `always`, `madvise`, `never`.
+    /// The chosen word of `/sys/kernel/mm/transparent_hugepage/enabled`: `always`, `madvise`,
+    /// `never`.
     pub thp_enabled: String,
-    /// Whether there is a hypervisor. The host's page size then has an effect that cannot be measured.
+    /// Whether there is a hypervisor. The host's page size then has an effect that cannot be
+    /// measured.
     pub virtual_machine: bool,
 }
 
@@ -191,7 +193,8 @@ pub enum Difference {
     Time,
 }
 
-/// Behaviour of the program that a user must know. A finding of a later version is read as `Unknown`.
+/// Behaviour of the program that a user must know. A finding of a later version is read as
+/// `Unknown`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "finding", rename_all = "kebab-case")]
 pub enum Finding {
@@ -223,11 +226,13 @@ pub enum Finding {
         /// How many were.
         runs: u32,
     },
-    /// A later run on the baseline differed from the very first run, so that runs cannot be compared.
+    /// A later run on the baseline differed from the very first run, so that runs cannot be
+    /// compared.
     NotRepeatable {
         /// What differed.
         what: Difference,
-        /// Number of the first run that differs. The very first run is number 1, warm-up runs included.
+        /// Number of the first run that differs. The very first run is number 1, warm-up runs
+        /// included.
         run: u32,
         /// The very first run in words: how it ended, or its processor time.
         first: String,

@@ -1,16 +1,20 @@
-//! The text of numbers, shared by all renderers, so that the same measurement has the same text everywhere.
+//! The text of numbers, shared by all renderers, so that the same measurement has the same text
+//! everywhere.
 //!
-//! Measured numbers have three significant digits, bytes have binary units, and a space is before each unit.
+//! Measured numbers have three significant digits, bytes have binary units, and a space is before
+//! each unit.
 
 use crate::translation::Range;
 
-/// Seconds as `12.3 s`, `456 ms`, `7.89 ms`, `12.3 µs`, `30.1 ns`; hours stay seconds, so that ratios are easy to read.
+/// Seconds as `12.3 s`, `456 ms`, `7.89 ms`, `12.3 µs`, `30.1 ns`; hours stay seconds, so that
+/// ratios are easy to read.
 pub fn seconds(value_s: f64) -> String {
     let (scale, unit) = second_unit(value_s);
     format!("{} {unit}", significant(value_s / scale))
 }
 
-/// The unit in which a time, or an axis that ends at it, is written: its length in seconds, and its name.
+/// The unit in which a time, or an axis that ends at it, is written: its length in seconds, and its
+/// name.
 pub fn second_unit(value_s: f64) -> (f64, &'static str) {
     match value_s.abs() {
         0.0 => (1.0, "s"),
@@ -28,7 +32,8 @@ pub fn bytes(value_bytes: u64) -> String {
     if value.fract() == 0.0 { format!("{value:.0} {unit}") } else { format!("{} {unit}", significant(value)) }
 }
 
-/// The unit in which bytes, or an axis that ends at them, are written: its size in bytes, and its name.
+/// The unit in which bytes, or an axis that ends at them, are written: its size in bytes, and its
+/// name.
 pub fn byte_unit(value_bytes: u64) -> (f64, &'static str) {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut unit = (1.0, "B");
@@ -82,8 +87,8 @@ pub fn percent(fraction: f64) -> String {
     format!("{:.1} %", (fraction * 1000.0).round() / 10.0 + 0.0)
 }
 
-/// A part of a whole, given as a fraction: as [`percent`], but with two digits near 0 and 1: `99.96 %`. A small part is never
-/// written as 0: `< 0.01 %`; nearly all is never written as 100 %.
+/// A part of a whole, given as a fraction: as [`percent`], but with two digits near 0 and 1: `99.96
+/// %`. A small part is never written as 0: `< 0.01 %`; nearly all is never written as 100 %.
 pub fn share(fraction: f64) -> String {
     match fraction {
         tiny if tiny > 0.0 && tiny < 1e-4 => "< 0.01 %".to_owned(),
@@ -127,7 +132,8 @@ pub fn bounds(of: &Range, write: fn(f64) -> String) -> String {
     if low == high { low } else { format!("{low} to {high}") }
 }
 
-/// A rate, such as walks a thousand accesses: `0`, `0.004`, `1.25`, `962`. A small rate is never written as 0.
+/// A rate, such as walks a thousand accesses: `0`, `0.004`, `1.25`, `962`. A small rate is never
+/// written as 0.
 pub fn rate(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),

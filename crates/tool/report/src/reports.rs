@@ -1,6 +1,8 @@
-//! What reports say: a file each, from saved measurements to a [`Document`](crate::document::Document).
+//! What reports say: a file each, from saved measurements to a
+//! [`Document`](crate::document::Document).
 //!
-//! A new report is one file here; where its measurements are saved as CSV too, it has a function that makes the records.
+//! A new report is one file here; where its measurements are saved as CSV too, it has a function
+//! that makes the records.
 
 pub mod collapse;
 mod colours;

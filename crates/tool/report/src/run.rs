@@ -1,9 +1,11 @@
-//! The output of `fieldstone run --region --stats FILE`: the data behind the schema `fieldstone-run/1`.
+//! The output of `fieldstone run --region --stats FILE`: the data behind the schema
+//! `fieldstone-run/1`.
 //!
-//! For each process of the tree that had a primary region: what the region served, what stayed outside and why, and which pages
-//! the kernel really gave.
+//! For each process of the tree that had a primary region: what the region served, what stayed
+//! outside and why, and which pages the kernel really gave.
 //!
-//! Addresses are JSON numbers. They are page-aligned and below 2^57, so a reader that keeps numbers as doubles has them exactly.
+//! Addresses are JSON numbers. They are page-aligned and below 2^57, so a reader that keeps numbers
+//! as doubles has them exactly.
 
 use crate::quantity::{bytes, count};
 use serde::{Deserialize, Serialize};
@@ -77,9 +79,11 @@ pub struct RegionStats {
     pub reserve_refused_bytes: u64,
     /// Bytes of the reserve that `--prefault` did not touch, since there was not enough memory.
     pub reserve_untouched_bytes: u64,
-    /// hugetlb memory that moved to ordinary pages, because of a fork or a call for a part of a huge page.
+    /// hugetlb memory that moved to ordinary pages, because of a fork or a call for a part of a
+    /// huge page.
     pub demoted_bytes: u64,
-    /// Memory that was to be on hugetlb pages and is on transparent ones: the pool was empty, or userfaultfd is not permitted.
+    /// Memory that was to be on hugetlb pages and is on transparent ones: the pool was empty, or
+    /// userfaultfd is not permitted.
     pub fell_back_bytes: u64,
     /// Pages really got, from the kernel's tables, when the region was largest.
     pub pages: Vec<PageShare>,
@@ -95,7 +99,8 @@ pub struct RegionStats {
     pub private_rw_huge_bytes: u64,
     /// Why the rest of them was on small pages, as far as the mappings show it.
     pub small_pages: Vec<SmallPages>,
-    /// Resident shared writable memory, which is not served: a file in memory, shared with other processes or mapped twice.
+    /// Resident shared writable memory, which is not served: a file in memory, shared with other
+    /// processes or mapped twice.
     pub shared_rw_bytes: u64,
     /// Whether the process had switched transparent huge pages off (`PR_SET_THP_DISABLE`).
     pub huge_pages_disabled: bool,
@@ -110,7 +115,8 @@ impl RegionStats {
         served.saturating_add(self.private_rw_outside_bytes)
     }
 
-    /// Share that some `bytes` have of the private read-write memory, from 0 to 1; none if there is no such memory.
+    /// Share that some `bytes` have of the private read-write memory, from 0 to 1; none if there is
+    /// no such memory.
     pub fn share_of(&self, bytes: u64) -> Option<f64> {
         let all = self.private_rw_bytes();
         (all > 0).then(|| bytes as f64 / all as f64)
@@ -200,8 +206,8 @@ pub struct SmallPages {
 /// Memory in one page kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PageShare {
-    /// Page kind: `4k`, `folio-64k` (or another folio size), `thp`, `hugetlb`, `hugetlb-1g`; `smaller` where `4k` and
-    /// folios cannot be distinguished.
+    /// Page kind: `4k`, `folio-64k` (or another folio size), `thp`, `hugetlb`, `hugetlb-1g`;
+    /// `smaller` where `4k` and folios cannot be distinguished.
     pub kind: String,
     /// Resident bytes in such pages.
     pub bytes: u64,

@@ -7,7 +7,8 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// The schema of `fieldstone run --repair --stats`, whose events are defined where repairs are made.
+/// The schema of `fieldstone run --repair --stats`, whose events are defined where repairs are
+/// made.
 pub const REPAIR_SCHEMA: &str = "fieldstone-repair/1";
 
 /// The contents of a file.
@@ -29,7 +30,8 @@ impl Saved {
     /// Reads the file at `path`. Fields that this version does not know are skipped.
     ///
     /// # Errors
-    /// If the file cannot be read, is not JSON, has no known schema, is of another version, or does not fit its schema.
+    /// If the file cannot be read, is not JSON, has no known schema, is of another version, or does
+    /// not fit its schema.
     pub fn load(path: &Path) -> Result<Self, Error> {
         let text = std::fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
         let value: serde_json::Value =
@@ -66,7 +68,8 @@ fn decode<T: DeserializeOwned>(value: serde_json::Value, path: &Path, schema: St
     serde_json::from_value(value).map_err(|source| Error::Malformed { path: path.to_owned(), schema, source })
 }
 
-/// `report` (a [`Profile`], a [`RunStats`], a summary, a diff) as indented JSON with a newline at its end.
+/// `report` (a [`Profile`], a [`RunStats`], a summary, a diff) as indented JSON with a newline at
+/// its end.
 ///
 /// # Errors
 /// [`Error::Encode`] if it cannot be written as JSON; the types of this crate can.
@@ -84,7 +87,8 @@ pub fn save(report: &impl Serialize, path: &Path) -> Result<(), Error> {
     write(&to_json(report)?, path)
 }
 
-/// Writes `text` to `path`. A file that was there is replaced once all of the new one is written, where its directory allows that.
+/// Writes `text` to `path`. A file that was there is replaced once all of the new one is written,
+/// where its directory allows that.
 ///
 /// # Errors
 /// [`Error::Write`]: an old file is unchanged then.

@@ -5,11 +5,13 @@
 //!            ├─ others  ──┘  lines that are no finding
 //!            └─ threads      their names
 //! ```
-//! `place` is whose memory a line is, `saved` reads a file. [`crate::reports::sharing`] is the report.
+//! `place` is whose memory a line is, `saved` reads a file. [`crate::reports::sharing`] is the
+//! report.
 //!
-//! Invariants: numbers are finite; threads of lines may be missing in [`Sharing::threads`]; the verdict of a finding is one by
-//! [`fieldstone_sharing::Verdict::is_finding`]. Weights are samples. Fields that a later version adds are skipped on reading, and
-//! fields that an earlier version lacked are empty.
+//! Invariants: numbers are finite; threads of lines may be missing in [`Sharing::threads`]; the
+//! verdict of a finding is one by [`fieldstone_sharing::Verdict::is_finding`]. Weights are samples.
+//! Fields that a later version adds are skipped on reading, and fields that an earlier version
+//! lacked are empty.
 
 #[cfg(test)]
 pub(crate) mod fixture;
@@ -65,7 +67,8 @@ pub struct Sharing {
     /// What sampling could not see, a sentence each.
     #[serde(default)]
     pub unseen: Vec<String>,
-    /// Why this user cannot repair the program, and the command that allows it; `None` if a repair is possible.
+    /// Why this user cannot repair the program, and the command that allows it; `None` if a repair
+    /// is possible.
     #[serde(default)]
     pub repair_unavailable: Option<String>,
 }
@@ -119,7 +122,8 @@ pub struct LineReport {
     /// Why a repair does not change it, in words; `None` if it could be repaired.
     #[serde(default)]
     pub refused: Option<String>,
-    /// Sampled loads of it that found it modified in another processor's cache (HITM); 0 where the processor records none.
+    /// Sampled loads of it that found it modified in another processor's cache (HITM); 0 where the
+    /// processor records none.
     #[serde(default)]
     pub contended: u64,
 }
@@ -182,8 +186,8 @@ impl Sharing {
 }
 
 impl LineReport {
-    /// Its names for [`fieldstone_sharing::Ignore::find`]: of its objects and the functions that allocated them, of the functions that
-    /// access it, of the modules of both.
+    /// Its names for [`fieldstone_sharing::Ignore::find`]: of its objects and the functions that
+    /// allocated them, of the functions that access it, of the modules of both.
     pub fn names(&self) -> impl Iterator<Item = (ignore::Kind, &str)> {
         let objects = self.places.iter().flat_map(MemoryOwner::names).map(|name| (ignore::Kind::Object, name));
         let functions = self.code.iter().map(|code| (ignore::Kind::Function, code.function.as_str()));

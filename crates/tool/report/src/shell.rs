@@ -1,7 +1,7 @@
 //! Command lines for a POSIX shell, and text without control characters.
 
-/// `words` joined so that a shell splits them into the same words. Words with control characters use bash's `$'…'` form, so that
-/// no escape sequence reaches the terminal.
+/// `words` joined so that a shell splits them into the same words. Words with control characters
+/// use bash's `$'…'` form, so that no escape sequence reaches the terminal.
 pub fn join<S: AsRef<str>>(words: &[S]) -> String {
     words.iter().map(|word| quote(word.as_ref())).collect::<Vec<_>>().join(" ")
 }
@@ -18,7 +18,8 @@ pub fn quote(word: &str) -> String {
     }
 }
 
-/// `text` with each control character except the line end shown as `\x1b`: text of a measured program may contain any.
+/// `text` with each control character except the line end shown as `\x1b`: text of a measured
+/// program may contain any.
 pub fn printable(text: &str) -> String {
     text.chars()
         .map(|letter| match letter {

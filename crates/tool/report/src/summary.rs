@@ -1,11 +1,16 @@
-//! The meaning of a profile: for each page kind the metric, its ratio to the baseline with an interval, and a verdict.
+//! The meaning of a profile: for each page kind the metric, its ratio to the baseline with an
+//! interval, and a verdict.
 //!
-//! - **Counted** are the runs that ended as the program usually ends on the baseline: a `grep` without a match ends with `exit 1`,
-//!   a server with the signal that stopped it. A kind with any other ending has failed, and is never recommended.
-//! - **Pairs**: the i-th run of a kind in a round against the i-th run of the baseline in the same round.
-//! - **Repeatable**: later runs behave like the first one. Where one does not ([`Finding::NotRepeatable`]), nothing is compared.
-//! - **Verdict**: from the 95 % interval of the ratio. The interval of a gain or a loss excludes 1, and its median differs by 2 %
-//!   or more. The whole interval of "no gain" is within 2 %. All else is too noisy.
+//! - **Counted** are the runs that ended as the program usually ends on the baseline: a `grep`
+//!   without a match ends with `exit 1`, a server with the signal that stopped it. A kind with any
+//!   other ending has failed, and is never recommended.
+//! - **Pairs**: the i-th run of a kind in a round against the i-th run of the baseline in the same
+//!   round.
+//! - **Repeatable**: later runs behave like the first one. Where one does not
+//!   ([`Finding::NotRepeatable`]), nothing is compared.
+//! - **Verdict**: from the 95 % interval of the ratio. The interval of a gain or a loss excludes 1,
+//!   and its median differs by 2 % or more. The whole interval of "no gain" is within 2 %. All else
+//!   is too noisy.
 
 use crate::quantity::percent;
 use crate::stats::{self, Estimate};
@@ -24,7 +29,8 @@ pub struct Summary {
     pub metric: Metric,
     /// The page kind that the others are compared with.
     pub baseline: String,
-    /// The usual difference of two neighbouring baseline runs, as a fraction; `None` below three runs.
+    /// The usual difference of two neighbouring baseline runs, as a fraction; `None` below three
+    /// runs.
     pub noise: Option<f64>,
     /// The page kinds, in the profile's order: the baseline first.
     pub kinds: Vec<KindSummary>,
@@ -65,7 +71,8 @@ impl KindSummary {
         self.ratio.map(|ratio| 1.0 - ratio.median)
     }
 
-    /// The verdict in words, with its size where it has one: `gain 40.2 %`, `loss 3.1 %`, `too noisy`, `baseline`.
+    /// The verdict in words, with its size where it has one: `gain 40.2 %`, `loss 3.1 %`, `too
+    /// noisy`, `baseline`.
     pub fn judgement(&self) -> String {
         match (self.verdict, self.gain()) {
             (Some(verdict @ (Verdict::Gain | Verdict::Loss)), Some(gain)) => {
@@ -77,7 +84,8 @@ impl KindSummary {
     }
 }
 
-/// Medians over the runs that count. System time and faults are what first touch costs: the kernel finds, clears and maps a page.
+/// Medians over the runs that count. System time and faults are what first touch costs: the kernel
+/// finds, clears and maps a page.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Cost {
     /// Time from start to end, in seconds.
@@ -149,7 +157,8 @@ impl Verdict {
 }
 
 impl Summary {
-    /// Computes the statistics, the verdicts and the advice of `profile`. Costs a sort of the samples.
+    /// Computes the statistics, the verdicts and the advice of `profile`. Costs a sort of the
+    /// samples.
     pub fn of(profile: &Profile) -> Self {
         let usual = usual_outcome(profile);
         let kinds: Vec<KindSummary> =
@@ -180,7 +189,8 @@ impl Summary {
     }
 }
 
-/// The counted runs of `kind`, in the order in which they ran; all of them, if the usual end is unknown.
+/// The counted runs of `kind`, in the order in which they ran; all of them, if the usual end is
+/// unknown.
 pub(crate) fn counted<'a>(profile: &'a Profile, kind: &str, usual: Option<&str>) -> Vec<&'a Sample> {
     let counts = |sample: &Sample| sample.kind == kind && usual.is_none_or(|usual| sample.outcome == usual);
     let mut samples: Vec<&Sample> = profile.samples.iter().filter(|sample| counts(sample)).collect();
@@ -188,7 +198,8 @@ pub(crate) fn counted<'a>(profile: &'a Profile, kind: &str, usual: Option<&str>)
     samples
 }
 
-/// How the program most often ends on the baseline; of two equally frequent ends, `exit 0` or else the first in the alphabet.
+/// How the program most often ends on the baseline; of two equally frequent ends, `exit 0` or else
+/// the first in the alphabet.
 pub(crate) fn usual_outcome(profile: &Profile) -> Option<String> {
     let mut runs: BTreeMap<&str, usize> = BTreeMap::new();
     for sample in profile.samples.iter().filter(|sample| sample.kind == profile.baseline) {
@@ -273,7 +284,8 @@ fn cost(samples: &[&Sample]) -> Option<Cost> {
     })
 }
 
-/// The median of whole numbers; of an even number of them the lower of the middle two, so that it stays one that was counted.
+/// The median of whole numbers; of an even number of them the lower of the middle two, so that it
+/// stays one that was counted.
 fn middle_count(samples: &[&Sample], field: fn(&Sample) -> u64) -> Option<u64> {
     let mut values: Vec<u64> = samples.iter().map(|sample| field(sample)).collect();
     values.sort_unstable();

@@ -257,7 +257,8 @@ fn more_resident_memory_is_reported_with_the_gain() {
     assert!((growth - 0.38).abs() < 1e-6, "{csv}");
 }
 
-/// A short run on the baseline may end between two looks at its memory, so the watched peak of one kind alone misleads.
+/// A short run on the baseline may end between two looks at its memory, so the watched peak of one
+/// kind alone misleads.
 #[test]
 fn the_note_on_resident_memory_and_the_reserve_use_the_peaks_of_the_table() {
     let mut profile = fixture::measured(&[("4k", 1.0), ("hugetlb", 0.6)], 8, 0.001);

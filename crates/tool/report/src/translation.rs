@@ -1,7 +1,9 @@
-//! The cost of address translation: counts of a traced run in models of hardware, and estimates of the time.
+//! The cost of address translation: counts of a traced run in models of hardware, and estimates of
+//! the time.
 //!
-//! Counts are of the counted part of a trace: all of it, or its bursts without their warm-up. Estimates have the type [`Range`].
-//! A field without a value is empty, and [`Translation::unseen`] has the reason.
+//! Counts are of the counted part of a trace: all of it, or its bursts without their warm-up.
+//! Estimates have the type [`Range`]. A field without a value is empty, and [`Translation::unseen`]
+//! has the reason.
 //!
 //! ```text
 //!   Translation           the data, a part of a profile's JSON
@@ -88,7 +90,8 @@ pub struct Translation {
     pub counted_instructions: u64,
     /// Bursts that were counted; 0 if the whole run was.
     pub bursts: u64,
-    /// Relative standard error of the walks per access that counting bursts causes; `None` where all is counted.
+    /// Relative standard error of the walks per access that counting bursts causes; `None` where
+    /// all is counted.
     pub burst_error: Option<f64>,
     /// Duration of the traced run, in seconds.
     pub traced_s: f64,
@@ -96,8 +99,8 @@ pub struct Translation {
     pub slowdown: Option<f64>,
     /// The counts for each configuration; 4 KiB pages first.
     pub configurations: Vec<ModelledConfiguration>,
-    /// Walks by allocation site, on 4 KiB pages, most walks first. An entry without allocations is memory of no site: stacks,
-    /// globals, files.
+    /// Walks by allocation site, on 4 KiB pages, most walks first. An entry without allocations is
+    /// memory of no site: stacks, globals, files.
     pub sites: Vec<Site>,
     /// Misses of one fully associative TLB of 4 KiB pages, by its entries.
     pub reach: Vec<Reach>,
@@ -112,7 +115,8 @@ pub struct Translation {
     pub counted: Vec<CounterReading>,
     /// Why no hardware counter was read, and the remedy; `None` if one was.
     pub uncounted: Option<String>,
-    /// The program that replaced the traced one by exec, the last of several: it ran without the tracer.
+    /// The program that replaced the traced one by exec, the last of several: it ran without the
+    /// tracer.
     pub started: Option<String>,
     /// What the trace does not include, a sentence each.
     pub unseen: Vec<String>,
@@ -135,7 +139,8 @@ impl Translation {
     }
 }
 
-/// One spelling of a configuration's name: `4K` is `4k`, `direct segment` is `direct-segment`, `no translation` is `none`.
+/// One spelling of a configuration's name: `4K` is `4k`, `direct segment` is `direct-segment`, `no
+/// translation` is `none`.
 #[must_use]
 pub fn canonical(name: &str) -> String {
     let name = name.to_lowercase().replace(' ', "-");
@@ -343,15 +348,17 @@ impl WalkCost {
     }
 }
 
-/// The price of a walk by real runs on mosaics: a straight line through their times against the walks that the models count on the
-/// same mixtures of pages. It is independent of the calibrated price ([`WalkCost`]).
+/// The price of a walk by real runs on mosaics: a straight line through their times against the
+/// walks that the models count on the same mixtures of pages. It is independent of the calibrated
+/// price ([`WalkCost`]).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Mosaics {
     /// The mixtures, from none of the region on larger pages to all of it.
     pub mixtures: Vec<Mixture>,
-    /// Nanoseconds a walk: the slope of the line. Likely is the median of the lines of single rounds, between the ends of its
-    /// interval, or of their range where there are too few rounds for one.
+    /// Nanoseconds a walk: the slope of the line. Likely is the median of the lines of single
+    /// rounds, between the ends of its interval, or of their range where there are too few rounds
+    /// for one.
     pub fitted_ns: Range,
     /// The largest relative error of a prediction by the line through the other mixtures.
     pub worst_error: f64,
@@ -387,7 +394,8 @@ impl Mosaics {
     }
 }
 
-/// A mixture of page sizes, run for real and modelled. Times are those of a run in user mode, in seconds.
+/// A mixture of page sizes, run for real and modelled. Times are those of a run in user mode, in
+/// seconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Mixture {
@@ -403,7 +411,8 @@ pub struct Mixture {
     pub runs: u32,
     /// The measured time: median and interval, or range where there are too few runs for one.
     pub measured_s: Range,
-    /// The time by the calibrated price, from the measured one on 4 KiB pages; `None` without such a price, and for 4 KiB pages.
+    /// The time by the calibrated price, from the measured one on 4 KiB pages; `None` without such
+    /// a price, and for 4 KiB pages.
     pub priced_s: Option<Range>,
     /// The time on the line.
     pub fitted_s: f64,

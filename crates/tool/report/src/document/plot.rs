@@ -1,5 +1,6 @@
-//! Plots as data: bars in rows, curves between two axes, and series over columns. Numbers are in seconds, bytes, parts of 1 or
-//! things counted; an [`Axis`] chooses the unit in which they are drawn.
+//! Plots as data: bars in rows, curves between two axes, and series over columns. Numbers are in
+//! seconds, bytes, parts of 1 or things counted; an [`Axis`] chooses the unit in which they are
+//! drawn.
 
 use crate::quantity;
 
@@ -64,7 +65,8 @@ pub struct BarRow {
     pub name: String,
     /// Its bars, drawn one over the other.
     pub bars: Vec<Bar>,
-    /// Single values, drawn as dots from top to bottom; with any, the row has its label above the bar and its interval below.
+    /// Single values, drawn as dots from top to bottom; with any, the row has its label above the
+    /// bar and its interval below.
     pub dots: Vec<f64>,
     /// A value that is marked across the bar.
     pub mark: Option<f64>,
@@ -200,7 +202,8 @@ impl Axis {
 
     /// Seconds, from 0.
     pub fn of_seconds(end_s: f64) -> Self {
-        // From a nanosecond to thirty years: plotters looks for steps without end where a double has none left.
+        // From a nanosecond to thirty years: plotters looks for steps without end where a double
+        // has none left.
         let end_s = end_s.clamp(1e-9, 1e9);
         let (scale, unit) = quantity::second_unit(end_s);
         Self::linear(scale, unit, end_s / scale)
@@ -258,7 +261,8 @@ impl Axis {
         Self { end: self.end * (1.0 + part), ..self }
     }
 
-    /// Where a value is drawn. What is off the axis is put at its end: plotters counts pixels without a limit.
+    /// Where a value is drawn. What is off the axis is put at its end: plotters counts pixels
+    /// without a limit.
     pub(crate) fn place(self, value: f64) -> f64 {
         let at = match self.steps {
             Steps::Linear => value / self.scale,
@@ -273,7 +277,8 @@ impl Axis {
         let is_step = (at - at.round()).abs() < 1e-6;
         match self.steps {
             Steps::Linear => {
-                // plotters steps by 1, 2 or 5 times a power of ten: six digits write each step exactly.
+                // plotters steps by 1, 2 or 5 times a power of ten: six digits write each step
+                // exactly.
                 let text = format!("{at:.6}");
                 match text.trim_end_matches('0').trim_end_matches('.') {
                     "0" | "-0" => "0".to_owned(),

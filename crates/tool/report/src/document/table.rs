@@ -1,4 +1,5 @@
-//! A table whose cells are values: which rows and columns a renderer shows is known from the numbers.
+//! A table whose cells are values: which rows and columns a renderer shows is known from the
+//! numbers.
 
 use super::Value;
 use crate::quantity::count;
@@ -28,8 +29,8 @@ pub struct Column {
     pub is_number: bool,
     /// A sentence on the column; it is shown where the column is.
     pub explanation: String,
-    /// 0 for a column that is always shown. Of the others the one with the highest number is left out first where there is little
-    /// room beside the first column.
+    /// 0 for a column that is always shown. Of the others the one with the highest number is left
+    /// out first where there is little room beside the first column.
     pub order_of_omission: u8,
 }
 
@@ -89,7 +90,8 @@ pub struct Limit {
     pub rest: Rest,
 }
 
-/// What is said of rows that are not shown. Both variants begin with what one row is called, and several.
+/// What is said of rows that are not shown. Both variants begin with what one row is called, and
+/// several.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rest {
     /// A row with the sums of the numbers.
@@ -122,7 +124,8 @@ impl Table {
         Self { limit: Some(limit), ..self }
     }
 
-    /// The rows that a page shows, the last one with the sums of the others, and a sentence on the others.
+    /// The rows that a page shows, the last one with the sums of the others, and a sentence on the
+    /// others.
     pub(crate) fn on_page(&self) -> (Vec<Row>, String) {
         self.shown(|limit| (limit.page, None))
     }

@@ -1,6 +1,7 @@
 //! A number with its unit.
 //!
-//! Three significant digits for what was measured, binary units for bytes, a space before a unit: see [`quantity`].
+//! Three significant digits for what was measured, binary units for bytes, a space before a unit:
+//! see [`quantity`].
 
 use crate::quantity;
 use crate::stats::Estimate;
@@ -110,7 +111,8 @@ impl Value {
         Self::Number(count as f64, Unit::Count)
     }
 
-    /// The interval of an estimate; its range where there are too few values for an interval. `None` for a single value.
+    /// The interval of an estimate; its range where there are too few values for an interval.
+    /// `None` for a single value.
     pub fn interval(estimate: &Estimate, unit: Unit) -> Option<Self> {
         let (low, high, is_range) = (estimate.low, estimate.high, !estimate.is_interval());
         (estimate.n >= 2).then_some(Self::Interval { low, high, unit, is_range })

@@ -1,7 +1,8 @@
-//! Records as CSV (RFC 4180): one heading, a line for each record, numbers with all their digits, in the units of their headings.
+//! Records as CSV (RFC 4180): one heading, a line for each record, numbers with all their digits,
+//! in the units of their headings.
 //!
-//! Records of different kinds stand under one heading, group by group: the fields of the other groups are empty. The first group
-//! is always in the heading; another one only if it has records.
+//! Records of different kinds stand under one heading, group by group: the fields of the other
+//! groups are empty. The first group is always in the heading; another one only if it has records.
 
 /// Records with the same fields.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -1,10 +1,11 @@
 //! A document as one self-contained page: no script, nothing fetched, readable in light and dark.
 //!
-//! Its policy (`Content-Security-Policy`) allows its own styles and `data:` images, and nothing else, so that a page made from
-//! an untrusted file can do no more than show it. The template escapes what it is given; only the plots are passed as markup,
-//! and they escape what they write.
+//! Its policy (`Content-Security-Policy`) allows its own styles and `data:` images, and nothing
+//! else, so that a page made from an untrusted file can do no more than show it. The template
+//! escapes what it is given; only the plots are passed as markup, and they escape what they write.
 //!
-//! The tree of blocks is laid flat for the template: a section is a start, what stands in it, and an end.
+//! The tree of blocks is laid flat for the template: a section is a start, what stands in it, and
+//! an end.
 
 mod bytes;
 

@@ -1,8 +1,9 @@
 //! Plots as SVG, to stand inside a page.
 //!
-//! They are drawn at twice their size, because the backend knows whole pixels only, and shown at half by the `viewBox`. Ink is
-//! `currentColor`, so that a plot follows the page into its dark mode. The other colours are middle tones that stand on light
-//! and dark. Each plot has a title and a description for a reader who cannot see it.
+//! They are drawn at twice their size, because the backend knows whole pixels only, and shown at
+//! half by the `viewBox`. Ink is `currentColor`, so that a plot follows the page into its dark
+//! mode. The other colours are middle tones that stand on light and dark. Each plot has a title and
+//! a description for a reader who cannot see it.
 
 mod bars;
 mod columns;
@@ -30,7 +31,8 @@ const INK_WRITTEN: &str = "#010203";
 /// The colour of an interval across bars in ink.
 const ACCENT: RGBColor = RGBColor(214, 120, 30);
 
-/// Height of letters as plotters counts it; its SVG is written with 1/1.24 of that, in drawn pixels: 12.5 on the page.
+/// Height of letters as plotters counts it; its SVG is written with 1/1.24 of that, in drawn
+/// pixels: 12.5 on the page.
 const LETTER: u32 = 31;
 
 /// The plot as an `svg` element; empty if there is nothing to draw.
@@ -59,8 +61,8 @@ pub(crate) fn svg(plot: &Plot) -> Result<String, Error> {
     Ok(finished(&svg, plot, size))
 }
 
-/// Replaces the opening tag by one with a title and without a fixed size or a name space (an address that is never fetched, but
-/// is not needed inside HTML), and the ink by the page's.
+/// Replaces the opening tag by one with a title and without a fixed size or a name space (an
+/// address that is never fetched, but is not needed inside HTML), and the ink by the page's.
 fn finished(svg: &str, plot: &Plot, (width, height): (u32, u32)) -> String {
     let inside = svg.split_once('>').map_or("", |(_, inside)| inside);
     let mut finished = String::with_capacity(svg.len() + 512);

@@ -10,7 +10,8 @@
 //! Heading
 //!   what belongs to it, set in by two columns
 //! ```
-//! Plots and [`Block::Detail`] are left out. Text of a measured program has its control characters shown, not sent.
+//! Plots and [`Block::Detail`] are left out. Text of a measured program has its control characters
+//! shown, not sent.
 
 mod bytes;
 mod table;
@@ -37,7 +38,8 @@ impl Default for Style {
 }
 
 impl Style {
-    /// `text` behind `lead`, wrapped between words and under where it began. A word that no line holds stays whole.
+    /// `text` behind `lead`, wrapped between words and under where it began. A word that no line
+    /// holds stays whole.
     #[must_use]
     pub fn hanging(self, lead: &str, text: &str) -> String {
         let indent = lead.chars().count();

@@ -11,7 +11,8 @@ pub(super) const PAGE_SIZES: [(&str, Colour); 4] = [
     ("1 GiB pages", Colour(0, 158, 115)),
 ];
 
-/// The colour of a page kind, or of a configuration that was modelled: the same for the same page size.
+/// The colour of a page kind, or of a configuration that was modelled: the same for the same page
+/// size.
 pub(super) fn colour_of(kind: &str) -> Colour {
     match &*canonical(kind) {
         "4k" => PAGE_SIZES[0].1,

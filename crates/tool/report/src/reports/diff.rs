@@ -65,7 +65,8 @@ fn prices(prices: &[PriceDiff]) -> Table {
     Table::new(columns).with_rows(prices.iter().map(|of| row![of.name, ns(of.a_ns), ns(of.b_ns)]))
 }
 
-/// A name and its place are two lines of a cell. Where only one side has the site, the change says so.
+/// A name and its place are two lines of a cell. Where only one side has the site, the change says
+/// so.
 fn sites(sites: &[SiteDiff]) -> Table {
     let columns = [Column::text("memory from"), Column::number("A"), Column::number("B"), Column::number("B - A")];
     let share = |share: Option<f64>| share.map(|share| Unit::Share.of(share));
@@ -82,8 +83,8 @@ fn sites(sites: &[SiteDiff]) -> Table {
     Table::new(columns).with_rows(rows).with_limit(limit)
 }
 
-/// The difference as records: one for each page kind; then one for each modelled configuration, for each way to know what a walk
-/// costs, and for each site, most change first.
+/// The difference as records: one for each page kind; then one for each modelled configuration, for
+/// each way to know what a walk costs, and for each site, most change first.
 pub fn records(diff: &Diff) -> Vec<Records> {
     let kind = |kind: &KindDiff| {
         let median = |estimate: Option<Estimate>| full(estimate.map(|value| value.median));

@@ -1,4 +1,5 @@
-//! A profile: which page kinds are faster, what a run costs, which memory it had, and what translation costs where it was traced.
+//! A profile: which page kinds are faster, what a run costs, which memory it had, and what
+//! translation costs where it was traced.
 
 mod paper;
 #[cfg(test)]
@@ -95,7 +96,8 @@ fn faster(profile: &Profile, summary: &Summary) -> Block {
     Block::section("Which pages are faster", [plots::time(profile, summary).into(), table.into()])
 }
 
-/// What a run costs besides the metric, for the kinds that were measured; resident memory is that of [`crate::Resident`].
+/// What a run costs besides the metric, for the kinds that were measured; resident memory is that
+/// of [`crate::Resident`].
 fn costs(summary: &Summary) -> Table {
     let columns = [
         Column::text("pages"),
@@ -173,7 +175,8 @@ fn footprints(profile: &Profile) -> Table {
     }))
 }
 
-/// What the region of each watched run held, and the pages it really got. A column for each thing that happened at all.
+/// What the region of each watched run held, and the pages it really got. A column for each thing
+/// that happened at all.
 fn regions(profile: &Profile) -> Table {
     type Of = fn(&RegionStats) -> Option<u64>;
     let regions: Vec<_> =
@@ -216,7 +219,8 @@ fn regions(profile: &Profile) -> Table {
     Table::new(columns).with_rows(rows).with_caption(caption)
 }
 
-/// Permissions on the baseline, where the kernel placed the memory by itself; or on the first kind that has them.
+/// Permissions on the baseline, where the kernel placed the memory by itself; or on the first kind
+/// that has them.
 fn permissions(profile: &Profile) -> Option<Block> {
     let has = |footprint: &&Footprint| !footprint.permissions.is_empty();
     let of = profile.footprint(&profile.baseline).filter(has).or_else(|| profile.footprints.iter().find(has))?;
@@ -272,7 +276,8 @@ fn swap(footprints: &[Footprint]) -> Block {
     Block::section("Swap", [Block::Paragraph(sentence), plot.into()])
 }
 
-/// Every measured run, in the order in which they ran. The wall-clock time has a column only where it is not the metric.
+/// Every measured run, in the order in which they ran. The wall-clock time has a column only where
+/// it is not the metric.
 fn samples(profile: &Profile) -> Block {
     let mut samples: Vec<_> = profile.samples.iter().collect();
     samples.sort_by_key(|sample| sample.position);

@@ -1,4 +1,5 @@
-//! The counts of a run: what each process's region served, the pages really got, what stayed outside and why.
+//! The counts of a run: what each process's region served, the pages really got, what stayed
+//! outside and why.
 
 use crate::document::{Block, Column, Document, Limit, Rest, Row, Section, Table, Unit, Value, row};
 use crate::quantity::{address, bytes, count, share};
@@ -40,7 +41,8 @@ pub fn document(stats: &RunStats) -> Document {
     }
 }
 
-/// The processes with the largest peaks, the primary one among them, in the order in which they started.
+/// The processes with the largest peaks, the primary one among them, in the order in which they
+/// started.
 fn processes(processes: &[ProcessStats]) -> Table {
     let columns = [
         Column::text("process"),

@@ -1,5 +1,5 @@
-//! False sharing: what dominates and what to do, then each object with its lines, bytes, code and remedy, then lines that are no
-//! finding, and what could not be seen.
+//! False sharing: what dominates and what to do, then each object with its lines, bytes, code and
+//! remedy, then lines that are no finding, and what could not be seen.
 //!
 //! | file | |
 //! |---|---|
@@ -32,7 +32,8 @@ use crate::shell;
 use groups::Group;
 use threads::Threads;
 
-/// Objects that a terminal shows with all that is known, and that a page shows so; of the others the lines are listed.
+/// Objects that a terminal shows with all that is known, and that a page shows so; of the others
+/// the lines are listed.
 const MOST_OBJECTS: usize = 5;
 const MOST_OBJECTS_ON_PAGE: usize = 50;
 /// Lines of an object that are drawn.
@@ -87,7 +88,8 @@ fn facts(sharing: &Sharing) -> impl Iterator<Item = (&'static str, String)> {
         .chain(machine::facts(&sharing.machine))
 }
 
-/// `6,412 samples by perf's software clock at 1000 Hz for 3.20 s, 12 lost; 18,230 accesses with an address`.
+/// `6,412 samples by perf's software clock at 1000 Hz for 3.20 s, 12 lost; 18,230 accesses with an
+/// address`.
 fn samples(sharing: &Sharing) -> String {
     let of = &sharing.sampling;
     let means = if of.means.is_empty() { String::new() } else { format!(" by {}", of.means) };

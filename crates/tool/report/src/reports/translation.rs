@@ -80,7 +80,8 @@ fn modelled(summary: &TranslationSummary) -> Table {
     }))
 }
 
-/// An estimate, marked where a noisy replay is behind it; of one that can be anything, only the bounds.
+/// An estimate, marked where a noisy replay is behind it; of one that can be anything, only the
+/// bounds.
 fn estimate(summary: &TranslationSummary, range: Range, unit: Unit) -> Value {
     Value::Estimate { range, unit, bounds_only: summary.is_unclear(), is_noisy: summary.noisy.is_some() }
 }

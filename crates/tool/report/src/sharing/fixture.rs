@@ -80,8 +80,8 @@ fn sharing(command: &[&str]) -> Sharing {
     }
 }
 
-/// Four threads of linear regression without optimisation: three lines of the array are shared falsely, its first and its
-/// last are not.
+/// Four threads of linear regression without optimisation: three lines of the array are shared
+/// falsely, its first and its last are not.
 pub(crate) fn regression() -> Sharing {
     let touched = |thread: u32| {
         MEMBERS[1..].iter().map(move |&(_, _, offset, bytes)| {
@@ -151,7 +151,8 @@ fn code(found: &LineReport) -> Vec<SampledCode> {
     vec![code(0x1187, 57, true, line.weight * 0.75), code(0x1170, 56, false, line.weight * 0.25)]
 }
 
-/// Five lines that several threads use, or seem to, and none of them a finding: each of another kind.
+/// Five lines that several threads use, or seem to, and none of them a finding: each of another
+/// kind.
 pub(crate) fn clean() -> Sharing {
     let names = [(0x1000, "counter"), (0x2000, "ring_head"), (0x3000, "flags"), (0x4000, "table"), (0x5000, "scratch")];
     let uses: [Use; 10] = [

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 pub struct MemoryOwner {
     /// What kind of memory.
     pub kind: MemoryKind,
-    /// Its name: of the variable, of a heap object's type, of a mapped file; empty where there is none.
+    /// Its name: of the variable, of a heap object's type, of a mapped file; empty where there is
+    /// none.
     pub name: String,
     /// The program or library whose global it is.
     pub module: Option<String>,
@@ -21,7 +22,8 @@ pub struct MemoryOwner {
     pub address: u64,
     /// Its size; 0 where it is not known.
     pub bytes: u64,
-    /// The call stack that allocated it, innermost first, each as `function (file:line)`; empty if unknown.
+    /// The call stack that allocated it, innermost first, each as `function (file:line)`; empty if
+    /// unknown.
     pub allocated_by: Vec<String>,
     /// Its structure and elements, if debug information has them.
     pub object: Option<Object>,
@@ -65,7 +67,8 @@ impl MemoryOwner {
         named.or_else(allocated).or_else(|| self.in_module())
     }
 
-    /// All that is known: `lreg_args: 256 B of heap memory at 0x5581, allocated by main (lr.c:120)`.
+    /// All that is known: `lreg_args: 256 B of heap memory at 0x5581, allocated by main
+    /// (lr.c:120)`.
     pub(crate) fn words(&self) -> String {
         let name = self.known_as();
         let size = if self.bytes > 0 { format!("{} ", bytes(self.bytes)) } else { String::new() };

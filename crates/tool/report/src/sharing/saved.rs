@@ -7,7 +7,8 @@ use std::path::Path;
 /// Reads the file at `path`. Fields that this version does not know are skipped.
 ///
 /// # Errors
-/// As [`Saved::load`]; [`Error::OtherSchema`] with the schema that was found, if it holds something else.
+/// As [`Saved::load`]; [`Error::OtherSchema`] with the schema that was found, if it holds something
+/// else.
 pub fn load(path: &Path) -> Result<Sharing, Error> {
     let other = |found: &str| Err(Error::OtherSchema { path: path.to_owned(), found: found.to_owned() });
     match Saved::load(path)? {

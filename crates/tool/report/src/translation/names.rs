@@ -1,7 +1,9 @@
-//! Short names of functions for tables, without template arguments and closures. JSON and pages have the whole names.
+//! Short names of functions for tables, without template arguments and closures. JSON and pages
+//! have the whole names.
 
-/// A demangled name without what stands in angle brackets: `fill_from` of `fill_from<u64, F>`. Of `<Vec<T> as Trait>::f` it keeps the
-/// type: `Vec::f`. C++'s operators are not brackets: a name with one stays as it is.
+/// A demangled name without what stands in angle brackets: `fill_from` of `fill_from<u64, F>`. Of
+/// `<Vec<T> as Trait>::f` it keeps the type: `Vec::f`. C++'s operators are not brackets: a name
+/// with one stays as it is.
 #[must_use]
 pub fn without_generics(name: &str) -> String {
     if ["operator<", "operator>", "operator-"].iter().any(|operator| name.contains(operator)) {

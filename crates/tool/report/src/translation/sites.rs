@@ -1,7 +1,7 @@
 //! Walks by allocation site, and for memory of no site.
 //!
-//! Control characters and line ends in names are replaced by visible ones. Names have their whole length; [`shortened`] and
-//! [`shortened_path`] cut them.
+//! Control characters and line ends in names are replaced by visible ones. Names have their whole
+//! length; [`shortened`] and [`shortened_path`] cut them.
 
 use super::summary::part;
 use super::{Site, SitePages, Translation};
@@ -13,7 +13,8 @@ use serde::Serialize;
 pub struct SiteLine {
     /// The function, or what the memory is.
     pub name: String,
-    /// `file:line`, or the module where no debug information names them; empty for memory of no site.
+    /// `file:line`, or the module where no debug information names them; empty for memory of no
+    /// site.
     pub place: String,
     /// The call stack, innermost first.
     pub stack: Vec<String>,
@@ -33,7 +34,8 @@ pub struct SiteLine {
 }
 
 impl SiteLine {
-    /// Share of its memory on pages of at least the size of `kind`, in a run on that; `None` if unknown.
+    /// Share of its memory on pages of at least the size of `kind`, in a run on that; `None` if
+    /// unknown.
     pub(crate) fn large_on(&self, kind: &str) -> Option<f64> {
         self.pages.iter().find(|pages| pages.kind == kind).map(|pages| pages.share)
     }
@@ -123,8 +125,8 @@ fn one_line(text: &str) -> String {
     printable(text).replace('\n', "\\n")
 }
 
-/// At most `most` letters of the end of a path with a line number, from a directory on: `…/Objects/dictobject.c:1429`. A path is cut
-/// within a name only if no directory fits.
+/// At most `most` letters of the end of a path with a line number, from a directory on:
+/// `…/Objects/dictobject.c:1429`. A path is cut within a name only if no directory fits.
 pub(crate) fn shortened_path(path: &str, most: usize) -> String {
     let letters = path.chars().count();
     if letters <= most {
@@ -137,7 +139,8 @@ pub(crate) fn shortened_path(path: &str, most: usize) -> String {
     }
 }
 
-/// At most `most` letters of `text`, without its middle, where names of templates repeat themselves.
+/// At most `most` letters of `text`, without its middle, where names of templates repeat
+/// themselves.
 pub(crate) fn shortened(text: &str, most: usize) -> String {
     let letters: Vec<char> = text.chars().collect();
     if letters.len() <= most {

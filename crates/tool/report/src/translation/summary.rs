@@ -1,11 +1,13 @@
-//! The meaning of a trace: rates instead of counts, predictions compared with measurements, and a verdict.
+//! The meaning of a trace: rates instead of counts, predictions compared with measurements, and a
+//! verdict.
 //!
-//! - **Rates** are per thousand accesses, or per thousand instructions for fetches. Without counts there is no rate.
-//! - **A page kind is predicted** by the configuration that models its page size: `thp` and `hugetlb` by `2m`, `hugetlb-1g`
-//!   by `1g`. The prediction is compared with the same kind's measured time in user mode: larger pages save page faults, too, which
-//!   is not predicted.
-//! - **Left out** are all numbers but counts where too little of the run was traced, and comparisons with measured times where the
-//!   TLBs are another processor's.
+//! - **Rates** are per thousand accesses, or per thousand instructions for fetches. Without counts
+//!   there is no rate.
+//! - **A page kind is predicted** by the configuration that models its page size: `thp` and
+//!   `hugetlb` by `2m`, `hugetlb-1g` by `1g`. The prediction is compared with the same kind's
+//!   measured time in user mode: larger pages save page faults, too, which is not predicted.
+//! - **Left out** are all numbers but counts where too little of the run was traced, and
+//!   comparisons with measured times where the TLBs are another processor's.
 
 use super::sites::SiteLine;
 use super::verdict::{WalkVerdict, best};
@@ -22,7 +24,8 @@ use serde::Serialize;
 pub struct TranslationSummary {
     /// The configurations, in the trace's order.
     pub configurations: Vec<ConfigurationSummary>,
-    /// Part of the walks for data, on 4 KiB pages, that were for the primary region. None if there were no walks.
+    /// Part of the walks for data, on 4 KiB pages, that were for the primary region. None if there
+    /// were no walks.
     pub region_share: Option<f64>,
     /// Walks by allocation site, most of them first.
     pub sites: Vec<SiteLine>,
@@ -91,14 +94,16 @@ pub struct Prediction {
     pub time: Range,
     /// The measured ratio.
     pub measured: Estimate,
-    /// The same of time in user mode alone, which walks are part of; kernel time is taken from the runs on 4 KiB pages.
+    /// The same of time in user mode alone, which walks are part of; kernel time is taken from the
+    /// runs on 4 KiB pages.
     pub user: Option<f64>,
     /// The verdict on the measurement alone.
     pub verdict: Verdict,
 }
 
 impl Prediction {
-    /// The difference of prediction and measurement in user mode, as a part of the time on 4 KiB pages.
+    /// The difference of prediction and measurement in user mode, as a part of the time on 4 KiB
+    /// pages.
     pub fn error(&self) -> f64 {
         (self.time.likely - self.user.unwrap_or(self.measured.median)).abs()
     }
@@ -110,7 +115,8 @@ impl Prediction {
 }
 
 impl TranslationSummary {
-    /// Computes the rates, the shares and the verdict of `traced`; `kinds` are the measurements of `program`.
+    /// Computes the rates, the shares and the verdict of `traced`; `kinds` are the measurements of
+    /// `program`.
     pub fn of(traced: &Translation, kinds: &[KindSummary], program: &Program) -> Self {
         let configurations: Vec<_> = traced.configurations.iter().map(|of| configuration(of, traced)).collect();
         let (sites, rest) = SiteLine::all(traced);
@@ -168,7 +174,8 @@ impl TranslationSummary {
         matches!(self.verdict, WalkVerdict::Unclear { .. })
     }
 
-    /// A sentence on the walks that a direct segment avoids; `None` without walks, or if none was modelled.
+    /// A sentence on the walks that a direct segment avoids; `None` without walks, or if none was
+    /// modelled.
     pub fn region_sentence(&self) -> Option<String> {
         let is_modelled = self.configuration("direct-segment").is_some();
         self.region_share.filter(|_| is_modelled).map(|inside| {
@@ -179,7 +186,8 @@ impl TranslationSummary {
         })
     }
 
-    /// The real runs on the mixture of pages that configuration `name` models, where there were any.
+    /// The real runs on the mixture of pages that configuration `name` models, where there were
+    /// any.
     pub fn mixture(&self, name: &str) -> Option<&Mixture> {
         let name = canonical(name);
         self.mosaics.as_ref()?.mixtures.iter().find(|of| canonical(&of.configuration) == name)

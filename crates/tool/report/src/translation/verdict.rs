@@ -1,7 +1,7 @@
 //! The verdict on a trace: the largest cost, and the recommendation.
 //!
-//! Measurements decide. A prediction recommends only where no measurement decided; otherwise both are reported, and the profile's
-//! [`crate::Advice`] recommends.
+//! Measurements decide. A prediction recommends only where no measurement decided; otherwise both
+//! are reported, and the profile's [`crate::Advice`] recommends.
 
 use super::names::plain;
 use super::summary::{TranslationSummary, model_of};
@@ -76,7 +76,8 @@ const TOO_MUCH: f64 = 0.95;
 const NOT_MEASURED: &str =
     " No measured run has decided yet: take more (--runs). `--models 2m,mosaics` prices walks by measured runs.";
 
-/// Upper bound of the average time of an instruction, in seconds, of a program that does not always wait for memory.
+/// Upper bound of the average time of an instruction, in seconds, of a program that does not always
+/// wait for memory.
 const SLOW_INSTRUCTION_S: f64 = 1e-9;
 
 /// What saves the time in walks.
@@ -195,7 +196,8 @@ fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// The fastest page kind, of those that a measurement decided. Mosaics are experiments and not recommended.
+/// The fastest page kind, of those that a measurement decided. Mosaics are experiments and not
+/// recommended.
 pub(super) fn best(kinds: &[KindSummary]) -> Option<(String, f64)> {
     let decided = |kind: &&KindSummary| matches!(kind.verdict, Some(Verdict::Gain | Verdict::Loss | Verdict::NoGain));
     let gains = kinds
@@ -219,7 +221,8 @@ impl Cure {
         }
     }
 
-    /// The measured kind of these pages that did best; of those that none decided, the one that needs least.
+    /// The measured kind of these pages that did best; of those that none decided, the one that
+    /// needs least.
     fn pages(name: &str, saving: Range, kinds: &[KindSummary], command: &[String]) -> Self {
         let of_name = || kinds.iter().filter(|kind| model_of(&kind.name) == Some(name));
         let decided = |kind: &&KindSummary| {
@@ -227,7 +230,8 @@ impl Cure {
         };
         // A program that fails may fail fast: that is no gain.
         let gain = |kind: &KindSummary| kind.gain().filter(|_| kind.verdict != Some(Verdict::Failed));
-        // As the advice: transparent huge pages where they are about as good, since they need no reserve.
+        // As the advice: transparent huge pages where they are about as good, since they need no
+        // reserve.
         let handicap = |kind: &KindSummary| if kind.name == "thp" { 0.0 } else { WORTHWHILE };
         let rank = |kind: &KindSummary| gain(kind).map_or(f64::NEG_INFINITY, |gain| gain - handicap(kind));
         let measured = of_name().filter(decided).max_by(|a, b| rank(a).total_cmp(&rank(b)));

@@ -53,7 +53,8 @@ impl MapByte {
     }
 }
 
-/// The colour of one user, and a stripe for each of several. A written byte is filled; one that is only read has a frame.
+/// The colour of one user, and a stripe for each of several. A written byte is filled; one that is
+/// only read has a frame.
 fn style(uses: &[(&ByteUser, ByteUse)]) -> String {
     match uses {
         [] => String::new(),

@@ -21,7 +21,8 @@ struct Places {
 
 /// A row of bars with a label beside them.
 const COMPACT: Places = Places { label: 0.5, bar: 0.5, half: 0.3, interval: 0.5 };
-/// A row with dots on its bar: the ends of the interval would hide these, so that it is drawn below.
+/// A row with dots on its bar: the ends of the interval would hide these, so that it is drawn
+/// below.
 const WITH_DOTS: Places = Places { label: 0.22, bar: 0.56, half: 0.2, interval: 0.86 };
 
 /// Width and height of the drawing.

@@ -12,7 +12,8 @@ pub(super) fn letters(text: &str) -> usize {
     text.chars().count()
 }
 
-/// Lines of at most `width` characters, broken between words, and within a word only if it is longer than a line. At least one.
+/// Lines of at most `width` characters, broken between words, and within a word only if it is
+/// longer than a line. At least one.
 pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ').flat_map(|word| pieces(word, width)) {

@@ -1,6 +1,6 @@
-//! The numbers of the paper that a report compares: Basu, Gandhi, Chang, Hill and Swift, *Efficient Virtual Memory for
-//! Big Memory Servers* (ISCA 2013), from the slides of a review (seed 003_). Each has the words that it
-//! comes from; a test finds these in the slides.
+//! The numbers of the paper that a report compares: Basu, Gandhi, Chang, Hill and Swift, *Efficient
+//! Virtual Memory for Big Memory Servers* (ISCA 2013), from the slides of a review (seed 003_).
+//! Each has the words that it comes from; a test finds these in the slides.
 
 /// The sentence on permissions, as printed.
 pub(crate) const READ_WRITE: &str = "Más del 99 % de la memoria reservada se hace con permisos de lectura y escritura.";

@@ -19,7 +19,8 @@ const ALL: [&str; 9] = [
     "translation-mosaics",
 ];
 
-/// The plot of a profile's report that is called `plot-NAME`; `None` if there is none, or nothing in it.
+/// The plot of a profile's report that is called `plot-NAME`; `None` if there is none, or nothing
+/// in it.
 fn plot(profile: &Profile, name: &str) -> Option<String> {
     fn find<'a>(blocks: &'a [Block], id: &str) -> Option<&'a Plot> {
         blocks.iter().find_map(|block| match block {

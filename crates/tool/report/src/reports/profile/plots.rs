@@ -1,4 +1,5 @@
-//! The plots of a profile: the metric by page kind, memory over time and by permission, swapped-out memory.
+//! The plots of a profile: the metric by page kind, memory over time and by permission, swapped-out
+//! memory.
 
 use crate::document::{Axis, Bar, BarRow, Bars, Chart, Curves, Legend, Plot, Series, SeriesForm};
 use crate::quantity::{bytes, percent, seconds, share};
@@ -13,8 +14,8 @@ const MOST_FOOTPRINTS: usize = 6;
 /// Permissions that are drawn.
 const MOST_PERMISSIONS: usize = 8;
 
-/// The metric by page kind: a bar from zero to the median, every run as a dot on it, and the 95 % interval. `None` if nothing
-/// was measured.
+/// The metric by page kind: a bar from zero to the median, every run as a dot on it, and the 95 %
+/// interval. `None` if nothing was measured.
 pub(super) fn time(profile: &Profile, summary: &Summary) -> Option<Plot> {
     let largest = profile.samples.iter().map(|sample| sample.value).fold(0.0, f64::max);
     if largest <= 0.0 {
@@ -68,7 +69,8 @@ fn end_s(footprints: &[Footprint]) -> f64 {
     footprints.iter().flat_map(|footprint| &footprint.points).map(|point| point.t_s).fold(0.0, f64::max)
 }
 
-/// Memory of each watched run over time, as stacked areas by page size. All have the same axes, so that they can be compared.
+/// Memory of each watched run over time, as stacked areas by page size. All have the same axes, so
+/// that they can be compared.
 pub(super) fn footprints(footprints: &[Footprint]) -> Vec<Plot> {
     let end_bytes = footprints.iter().filter_map(Footprint::peak).map(|peak| peak.resident_bytes).max().unwrap_or(0);
     let axes = (Axis::of_seconds(end_s(footprints)), Axis::of_bytes(end_bytes).with_room(0.06));
@@ -126,13 +128,15 @@ fn page_sizes(footprints: &[Footprint]) -> Vec<Legend> {
     sizes.map(|((name, colour), _)| colour.named(*name)).collect()
 }
 
-/// At most [`MOST_POINTS`] of `points`: of each stretch the one where `size` is largest, so that no peak is lost.
+/// At most [`MOST_POINTS`] of `points`: of each stretch the one where `size` is largest, so that no
+/// peak is lost.
 pub(super) fn thinned(points: &[FootprintPoint], size: fn(&FootprintPoint) -> u64) -> Vec<FootprintPoint> {
     let stretch = points.len().div_ceil(MOST_POINTS).max(1);
     points.chunks(stretch).filter_map(|chunk| chunk.iter().max_by_key(|point| size(point)).copied()).collect()
 }
 
-/// Memory by permission: mapped as a pale bar, resident as a full one on it. `None` if nothing is known.
+/// Memory by permission: mapped as a pale bar, resident as a full one on it. `None` if nothing is
+/// known.
 pub(super) fn permissions(shares: &[PermissionShare]) -> Option<Plot> {
     let all: f64 = shares.iter().map(|share| share.bytes as f64).sum();
     let mut sorted: Vec<&PermissionShare> = shares.iter().filter(|share| share.bytes > 0).collect();

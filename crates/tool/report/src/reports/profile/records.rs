@@ -1,8 +1,8 @@
 //! A profile as records for CSV: a record for each page kind, numbers in the units of their fields.
 //!
-//! Empty where there is none; without a `confidence`, `low` and `high` are only a range. Where the program was traced, a record
-//! for each modelled configuration follows, and then one for each allocation site and for memory of no site (it has no bytes and
-//! no allocations).
+//! Empty where there is none; without a `confidence`, `low` and `high` are only a range. Where the
+//! program was traced, a record for each modelled configuration follows, and then one for each
+//! allocation site and for memory of no site (it has no bytes and no allocations).
 
 use crate::render::csv::{Records, full};
 use crate::stats::Estimate;
@@ -22,7 +22,8 @@ const SITES: &str = "site,site_place,site_stack,site_walks_share,site_walks_shar
                      site_allocations";
 /// The beginning of a field that ends with a page kind.
 const SITE_HUGE: &str = "site_huge_on_";
-/// The summary as records: one for each page kind; then one for each modelled configuration, and for each site.
+/// The summary as records: one for each page kind; then one for each modelled configuration, and
+/// for each site.
 pub fn records(summary: &Summary) -> Vec<Records> {
     let traced = summary.translation.as_ref();
     let modelled = traced.into_iter().flat_map(|traced| {
@@ -87,8 +88,8 @@ fn mixture_fields(of: Option<&Mixture>) -> Vec<String> {
     fields.into_iter().map(full).collect()
 }
 
-/// Whose memory the walks are for: the sites, and then memory of no site. There is a field for each page kind of which it is
-/// known how much of a site's memory was on pages of at least that size.
+/// Whose memory the walks are for: the sites, and then memory of no site. There is a field for each
+/// page kind of which it is known how much of a site's memory was on pages of at least that size.
 fn sites(traced: &TranslationSummary) -> Records {
     let lines = traced.sites.iter().chain(&traced.rest);
     let kinds = SiteLine::kinds(lines.clone());

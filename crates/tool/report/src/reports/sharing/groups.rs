@@ -51,8 +51,8 @@ fn key(found: &LineReport) -> Key<'_> {
     }
 }
 
-/// What lines cost together: as much as the one that costs most, if the same loop iterations use all of them; at most the sum of
-/// their costs.
+/// What lines cost together: as much as the one that costs most, if the same loop iterations use
+/// all of them; at most the sum of their costs.
 pub(super) fn together<'a>(lines: impl Iterator<Item = &'a LineReport>) -> Cost {
     // A file may say anything; without samples there is no share.
     let none = Interval { low: 0.0, likely: 0.0, high: 0.0 };
@@ -114,7 +114,8 @@ impl Group<'_> {
         self.lines.iter().any(|found| matches!(found.judged.verdict, Verdict::Mixed { .. }))
     }
 
-    /// Whether each of its lines would be repaired. A repair does not consider pairs of lines, and does not move stacks.
+    /// Whether each of its lines would be repaired. A repair does not consider pairs of lines, and
+    /// does not move stacks.
     pub(super) fn is_repairable(&self) -> bool {
         let can_move = |found: &LineReport| found.places.iter().all(|place| place.kind != MemoryKind::Stack);
         let is_repairable =

@@ -1,7 +1,7 @@
 //! Properties of a member: that it is atomic, that it is a lock, that it is on two lines.
 //!
-//! A lock is known by its type or, without a type, by the functions of the C library that use it. An atomic is known by the
-//! sampled instructions.
+//! A lock is known by its type or, without a type, by the functions of the C library that use it.
+//! An atomic is known by the sampled instructions.
 
 use super::uses::{Run, full, runs};
 use crate::sharing::{LineReport, MemoryOwner};
@@ -26,7 +26,8 @@ pub(super) fn marked(run: &Run) -> String {
     [name, run.lock.clone(), atomic].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// The lock at one of these addresses: `lock of slots[3]`, or `a lock` of a variable that is nothing else.
+/// The lock at one of these addresses: `lock of slots[3]`, or `a lock` of a variable that is
+/// nothing else.
 pub(super) fn lock(places: &[MemoryOwner], addresses: impl Iterator<Item = u64>) -> Option<String> {
     let at = |address| {
         let place = places.iter().find(|place| place.has(address))?;

@@ -36,7 +36,8 @@ pub(super) fn uses(found: &LineReport, threads: &Threads<'_>) -> Table {
     Table::new(columns).with_rows(rows).with_limit(limit(12, 64, rest))
 }
 
-/// The code that accesses these lines, most samples first. What several lines have in common is one row.
+/// The code that accesses these lines, most samples first. What several lines have in common is one
+/// row.
 pub(super) fn code(lines: &[&LineReport], threads: &Threads<'_>) -> Table {
     let mut sites: Vec<SampledCode> = Vec::new();
     for code in lines.iter().flat_map(|found| &found.code) {
@@ -63,7 +64,8 @@ pub(super) fn code(lines: &[&LineReport], threads: &Threads<'_>) -> Table {
     Table::new(text.into_iter().chain([Column::number("samples")])).with_rows(rows).with_limit(limit(8, 64, rest))
 }
 
-/// Of one line of source, all instructions that do the same are one; where no line is known, each instruction stands alone.
+/// Of one line of source, all instructions that do the same are one; where no line is known, each
+/// instruction stands alone.
 fn is_same(a: &SampledCode, b: &SampledCode) -> bool {
     let by_line = a.line.is_some() && (&a.function, &a.file, a.line) == (&b.function, &b.file, b.line);
     let by_ip = a.ip == b.ip && a.module == b.module;

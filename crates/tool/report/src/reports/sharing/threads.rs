@@ -1,13 +1,15 @@
-//! A letter and a colour a thread, the same wherever it is shown: in the order in which the lines, heaviest first, name them.
+//! A letter and a colour a thread, the same wherever it is shown: in the order in which the lines,
+//! heaviest first, name them.
 //!
-//! There are 26 letters. With more threads, letters are used again, so that two threads have the same letter only if 25 others
-//! are between them; the thread's number stands beside the letter in each map.
+//! There are 26 letters. With more threads, letters are used again, so that two threads have the
+//! same letter only if 25 others are between them; the thread's number stands beside the letter in
+//! each map.
 
 use crate::sharing::{LineReport, SampledThread, Sharing};
 use std::collections::BTreeMap;
 
-/// A thread's colour on the page and that of letters on it. Okabe and Ito's, which colour-blind readers can distinguish: middle
-/// tones that stand on light and dark paper.
+/// A thread's colour on the page and that of letters on it. Okabe and Ito's, which colour-blind
+/// readers can distinguish: middle tones that stand on light and dark paper.
 const COLOURS: [(&str, &str); 8] = [
     ("#1f73b7", "#ffffff"),
     ("#d6781e", "#000000"),

@@ -7,7 +7,8 @@ use crate::sharing::{LineReport, MemoryOwner};
 use fieldstone_sharing::{Bits, Line, ThreadUse};
 use std::ops::Range;
 
-/// The share of a line's weight below which a byte's weight is left over from old samples, and is not shown.
+/// The share of a line's weight below which a byte's weight is left over from old samples, and is
+/// not shown.
 const LEAST: f64 = 1e-4;
 
 /// What one thread does with a line's bytes.
@@ -36,12 +37,14 @@ pub(super) struct Run {
     pub(super) written: f64,
 }
 
-/// The bytes of a line that are shown: all, unless a file says that it has more than a pair can have.
+/// The bytes of a line that are shown: all, unless a file says that it has more than a pair can
+/// have.
 fn bytes(line: &Line) -> usize {
     line.bytes.min(Bits::COUNT) as usize
 }
 
-/// Whether it is shared only because the prefetcher fetches pairs. Not known of a line that contradicts itself, which a file may hold.
+/// Whether it is shared only because the prefetcher fetches pairs. Not known of a line that
+/// contradicts itself, which a file may hold.
 pub(super) fn only_as_pair(found: &LineReport) -> bool {
     let line = &found.judged.line;
     let is_whole = |thread: &ThreadUse| thread.read.len() == bytes(line) && thread.written.len() == bytes(line);
@@ -137,7 +140,8 @@ fn number(byte: usize) -> u32 {
     u32::try_from(byte).unwrap_or(u32::MAX)
 }
 
-/// What is at these addresses: `[0].SYY … SXY`, `head`, or the object's name where several meet; empty where it is not known.
+/// What is at these addresses: `[0].SYY … SXY`, `head`, or the object's name where several meet;
+/// empty where it is not known.
 fn member(places: &[MemoryOwner], addresses: Range<u64>) -> String {
     let mut names: Vec<(String, Option<u64>, String)> = Vec::new();
     for address in addresses {

@@ -1,4 +1,5 @@
-//! The plots of a trace: the share of the time in walks, misses against size, walks over the run and by site, mosaics.
+//! The plots of a trace: the share of the time in walks, misses against size, walks over the run
+//! and by site, mosaics.
 
 use crate::TranslationSummary;
 use crate::document::{Axis, Bar, BarRow, Bars, Chart, Colour, Curves, Plot, Series, SeriesForm};
@@ -39,8 +40,8 @@ fn joined(words: impl Iterator<Item = String>) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// The share of the time in page walks, a row a configuration, with intervals. `None` if walks have no price, or one that can be
-/// anything: a bar would end at a guess.
+/// The share of the time in page walks, a row a configuration, with intervals. `None` if walks have
+/// no price, or one that can be anything: a bar would end at a guess.
 pub(super) fn shares(summary: &TranslationSummary) -> Option<Plot> {
     let priced = summary.configurations.iter().filter_map(|of| Some((of, of.share()?)));
     let priced: Vec<(&ConfigurationSummary, Range)> = priced.take(MOST_CONFIGURATIONS).collect();
@@ -79,8 +80,8 @@ pub(super) fn shares(summary: &TranslationSummary) -> Option<Plot> {
     ))
 }
 
-/// Misses against TLB reach: a fully associative TLB of 4 KiB pages. The steps are a program's working sets. `None` for sizes
-/// less than a doubling apart.
+/// Misses against TLB reach: a fully associative TLB of 4 KiB pages. The steps are a program's
+/// working sets. `None` for sizes less than a doubling apart.
 pub(super) fn reach(curve: &[Reach]) -> Option<Plot> {
     let mut points: Vec<Reach> =
         curve.iter().copied().filter(|point| point.entries > 0 && point.misses_per_access.is_finite()).collect();
@@ -118,7 +119,8 @@ pub(super) fn reach(curve: &[Reach]) -> Option<Plot> {
     ))
 }
 
-/// Page walks over the run, a line a configuration. `None` for fewer than two moments with counted accesses.
+/// Page walks over the run, a line a configuration. `None` for fewer than two moments with counted
+/// accesses.
 pub(super) fn moments(traced: &Translation) -> Option<Plot> {
     let counted: Vec<&Moment> = traced.moments.iter().filter(|moment| moment.counted > 0).collect();
     let moments = merged(&counted);
@@ -173,8 +175,8 @@ fn merged(moments: &[&Moment]) -> Vec<Moment> {
     moments.chunks(stretch).map(sum).collect()
 }
 
-/// Page walks by allocation site, a row a site: pale on 4 KiB pages, full what is left on 2 MiB pages. `None` if no walk was for
-/// any memory.
+/// Page walks by allocation site, a row a site: pale on 4 KiB pages, full what is left on 2 MiB
+/// pages. `None` if no walk was for any memory.
 pub(super) fn sites(summary: &TranslationSummary) -> Option<Plot> {
     let lines = summary.sites.iter().take(MOST_SITES).chain(&summary.rest);
     let lines: Vec<&SiteLine> = lines.filter(|line| line.share > 0.0).take(MOST_SITES + 5).collect();
@@ -211,8 +213,8 @@ pub(super) fn sites(summary: &TranslationSummary) -> Option<Plot> {
     Some(Plot { legend: legend.into_iter().take(if has_large { 2 } else { 1 }).collect(), ..plot })
 }
 
-/// Time against the share of the region on larger pages: measured, by the calibrated price, and by the line that was fitted.
-/// `None` for fewer than two mixtures.
+/// Time against the share of the region on larger pages: measured, by the calibrated price, and by
+/// the line that was fitted. `None` for fewer than two mixtures.
 pub(super) fn mosaics(of: &Mosaics) -> Option<Plot> {
     let is_drawn =
         |of: &&Mixture| (0.0..=1.0).contains(&of.share) && of.measured_s.finite().is_some() && of.fitted_s.is_finite();
