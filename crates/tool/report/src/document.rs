@@ -1,7 +1,7 @@
 //! A report as data: what it shows, and not how it is drawn.
 //!
 //! ```text
-//!   Profile, RunStats, Sharing, …  ─ reports::NAME::document ─►  Document  ─ text, html, markdown ─►  String
+//!   Profile, RunStats, …  ─ reports::NAME::document ─►  Document  ─ text, html, markdown ─►  String
 //! ```
 //! A [`Document`] is a title, a lead (the conclusion) and blocks in the order of reading. Cells of
 //! its tables hold numbers with their units ([`Value`]), so that a renderer can sum up, align,

@@ -2,25 +2,25 @@
 //! self-contained page.
 //!
 //! ```text
-//!   measurement ─► Profile, RunStats, Collapse, Sharing, Translation    data with one JSON schema each; Saved reads a file
-//!                     │                │
-//!                     │                └─► Summary, Diff                statistics, verdicts, advice
-//!                     ▼                       ▼
-//!                  reports::NAME::document ─► Document                  headings, facts, tables of values with units, plots
-//!                                                │
-//!                                                ├─► text::render       a terminal
-//!                                                ├─► html::render       a page, one template and one stylesheet
-//!                                                └─► markdown::render   a page of documentation
-//!                  reports::NAME::records  ─► Records ─► csv::render
+//!   measurement ─► Profile, RunStats, Sharing, …      data with one JSON schema each
+//!                     │           │
+//!                     │           └─► Summary, Diff   statistics, verdicts, advice
+//!                     ▼                  ▼
+//!              reports::NAME::document ─► Document    headings, facts, tables of values, plots
+//!                                            ├─► text::render       a terminal
+//!                                            ├─► html::render       a page
+//!                                            └─► markdown::render   a page of documentation
+//!              reports::NAME::records  ─► Records ─► csv::render
 //! ```
 //! | module | |
 //! |---|---|
-//! | [`profile`], [`footprint`], [`run`], [`collapse`], [`sharing`], [`translation`], [`saved`] | the data |
+//! | [`profile`], [`run`], [`collapse`], [`sharing`], [`translation`] | the data |
+//! | [`saved`] | files |
 //! | [`stats`] | medians, intervals, shifts |
-//! | [`summary`], [`advice`], [`diff`] | what measurements mean, which advice follows, how two profiles differ |
+//! | [`summary`], [`advice`], [`diff`] | the meaning of measurements |
 //! | [`document`] | a report as data |
 //! | [`reports`] | a file for each report |
-//! | [`mod@text`], [`html`], [`markdown`], [`csv`] | the renderers, which know nothing of the subject of a report |
+//! | [`mod@text`], [`html`], [`markdown`], [`csv`] | the renderers |
 //! | [`quantity`], [`shell`] | how a number and a command are written |
 //!
 //! Of the other crates it uses `sharing` only, whose lines and verdicts are plain data. Page kinds
