@@ -6,6 +6,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
+use fieldstone_report::text::{self, Style};
+use fieldstone_report::{csv, html, markdown};
 use fieldstone_workloads::size;
 
 use crate::campaign::{Campaign, is_named};
@@ -101,7 +103,7 @@ pub fn main() -> ExitCode {
     match run(&Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("fieldstone reproduce: {}", fieldstone_report::error::told(error.as_ref()));
+            eprintln!("fieldstone reproduce: {}", fieldstone_report::error::with_causes(error.as_ref()));
             ExitCode::from(2)
         }
     }
@@ -116,7 +118,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         if arguments.names.len() > 1 {
             bail!("`list` stands alone: it names every experiment, and with --cells every cell");
         }
-        return write(&show::list(&experiments, arguments.cells, width()));
+        return write(&text::render(&show::list(&experiments, arguments.cells), style()));
     }
     let chosen = chosen(experiments, &arguments.names)?;
     let campaign = Campaign {
@@ -144,7 +146,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         summaries.push(Summary::of(experiment, &saved));
     }
     if let Some(path) = &arguments.html {
-        std::fs::write(path, show::page(&summaries)?).with_context(|| format!("cannot write {}", path.display()))?;
+        std::fs::write(path, html::render(&show::document(&summaries))?).with_context(|| format!("cannot write {}", path.display()))?;
     }
     print(arguments, &summaries)
 }
@@ -152,10 +154,10 @@ fn run(arguments: &Arguments) -> Result<()> {
 fn print(arguments: &Arguments, summaries: &[Summary]) -> Result<()> {
     let command = format!("fieldstone reproduce {} --saved --format markdown", arguments.names.join(" "));
     write(&match arguments.format {
-        Format::Text => show::text(summaries, width()),
+        Format::Text => text::render(&show::document(summaries), style()),
         Format::Json => serde_json::to_string_pretty(summaries)? + "\n",
-        Format::Csv => show::csv(summaries),
-        Format::Markdown => show::markdown(summaries, &command),
+        Format::Csv => csv::render(&[show::records(summaries)]),
+        Format::Markdown => markdown::render(&show::documentation(summaries, &command)),
     })
 }
 
@@ -194,11 +196,12 @@ fn chosen(experiments: Vec<Experiment>, names: &[String]) -> Result<Vec<Experime
     Ok(experiments.into_iter().filter(is_chosen).collect())
 }
 
-/// Columns of the terminal, or 160.
-fn width() -> u16 {
+/// The width of the terminal, or 160 columns.
+fn style() -> Style {
     let output = std::io::stdout();
-    match rustix::termios::tcgetwinsize(&output) {
+    let width = match rustix::termios::tcgetwinsize(&output) {
         Ok(size) if output.is_terminal() && size.ws_col > 0 => size.ws_col,
         _ => 160,
-    }
+    };
+    Style { width, colour: false }
 }

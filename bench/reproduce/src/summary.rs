@@ -222,7 +222,7 @@ mod tests {
         let outcome = Outcome::Measured { figures: vec![Figure::of(row.figure(), 2958.0)], alternately: true };
         let sample = Sample { cell: cell.id.clone(), run: 0, seed: 1, took_s: 1.0, outcome };
         let summary = Summary::of(&experiment, &Saved { sessions: Vec::new(), samples: vec![sample] });
-        let csv = crate::show::csv(std::slice::from_ref(&summary));
+        let csv = fieldstone_report::csv::render(&[crate::show::records(std::slice::from_ref(&summary))]);
         let json = serde_json::to_string(&summary).unwrap();
         assert!(csv.contains(",2.958,") && json.contains("2.958"), "{csv}");
         assert!(!csv.contains("2958") && !json.contains("2958"), "{json}");

@@ -79,7 +79,7 @@ fn main() -> ExitCode {
         Ok(cells) if cells.iter().any(|cell| cell.verdict == Verdict::Miss) => ExitCode::FAILURE,
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("fieldstone-targets: {}", fieldstone_report::error::told(error.as_ref()));
+            eprintln!("fieldstone-targets: {}", fieldstone_report::error::with_causes(error.as_ref()));
             ExitCode::from(2)
         }
     }

@@ -1,6 +1,6 @@
 //! The results of a workload's profiles: the values that the tables need, where they are known.
 
-use fieldstone_report::translation::{Modelled, Range, Translation};
+use fieldstone_report::translation::{ModelledConfiguration, Range, Translation};
 use fieldstone_report::{Footprint, PermissionShare, Profile, Summary};
 use fieldstone_stats::median;
 
@@ -71,7 +71,7 @@ impl Profiles {
         profile.translation.as_ref()
     }
 
-    pub(super) fn configuration(&self, processor: Processor, name: &str) -> Option<&Modelled> {
+    pub(super) fn configuration(&self, processor: Processor, name: &str) -> Option<&ModelledConfiguration> {
         self.translation(processor)?.configuration(name)
     }
 

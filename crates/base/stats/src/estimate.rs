@@ -1,15 +1,15 @@
-//! Medians and what is known about them, without assuming any distribution: run times are skewed, have
-//! outliers, and drift.
+//! Medians and what is known about them, without assuming any distribution: run times are skewed,
+//! have outliers, and drift.
 //!
-//! - The interval of a median is a pair of order statistics: of n values in order, the k-th smallest and
-//!   the k-th largest hold the true median between them unless fewer than k values fall on one side of it,
-//!   which happens with probability 2·P(Binomial(n, 1/2) < k). The largest k that keeps this at or below
-//!   5 % is taken, so the interval errs on the wide side; below n = 6 there is none (David and Nagaraja,
-//!   *Order Statistics*, 7.1).
+//! - The interval of a median is a pair of order statistics: of n values in order, the k-th
+//!   smallest and the k-th largest hold the true median between them unless fewer than k values
+//!   fall on one side of it, which happens with probability 2·P(Binomial(n, 1/2) < k). The largest
+//!   k that keeps this at or below 5 % is taken, so the interval errs on the wide side; below n = 6
+//!   there is none (David and Nagaraja, *Order Statistics*, 7.1).
 //! - A ratio is taken between two runs of the same round, so slow drift of the machine cancels.
-//! - The shift between two sets that were *not* measured together is the Hodges-Lehmann estimate: the median
-//!   of all ratios b/a, with the interval that inverts the Mann-Whitney test (Hollander, Wolfe and Chicken,
-//!   *Nonparametric Statistical Methods*, 4.2 and 4.3).
+//! - The shift between two sets that were *not* measured together is the Hodges-Lehmann estimate:
+//!   the median of all ratios b/a, with the interval that inverts the Mann-Whitney test (Hollander,
+//!   Wolfe and Chicken, *Nonparametric Statistical Methods*, 4.2 and 4.3).
 
 use serde::Serialize;
 
@@ -30,8 +30,8 @@ pub struct Estimate {
     pub low: f64,
     /// Upper end.
     pub high: f64,
-    /// Probability that `low` to `high` holds the true median, at least 0.95. None: there were too few
-    /// values, and `low` to `high` is only their range.
+    /// Probability that `low` to `high` holds the true median, at least 0.95. None: there were too
+    /// few values, and `low` to `high` is only their range.
     pub confidence: Option<f64>,
 }
 
@@ -51,8 +51,9 @@ impl Estimate {
         })
     }
 
-    /// How many times `a` the values of `b` are: the Hodges-Lehmann estimate over all ratios b/a, for two sets that
-    /// were measured apart. Values that are not positive are left out; `n` is the smaller set's size. None if a set is empty.
+    /// How many times `a` the values of `b` are: the Hodges-Lehmann estimate over all ratios b/a,
+    /// for two sets that were measured apart. Values that are not positive are left out; `n` is the
+    /// smaller set's size. None if a set is empty.
     pub fn of_ratio_apart(a: &[f64], b: &[f64]) -> Option<Self> {
         let (a, b) = (positive(a), positive(b));
         let ratios: Vec<f64> = b.iter().flat_map(|b| a.iter().map(move |a| b / a)).collect();
@@ -75,13 +76,15 @@ impl Estimate {
     }
 }
 
-/// The median of `values`: the mean of the middle two where their number is even. None if there are none.
+/// The median of `values`: the mean of the middle two where their number is even. None if there are
+/// none.
 pub fn median(values: &[f64]) -> Option<f64> {
     middle(&sorted(values))
 }
 
-/// How far two runs of the same thing, one after the other, usually are apart: the median of their ratios, the larger
-/// over the smaller, less 1. `values` are in the order of the runs. None below three positive values: one pair has nothing usual.
+/// How far two runs of the same thing, one after the other, usually are apart: the median of their
+/// ratios, the larger over the smaller, less 1. `values` are in the order of the runs. None below
+/// three positive values: one pair has nothing usual.
 pub fn noise(values: &[f64]) -> Option<f64> {
     let values = positive(values);
     if values.len() < 3 {
@@ -91,8 +94,9 @@ pub fn noise(values: &[f64]) -> Option<f64> {
     median(&apart).map(f64::exp_m1)
 }
 
-/// How many pairs it would take for the interval of `estimate` to be no wider than `half_width` to each side, given
-/// that an interval narrows with the square root of their number. Even, and at least what there is.
+/// How many pairs it would take for the interval of `estimate` to be no wider than `half_width` to
+/// each side, given that an interval narrows with the square root of their number. Even, and at
+/// least what there is.
 pub fn pairs_for(estimate: &Estimate, half_width: f64) -> usize {
     let widening = (estimate.high - estimate.low) / 2.0 / half_width;
     let wanted = (estimate.n as f64 * widening * widening).ceil().clamp(0.0, 1e6);
@@ -101,10 +105,11 @@ pub fn pairs_for(estimate: &Estimate, half_width: f64) -> usize {
     wanted.next_multiple_of(2)
 }
 
-/// Which order statistics bound the median of `n` values, counted from 1 at each end, and with what probability.
+/// Which order statistics bound the median of `n` values, counted from 1 at each end, and with what
+/// probability.
 fn interval_rank(n: usize) -> Option<(usize, f64)> {
-    // Each term is the chance that exactly `below` of n values fall under the true median, kept as a logarithm:
-    // 2^-n itself is zero from n = 1075 on.
+    // Each term is the chance that exactly `below` of n values fall under the true median, kept as
+    // a logarithm: 2^-n itself is zero from n = 1075 on.
     let mut term_ln = -(n as f64) * std::f64::consts::LN_2;
     let mut missed = 0.0;
     let mut best = None;
@@ -119,7 +124,8 @@ fn interval_rank(n: usize) -> Option<(usize, f64)> {
     best
 }
 
-/// The same for the m·n ratios between two sets: from the null distribution of the Mann-Whitney statistic.
+/// The same for the m·n ratios between two sets: from the null distribution of the Mann-Whitney
+/// statistic.
 fn shift_rank(m: usize, n: usize) -> Option<(usize, f64)> {
     let counts = mann_whitney_counts(m, n);
     let all = choose(m + n, m);
@@ -136,8 +142,8 @@ fn shift_rank(m: usize, n: usize) -> Option<(usize, f64)> {
     best.filter(|(_, confidence)| confidence.is_finite() && all.is_finite())
 }
 
-/// In how many orders of m + n values the Mann-Whitney statistic is 0, 1, 2, ... up to m·n/2: the coefficients of the
-/// Gaussian binomial, the product over i = 1 … m of (1 - x^(n+i)) / (1 - x^i).
+/// In how many orders of m + n values the Mann-Whitney statistic is 0, 1, 2, ... up to m·n/2: the
+/// coefficients of the Gaussian binomial, the product over i = 1 … m of (1 - x^(n+i)) / (1 - x^i).
 fn mann_whitney_counts(m: usize, n: usize) -> Vec<f64> {
     let length = m * n / 2 + usize::from(m * n > 0);
     let mut counts = vec![0.0; length];

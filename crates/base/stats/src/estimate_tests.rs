@@ -3,7 +3,8 @@
 use super::*;
 use proptest::prelude::*;
 
-/// A small generator (Knuth's MMIX constants), so that a test needs no crate and gives the same numbers everywhere.
+/// A small generator (Knuth's MMIX constants), so that a test needs no crate and gives the same
+/// numbers everywhere.
 struct Lcg(u64);
 
 impl Lcg {
@@ -19,7 +20,8 @@ impl Lcg {
     }
 }
 
-/// Chance that a fair coin shows fewer than `k` heads in `n` throws, by looking at all 2^n outcomes.
+/// Chance that a fair coin shows fewer than `k` heads in `n` throws, by looking at all 2^n
+/// outcomes.
 fn fewer_heads(n: u32, k: u32) -> f64 {
     (0..1u32 << n).filter(|outcome| outcome.count_ones() < k).count() as f64 / f64::from(1u32 << n)
 }

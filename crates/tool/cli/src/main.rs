@@ -98,7 +98,7 @@ fn exit_code(outcome: anyhow::Result<u8>) -> ExitCode {
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            output::message(fieldstone_report::error::told(error.as_ref()));
+            output::message(fieldstone_report::error::with_causes(error.as_ref()));
             ExitCode::from(2)
         }
     }

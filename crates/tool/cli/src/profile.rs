@@ -14,7 +14,7 @@ use clap::{Args, ValueEnum};
 use fieldstone_launch::Program;
 use fieldstone_launch::signals::Interrupt;
 use fieldstone_profile::{ProfileEvent, ProfilePlan, ServerLoad, profile};
-use fieldstone_report::{Metric, Profile, Summary, Verdict, csv, html, quantity, saved, shell, text};
+use fieldstone_report::{Metric, Profile, Summary, Verdict, csv, html, quantity, reports, saved, shell, text};
 use fieldstone_sys::knob::Restorer;
 use fieldstone_wire::{Mixture, PageKind};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -119,7 +119,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     let measured = result?;
     let summary = Summary::of(&measured);
     let json = || saved::to_json(&measured);
-    let page = || html::page(&measured, &summary);
+    let page = || html::render(&reports::profile::document(&measured, &summary));
     write_results(
         &render(&measured, &summary, arguments.format)?,
         [(arguments.json.as_deref(), &json), (arguments.html.as_deref(), &page)],
@@ -142,9 +142,9 @@ pub(crate) fn render(
     format: MeasurementFormat,
 ) -> Result<String, fieldstone_report::Error> {
     match format {
-        MeasurementFormat::Text => Ok(text::profile(profile, summary, style())),
+        MeasurementFormat::Text => Ok(text::render(&reports::profile::document(profile, summary), style())),
         MeasurementFormat::Json => saved::to_json(profile),
-        MeasurementFormat::Csv => Ok(csv::summary(summary)),
+        MeasurementFormat::Csv => Ok(csv::render(&reports::profile::records(summary))),
     }
 }
 

@@ -19,7 +19,7 @@ use clap::Args;
 use fieldstone_launch::signals::termination_flag;
 use fieldstone_repair::{RepairEvent, RepairOptions, RepairStats, SamplingStats, TimedEvent, check_repair, repair};
 use fieldstone_report::quantity::plural;
-use fieldstone_report::repair::RepairReport;
+use fieldstone_report::reports::repair::RepairReport;
 use fieldstone_sharing::requests::{self, RuleRequest};
 use fieldstone_sys::limits::raise_descriptors;
 use fieldstone_sys::process::has_ended;

@@ -8,8 +8,7 @@ use anyhow::bail;
 use clap::Args;
 #[cfg(target_arch = "x86_64")]
 use fieldstone_repair::RepairStats;
-use fieldstone_report::text::Style;
-use fieldstone_report::{Diff, Saved, Summary, csv, html, saved, sharing, text};
+use fieldstone_report::{Diff, Document, Saved, Summary, csv, html, reports, saved, text};
 use serde::Serialize;
 
 use crate::output::{MeasurementFormat, print, style};
@@ -56,7 +55,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         Saved::Profile(profile) => {
             let summary = Summary::of(&profile);
             if let Some(path) = &arguments.html {
-                saved::write(&html::page(&profile, &summary)?, path)?;
+                saved::write(&html::render(&reports::profile::document(&profile, &summary))?, path)?;
             }
             print(&crate::profile::render(&profile, &summary, arguments.format)?)?;
         }
@@ -68,11 +67,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
                 );
             }
             if let Some(path) = &arguments.html {
-                saved::write(&sharing::page(&found)?, path)?;
+                saved::write(&html::render(&reports::sharing::document(&found))?, path)?;
             }
             let text = match arguments.format {
                 MeasurementFormat::Json => saved::to_json(&found)?,
-                _ => sharing::text(&found, style()),
+                _ => text::render(&reports::sharing::document(&found), style()),
             };
             print(&text)?;
         }
@@ -80,8 +79,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         Saved::Repair(saved) => print_repair(arguments, *saved)?,
         #[cfg(not(target_arch = "x86_64"))]
         Saved::Repair(_) => bail!("cannot print {}: it holds a repair, which needs x86-64", arguments.file.display()),
-        Saved::RunStats(stats) => print_statistics(arguments, &*stats, text::run)?,
-        Saved::Collapse(collapse) => print_statistics(arguments, &*collapse, text::collapse)?,
+        Saved::RunStats(stats) => print_statistics(arguments, &*stats, reports::run::document)?,
+        Saved::Collapse(collapse) => print_statistics(arguments, &*collapse, reports::collapse::document)?,
     }
     Ok(0)
 }
@@ -95,18 +94,18 @@ fn print_repair(arguments: &Arguments, saved: serde_json::Value) -> anyhow::Resu
     }
     let stats: RepairStats = serde_json::from_value(saved)
         .with_context(|| format!("cannot read the repair in {file}: it was cut short or edited"))?;
-    let report = crate::repair::report(&stats);
+    let report = reports::repair::document(&crate::repair::report(&stats));
     if let Some(path) = &arguments.html {
-        saved::write(&report.page(), path)?;
+        saved::write(&html::render(&report)?, path)?;
     }
-    print(&if arguments.format == MeasurementFormat::Json { saved::to_json(&stats)? } else { report.text() })?;
+    print(&if arguments.format == MeasurementFormat::Json { saved::to_json(&stats)? } else { text::render(&report, style()) })?;
     Ok(())
 }
 
 /// Prints the file of `run --region --stats` or `attach --huge --stats`.
-fn print_statistics<T: Serialize>(arguments: &Arguments, of: &T, text: fn(&T, Style) -> String) -> anyhow::Result<()> {
+fn print_statistics<T: Serialize>(arguments: &Arguments, of: &T, document: fn(&T) -> Document) -> anyhow::Result<()> {
     match arguments.format {
-        MeasurementFormat::Text if arguments.html.is_none() => print(&text(of, style())),
+        MeasurementFormat::Text if arguments.html.is_none() => print(&text::render(&document(of), style())),
         MeasurementFormat::Json if arguments.html.is_none() => print(&saved::to_json(of)?),
         _ => bail!(
             "cannot print {} in this format: statistics of a run have the formats text and JSON",
@@ -119,9 +118,9 @@ pub(crate) fn diff(arguments: &DiffArguments) -> anyhow::Result<u8> {
     let (before, after) = (Saved::load_profile(&arguments.before)?, Saved::load_profile(&arguments.after)?);
     let diff = Diff::between(&before, &after);
     let text = match arguments.format {
-        MeasurementFormat::Text => text::diff(&diff, style()),
+        MeasurementFormat::Text => text::render(&reports::diff::document(&diff), style()),
         MeasurementFormat::Json => saved::to_json(&diff)?,
-        MeasurementFormat::Csv => csv::diff(&diff),
+        MeasurementFormat::Csv => csv::render(&reports::diff::records(&diff)),
     };
     print(&text)?;
     Ok(u8::from(diff.has_slower()))

@@ -16,8 +16,8 @@ use fieldstone_launch::run::{run as run_program, run_from_outside};
 use fieldstone_launch::{AgentFile, Program, RegionOptions, outcome};
 #[cfg(target_arch = "x86_64")]
 use fieldstone_repair::{self as sharing, RepairStats, SamplingStats, TimedEvent};
-use fieldstone_report::error::told;
-use fieldstone_report::{RunStats, saved, text};
+use fieldstone_report::error::with_causes;
+use fieldstone_report::{RunStats, reports, saved, text};
 use fieldstone_sys::collapse::CollapseTarget;
 use fieldstone_sys::huge_pages::{pool, pool_pages_path};
 use fieldstone_wire::{Mixture, PageKind};
@@ -289,7 +289,7 @@ fn create(path: &Path) -> anyhow::Result<(PathBuf, fs::File)> {
 
 fn write_stats(stats: &RunStats, file: Option<(PathBuf, fs::File)>) -> anyhow::Result<()> {
     let Some((path, mut file)) = file else {
-        write_stderr(&text::run(stats, style_of(io::stderr())));
+        write_stderr(&text::render(&reports::run::document(stats), style_of(io::stderr())));
         return Ok(());
     };
     write_json(&path, &mut file, stats)
@@ -308,7 +308,7 @@ pub(crate) fn write_json(path: &Path, file: &mut fs::File, data: &impl serde::Se
 /// only if the program succeeded; otherwise it is printed.
 fn exit_like(status: ExitStatus, written: anyhow::Result<()>) -> anyhow::Result<u8> {
     match written {
-        Err(error) if !status.success() => message(told(error.as_ref())),
+        Err(error) if !status.success() => message(with_causes(error.as_ref())),
         other => other?,
     }
     outcome::raise_signal_of(status)?;

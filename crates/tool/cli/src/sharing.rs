@@ -11,8 +11,7 @@ use clap::{Args, ValueEnum};
 use fieldstone_launch::signals::termination_flag;
 use fieldstone_launch::{Program, outcome};
 use fieldstone_repair::{DetectOptions, Detection, check_repair, check_run_repair, detect, detect_in_program};
-use fieldstone_report::sharing::{self as report, Sharing};
-use fieldstone_report::{profile, saved};
+use fieldstone_report::{Sharing, html, profile, reports, saved, text};
 use fieldstone_sharing::{Ignore, Settings};
 
 use crate::output::{check_files, status, style, write_results};
@@ -167,8 +166,8 @@ fn remove_ignored(sharing: &mut Sharing, ignore: &Ignore) {
 fn write_report(arguments: &Arguments, sharing: &Sharing) -> anyhow::Result<()> {
     let json = || saved::to_json(sharing);
     let text = match arguments.format {
-        SharingFormat::Text => report::text(sharing, style()),
+        SharingFormat::Text => report::render(&document, style()),
         SharingFormat::Json => json()?,
     };
-    write_results(&text, [(arguments.json.as_deref(), &json), (arguments.html.as_deref(), &|| report::page(sharing))])
+    write_results(&text, [(arguments.json.as_deref(), &json), (arguments.html.as_deref(), &|| report::render(&document))])
 }

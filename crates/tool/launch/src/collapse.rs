@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use fieldstone_report::{CollapsedProcess, LeftSmall, Tally};
+use fieldstone_report::{CollapsedProcess, Tally, UncollapsedMemory};
 use fieldstone_sys::collapse::{CollapseTarget, HUGE_BYTES};
 use fieldstone_sys::pagemap::present_ranges;
 use fieldstone_sys::smaps::{self, Mapping};
@@ -92,7 +92,7 @@ impl CollapseResult {
     /// The record for a report, of process `pid` named `name`.
     #[must_use]
     pub fn record(&self, pid: u32, name: String, duration: Duration) -> CollapsedProcess {
-        let left = |(reason, count): (&UncollapsedReason, &RangeCount)| LeftSmall {
+        let left = |(reason, count): (&UncollapsedReason, &RangeCount)| UncollapsedMemory {
             reason: reason.description(),
             ranges: count.ranges,
             bytes: count.bytes,

@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use fieldstone_report::run::{UNTOUCHED, unserved_words};
+use fieldstone_report::run::{UNSERVED_PROGRAMS, unserved_words};
 use fieldstone_report::{Footprint, FootprintPoint, Outside as OutsideCount, ProcessStats, RegionStats, SmallPages};
 use fieldstone_sys::process;
 use fieldstone_wire::{DormancyReason, PlacementReason, ProcessPhase, ProcessSlot, Session};
@@ -301,7 +301,7 @@ fn agent_counts(slot: &ProcessSlot) -> RegionStats {
     }
     let untouched = slot.exec_untouched.load(SeqCst);
     if untouched > 0 {
-        let reason = UNTOUCHED.to_owned();
+        let reason = UNSERVED_PROGRAMS.to_owned();
         outside.push(OutsideCount { reason, calls: untouched, ..OutsideCount::default() });
     }
     RegionStats {

@@ -130,7 +130,7 @@ fn median_range(values: &[f64]) -> Option<Range> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fieldstone_report::translation::{Modelled, Side};
+    use fieldstone_report::translation::{ModelledConfiguration, Side};
 
     /// Walks decrease with the share, and each costs `ns`. A run without walks takes 10 s. The
     /// rounds drift.
@@ -146,7 +146,12 @@ mod tests {
             };
             let time = Range { low: 0.9, likely: 0.9, high: 0.9 };
             let data = Side { walks: walks / 10, ..Side::default() };
-            translation.configurations.push(Modelled { name, data, time: Some(time), ..Modelled::default() });
+            translation.configurations.push(ModelledConfiguration {
+                name,
+                data,
+                time: Some(time),
+                ..ModelledConfiguration::default()
+            });
             for round in 0..8 {
                 let user_s = 10.0 + walks as f64 * ns / 1e9 + f64::from(round) * 0.1;
                 samples.push(Sample { kind: kind.to_string(), round, user_s, ..Sample::default() });

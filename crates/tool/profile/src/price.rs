@@ -11,7 +11,7 @@
 //! where its pieces join. [`Calibration`] computes the price.
 
 use fieldstone_report::quantity::{count, estimate, nanoseconds, plural, rough_share, share};
-use fieldstone_report::translation::{Modelled, Range, Translation, WalkCost as ReportedWalkCost};
+use fieldstone_report::translation::{ModelledConfiguration, Range, Translation, WalkCost as ReportedWalkCost};
 use fieldstone_sharing::Interval;
 use fieldstone_translation::{
     Calibration, CalibrationPattern, CalibrationPoint, Configuration, Counts, PageSize, PageWalkCost, PlacedAccess,
@@ -241,7 +241,13 @@ fn dependence_text(results: &TraceResults) -> String {
 
 /// Sets the shares of time in `modelled`. `counts` are those of the baseline and of the
 /// configuration. `run` is the time of a run in ns, and the relative error of the burst counts.
-fn set_shares(modelled: &mut Modelled, cost: &PageWalkCost, counts: (&Counts, &Counts), scale: f64, run: (f64, f64)) {
+fn set_shares(
+    modelled: &mut ModelledConfiguration,
+    cost: &PageWalkCost,
+    counts: (&Counts, &Counts),
+    scale: f64,
+    run: (f64, f64),
+) {
     let ((baseline, own), (run_ns, sampled)) = (counts, run);
     let reported = |estimate: ThreePointEstimate| range(wider(estimate, sampled));
     modelled.data_share = Some(reported(cost.share(&own.data, scale, run_ns)));
@@ -297,7 +303,7 @@ mod tests {
             most: difference(10.0),
             sequential: difference(1.0),
         };
-        let translation = Translation { configurations: vec![Modelled::default(); 2], ..Translation::default() };
+        let translation = Translation { configurations: vec![ModelledConfiguration::default(); 2], ..Translation::default() };
         (translation, configurations.to_vec(), results, replayed)
     }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use fieldstone_launch::signals::Interrupt;
 use fieldstone_report::Sample;
 use fieldstone_report::quantity::{count, seconds};
-use fieldstone_report::translation::{Modelled, Processor, Reach, Side, Site, Translation};
+use fieldstone_report::translation::{ModelledConfiguration, Processor, Reach, Side, Site, Translation};
 use fieldstone_stats::median;
 use fieldstone_symbols::{FrameName, UNATTRIBUTED, Symbolizer, site_frames, remedies};
 use fieldstone_translation::{Configuration, Counts, Mmu, TlbArray};
@@ -227,12 +227,12 @@ fn geometry(machine: &Mmu) -> String {
     levels.chain(walkers).collect::<Vec<_>>().join("; ")
 }
 
-fn modelled(configuration: &Configuration, counts: &Counts) -> Modelled {
-    Modelled {
+fn modelled(configuration: &Configuration, counts: &Counts) -> ModelledConfiguration {
+    ModelledConfiguration {
         name: configuration.name.clone(),
         data: side(&counts.data),
         instruction: side(&counts.instruction),
-        ..Modelled::default()
+        ..ModelledConfiguration::default()
     }
 }
 

@@ -3,7 +3,7 @@
 //! The counters open right after the program starts, and they include its child processes.
 //! Limit: not tested on a machine that has such counters.
 
-use fieldstone_report::translation::Counted;
+use fieldstone_report::translation::CounterReading;
 use fieldstone_sys::counters::{WalkCounters, WalkCounts};
 use fieldstone_sys::cpuid;
 use fieldstone_wire::Mixture;
@@ -27,7 +27,7 @@ impl RunCounters {
 /// The sums over all runs, by kind of page.
 #[derive(Debug, Default)]
 pub(super) struct CounterTotals {
-    kinds: Vec<Counted>,
+    kinds: Vec<CounterReading>,
     unavailable: Option<String>,
 }
 
@@ -43,7 +43,7 @@ impl CounterTotals {
         };
         let kind = kind.to_string();
         let position = self.kinds.iter().position(|other| other.kind == kind).unwrap_or_else(|| {
-            self.kinds.push(Counted { kind, ..Counted::default() });
+            self.kinds.push(CounterReading { kind, ..CounterReading::default() });
             self.kinds.len() - 1
         });
         let sum = &mut self.kinds[position];
@@ -53,7 +53,7 @@ impl CounterTotals {
     }
 
     /// The sums by kind of page; the reason is set only if there are none.
-    pub(super) fn finish(self) -> (Vec<Counted>, Option<String>) {
+    pub(super) fn finish(self) -> (Vec<CounterReading>, Option<String>) {
         let unavailable = self.unavailable.filter(|_| self.kinds.is_empty());
         (self.kinds, unavailable)
     }

@@ -11,7 +11,7 @@ use std::thread::spawn;
 use std::time::{Duration, Instant};
 
 use fieldstone_remap::repaired_by;
-use fieldstone_report::sharing::{Found, Kind, Place, Sampling, Thread};
+use fieldstone_report::sharing::{LineReport, MemoryKind, MemoryOwner, SampledThread, Sampling};
 use fieldstone_rewrite::Registers;
 use fieldstone_sharing::{JudgedLine, Settings, Verdict, rules};
 use fieldstone_sys::process::{comm, has_ended};
@@ -56,11 +56,11 @@ pub struct Detection {
     /// Duration of sampling, in seconds.
     pub duration_s: f64,
     /// Threads with accesses to the reported lines.
-    pub threads: Vec<Thread>,
+    pub threads: Vec<SampledThread>,
     /// Lines that are shared falsely, the costliest first.
-    pub findings: Vec<Found>,
+    pub findings: Vec<LineReport>,
     /// Other lines that several threads use, the costliest first.
-    pub others: Vec<Found>,
+    pub others: Vec<LineReport>,
     /// Limits of this run: what was not sampled or not analysed, one text each.
     pub unseen: Vec<String>,
 }
@@ -156,8 +156,8 @@ fn detect_with(
 struct Detector {
     monitor: LineMonitor,
     names: InstructionNames,
-    lines: BTreeMap<u64, Found>,
-    threads: BTreeMap<u32, Thread>,
+    lines: BTreeMap<u64, LineReport>,
+    threads: BTreeMap<u32, SampledThread>,
     /// Number of lookups of the objects on a line.
     lookups: BTreeMap<u64, u32>,
     /// Lines that several threads use, but not at the same time.
@@ -185,7 +185,7 @@ impl Detector {
             if known.is_some_and(|known| known.judged.verdict.is_finding() && !judged.verdict.is_finding()) {
                 continue;
             }
-            let mut found = known.cloned().unwrap_or_else(|| Found {
+            let mut found = known.cloned().unwrap_or_else(|| LineReport {
                 judged: judged.clone(),
                 cost,
                 places: Vec::new(),
@@ -203,10 +203,10 @@ impl Detector {
     }
 
     /// Looks up the threads, instructions and objects of a line while the process has memory.
-    fn look_up(&mut self, found: &mut Found, objects: &mut MemoryObjects) {
+    fn look_up(&mut self, found: &mut LineReport, objects: &mut MemoryObjects) {
         let line = &found.judged.line;
         for thread in &line.threads {
-            self.threads.entry(thread.thread).or_insert_with(|| Thread {
+            self.threads.entry(thread.thread).or_insert_with(|| SampledThread {
                 tid: thread.thread,
                 name: comm(thread.thread).unwrap_or_default(),
                 start: None,
@@ -245,7 +245,7 @@ impl Detector {
             accesses: stats.accesses,
             apart: self.not_concurrent.iter().filter(|line| !self.lines.contains_key(line)).count() as u64,
         };
-        let mut lines: Vec<Found> = self.lines.into_values().collect();
+        let mut lines: Vec<LineReport> = self.lines.into_values().collect();
         let judged: Vec<JudgedLine> = lines.iter().map(|found| found.judged.clone()).collect();
         let refused = rules::plan(&judged, rules::MOST_VIEWS, |_| false).refused;
         for found in &mut lines {
@@ -305,13 +305,13 @@ fn limits(stats: &SamplingStats) -> Vec<String> {
 
 /// Narrows a place to the object in it, if the object covers the place, or if the place is a
 /// mapping without another name.
-fn narrow(place: &mut Place) {
+fn narrow(place: &mut MemoryOwner) {
     let Some(object) = &place.object else { return };
     let bytes = object.stride.saturating_mul(object.elements);
     let contains = |at: u64| at.checked_sub(object.address).is_some_and(|offset| offset < bytes);
     if contains(place.address) && contains((place.address + place.bytes).saturating_sub(1)) {
         (place.address, place.bytes) = (object.address, bytes);
-    } else if place.kind == Kind::Mapping {
+    } else if place.kind == MemoryKind::Mapping {
         place.name = format!("{} in a {}", object.name, place.name);
         (place.address, place.bytes) = (object.address, bytes);
     }
@@ -320,7 +320,7 @@ fn narrow(place: &mut Place) {
 /// A layout of the line's object without false sharing, from all lines of the object. `None`
 /// without a typed object. A layout cannot separate threads that all use one member; then the first
 /// layout is returned.
-fn redesign(found: &Found, judged: &[JudgedLine]) -> Option<fieldstone_sharing::Redesign> {
+fn redesign(found: &LineReport, judged: &[JudgedLine]) -> Option<fieldstone_sharing::Redesign> {
     let objects = found.places.iter().filter_map(|place| place.object.as_ref());
     let mut redesigns: Vec<_> = objects.filter_map(|object| object.redesign(judged).ok().flatten()).collect();
     let complete = redesigns.iter().position(fieldstone_sharing::Redesign::separates_all);

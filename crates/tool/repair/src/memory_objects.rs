@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use fieldstone_report::sharing::{Kind as ReportKind, Place as ReportPlace};
+use fieldstone_report::sharing::{MemoryKind as ReportKind, MemoryOwner as ReportPlace};
 use fieldstone_rewrite::Registers;
 use fieldstone_sharing::{JudgedLine, ObjectLayout};
 

@@ -1,11 +1,12 @@
-//! What to do about a profile: one advice, and notes. Each names its remedy, so that nobody is left with a bare finding.
+//! What to do about a profile: one advice, and notes. Each names its remedy, and says what to do
+//! next.
 
 use crate::quantity::{bytes, count, percent, seconds, share};
 use crate::{Difference, shell};
 use serde::Serialize;
 use std::fmt;
 
-/// A smaller growth of resident memory is not worth a word beside a gain.
+/// A smaller growth of resident memory is not reported with a gain.
 const NOTEWORTHY_GROWTH: f64 = 0.05;
 
 /// Something to do, or to know. Fractions are of 1; `command` is ready for a shell.
@@ -21,7 +22,8 @@ pub enum Advice {
         gain: f64,
         /// What the metric is called.
         metric: String,
-        /// How much more memory is resident on it, as a part of the baseline's; none where that is not known.
+        /// How much more memory is resident on it, as a part of the baseline's; none where that is
+        /// not known.
         growth: Option<f64>,
         /// The command that runs the program on it.
         command: String,
@@ -31,13 +33,13 @@ pub enum Advice {
         /// Whether some are slower, and not only no better.
         some_slower: bool,
     },
-    /// The differences drown in the noise.
+    /// The differences are smaller than the noise.
     TooNoisy {
         /// How far two neighbouring baseline runs usually are apart.
         noise: f64,
         /// Runs of each kind that should be enough; `None` if that are too many.
         runs: Option<usize>,
-        /// Whether time by the clock was compared, of which other programs take their share.
+        /// Whether wall-clock time was compared, which other programs make longer.
         by_the_clock: bool,
     },
     /// There are too few runs for an interval.
@@ -90,7 +92,7 @@ pub enum Advice {
         /// How often.
         runs: u32,
     },
-    /// The traced run came to nothing.
+    /// The traced run failed.
     NotTraced {
         /// What went wrong.
         why: String,
@@ -117,7 +119,7 @@ pub enum Advice {
         /// Why, and the remedy.
         reason: String,
     },
-    /// Huge pages were asked for, and other pages were got.
+    /// Huge pages were requested, and the kernel gave other pages.
     PagesNotGot {
         /// The kind asked for.
         kind: String,
@@ -128,7 +130,8 @@ pub enum Advice {
         /// How much fell back because the pool was empty.
         fell_back_bytes: u64,
     },
-    /// Memory moved from hugetlb to ordinary pages, because of a fork or a call for a part of a huge page.
+    /// Memory moved from hugetlb to ordinary pages, because of a fork or a call for a part of a
+    /// huge page.
     Demoted {
         /// The kind.
         kind: String,
@@ -139,7 +142,7 @@ pub enum Advice {
     OutsideRegion {
         /// The kind.
         kind: String,
-        /// Part of the private read-write memory that lies inside, or is served in place.
+        /// Part of the private read-write memory that is inside, or is served in place.
         served: f64,
         /// The reason for which most memory was resident outside.
         reason: String,
@@ -183,7 +186,7 @@ pub enum Advice {
         /// The baseline's median, in seconds.
         value_s: f64,
     },
-    /// A hypervisor lies beneath.
+    /// The machine is virtual.
     VirtualMachine,
 }
 
@@ -203,7 +206,8 @@ impl Advice {
         format!("fieldstone run --region --pages {}{reserve} -- {}", shell::quote(kind), shell::join(command))
     }
 
-    /// The sentence and the command at its end apart, for where a command stands on a line of its own.
+    /// The sentence and the command at its end apart, for where a command stands on a line of its
+    /// own.
     pub fn parts(&self) -> (String, Option<&str>) {
         let text = self.to_string();
         match self {
@@ -224,7 +228,7 @@ impl fmt::Display for Advice {
                 if let Some(growth) = growth.filter(|growth| *growth >= NOTEWORTHY_GROWTH) {
                     write!(f, ", for {} more resident memory", percent(growth))?;
                 }
-                write!(f, ". Run it so: {command}")
+                write!(f, ". Run it like this: {command}")
             }
             Self::NothingToGain { some_slower: false } => write!(
                 f,
@@ -241,16 +245,16 @@ impl fmt::Display for Advice {
             ),
             Self::NothingToCompare { unavailable } if !unavailable.is_empty() => write!(
                 f,
-                "Nothing could be compared: {} could not be measured here. The notes have the reason and the remedy; `fieldstone doctor` tells which kinds work.",
+                "Nothing could be compared: {} could not be measured here. The notes have the reason and the remedy; `fieldstone doctor` lists the kinds that work.",
                 unavailable.join(", ")
             ),
             Self::NothingToCompare { .. } => write!(
                 f,
-                "Nothing could be compared: only 4 KiB pages were measured. Name another kind, such as --pages thp; `fieldstone doctor` tells what each needs."
+                "Nothing could be compared: only 4 KiB pages were measured. Name another kind, such as --pages thp; `fieldstone doctor` prints what each needs."
             ),
             Self::BaselineFails { outcome } => write!(
                 f,
-                "The program itself fails ({outcome} on plain 4 KiB pages): mend that first; times of a failing program tell nothing."
+                "The program itself fails ({outcome} on plain 4 KiB pages): fix that first; the times of a failing program mean nothing."
             ),
             Self::NotRepeatable { what, run, first, later, remedy } => {
                 let differs = match what {
@@ -260,7 +264,7 @@ impl fmt::Display for Advice {
                 };
                 write!(
                     f,
-                    "No verdict: {differs}. The program does not do the same work again, so its times compare nothing. \
+                    "No verdict: {differs}. The program does not repeat the same work, so its times cannot be compared. \
                      Undo before each run what a run leaves behind (files, a database), and measure again: {remedy}"
                 )
             }
@@ -276,10 +280,10 @@ impl fmt::Display for Advice {
                 seconds(*limit_s),
                 if *runs == 1 { "was" } else { "were" }
             ),
-            Self::NotTraced { why } => write!(f, "Nothing is told of page walks: {why}."),
+            Self::NotTraced { why } => write!(f, "No page walks are reported: {why}."),
             Self::OutputVaries { kind } => write!(
                 f,
-                "Its output differs from run to run on the same pages ({kind}), so output says nothing about page kinds: fix its seed, or leave out --check-output."
+                "Its output differs from run to run on the same pages ({kind}), so the output cannot be compared between page kinds: fix its seed, or leave out --check-output."
             ),
             Self::OutputDiffers { kind } => write!(
                 f,
@@ -287,7 +291,7 @@ impl fmt::Display for Advice {
             ),
             Self::UnusualEnd { outcome } => write!(
                 f,
-                "The program usually ends with {outcome}: if that does not mean success here, mend the command; times of a failing program tell nothing."
+                "The program usually ends with {outcome}: if that does not mean success here, fix the command; the times of a failing program mean nothing."
             ),
             Self::Unavailable { kind, reason } => write!(f, "{kind} could not be measured: {reason}"),
             Self::PagesNotGot { kind, got_bytes, of_bytes, fell_back_bytes } => {
@@ -300,21 +304,21 @@ impl fmt::Display for Advice {
             ),
             Self::OutsideRegion { kind, served, reason } => write!(
                 f,
-                "On {kind} only {} of its read-write memory lay in the region or was served in place, most of the rest because of: {reason}. Other memory gains nothing; `fieldstone run --region --stats FILE` lists the reasons.",
+                "On {kind} only {} of its read-write memory was in the region or served in place; the reason for most of the rest: {reason}. Other memory gains nothing; `fieldstone run --region --stats FILE` lists the reasons.",
                 share(*served)
             ),
             Self::Disabled { kind } => write!(
                 f,
-                "On {kind} the program has switched transparent huge pages off for itself (PR_SET_THP_DISABLE), so it lay on small pages: --also disabled switches them on again, --pages hugetlb is not affected."
+                "On {kind} the program has switched transparent huge pages off for itself (PR_SET_THP_DISABLE), so it was on small pages: --also disabled switches them on again, --pages hugetlb is not affected."
             ),
             Self::Swapped { kind, bytes: swapped } => write!(
                 f,
-                "Up to {} was swapped out ({kind}): memory is short, and huge pages do not mend that. Give it more memory or a smaller working set, and measure again.",
+                "Up to {} was swapped out ({kind}): memory is short, and huge pages do not change that. Give it more memory or a smaller working set, and measure again.",
                 bytes(*swapped)
             ),
             Self::MoreResident { kind, more, bytes: extra } => write!(
                 f,
-                "On {kind} it takes {} more memory ({}): huge pages are filled only in part. Check that this fits beside what else runs.",
+                "On {kind} it takes {} more memory ({}): huge pages are filled only in part. Check that there is memory for this and for all else that runs.",
                 percent(*more),
                 bytes(*extra)
             ),
@@ -333,14 +337,14 @@ impl fmt::Display for Advice {
             ),
             Self::VirtualMachine => write!(
                 f,
-                "This is a virtual machine: the host's page size has a say that cannot be measured from inside. Measure again on the machine where it will run."
+                "This is a virtual machine: the host's page size has an effect that cannot be measured from inside. Measure again on the machine where it will run."
             ),
         }
     }
 }
 
 fn write_too_noisy(f: &mut fmt::Formatter<'_>, noise: f64, runs: Option<usize>, by_the_clock: bool) -> fmt::Result {
-    write!(f, "Too noisy to tell: two runs on the same pages usually differ by {}. ", percent(noise))?;
+    write!(f, "Too noisy to decide: two runs on the same pages usually differ by {}. ", percent(noise))?;
     match runs {
         Some(runs) => write!(f, "Try --runs {runs} on a quiet machine.")?,
         None => write!(
@@ -349,16 +353,16 @@ fn write_too_noisy(f: &mut fmt::Formatter<'_>, noise: f64, runs: Option<usize>, 
         )?,
     }
     if by_the_clock {
-        write!(f, " With --metric cpu the time that it only waits for a processor is not counted.")
+        write!(f, " --metric cpu does not count the time in which it waits for a processor.")
     } else {
         Ok(())
     }
 }
 
 fn write_not_got(f: &mut fmt::Formatter<'_>, kind: &str, got: u64, of: u64, fell_back: u64) -> fmt::Result {
-    write!(f, "On {kind}, only {} of {} really lay in such pages", bytes(got), bytes(of))?;
+    write!(f, "On {kind}, only {} of {} really were in such pages", bytes(got), bytes(of))?;
     if fell_back > 0 {
-        write!(f, " ({} found the pool empty): reserve more, as `fieldstone doctor` tells.", bytes(fell_back))
+        write!(f, " ({} found the pool empty): reserve more, as `fieldstone doctor` describes.", bytes(fell_back))
     } else {
         write!(f, ": memory was fragmented or its pieces too small. Free memory, or try --reserve and --prefault.")
     }

@@ -1,9 +1,10 @@
 //! Two profiles side by side: what changed between A and B.
 //!
-//! The two were measured apart, so their runs have no pairs: the change of a kind is the Hodges-Lehmann estimate of the
-//! ratio B/A with the interval that inverts the Mann-Whitney test (see [`crate::stats`]). It says that the times
-//! differ, not why: whatever changed on the machine in between is in it. Hence the warnings. Walks are counts of a model
-//! and have no noise of the machine: they are set side by side as they are, and so are the sites' parts of them.
+//! A and B are measured separately, so their runs have no pairs. The change of a kind is the
+//! Hodges-Lehmann estimate of the ratio B/A with the interval that inverts the Mann-Whitney test
+//! (see [`crate::stats`]). It shows that the times differ, not why: every change of the machine in
+//! between is in it. Hence the warnings. Walks are counts of a model without noise of the machine:
+//! they, and the sites' shares of them, are compared as they are.
 
 use crate::shell;
 use crate::stats::Estimate;
@@ -19,11 +20,12 @@ pub struct Diff {
     pub metric: Metric,
     /// The page kinds of A, then those that only B has.
     pub kinds: Vec<KindDiff>,
-    /// What changed in the model's walks, where either was traced: the configurations of A, then those that only B has.
+    /// What changed in the model's walks, where either was traced: the configurations of A, then
+    /// those that only B has.
     pub configurations: Vec<ConfigurationDiff>,
     /// What a walk costs, calibrated and by real runs on mosaics, where either knows.
     pub prices: Vec<PriceDiff>,
-    /// Whose memory the walks are for, most change first. Empty where A or B does not tell: nothing has come or gone then.
+    /// Whose memory the walks are for, most change first. Empty where A or B has none recorded.
     pub sites: Vec<SiteDiff>,
     /// Why the two may not be comparable, a sentence each.
     pub warnings: Vec<String>,
@@ -40,7 +42,7 @@ pub struct KindDiff {
     pub b_s: Option<Estimate>,
     /// B over A.
     pub ratio: Option<Estimate>,
-    /// What to think of it.
+    /// The verdict.
     pub change: Change,
 }
 
@@ -74,12 +76,14 @@ pub struct PriceDiff {
     pub b_ns: Option<Range>,
 }
 
-/// Part of the walks for data, on 4 KiB pages, that are for one site's memory, or for memory of no site.
+/// Part of the walks for data, on 4 KiB pages, that are for one site's memory, or for memory of no
+/// site.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SiteDiff {
     /// The function, or what the memory is.
     pub name: String,
-    /// `file:line`, or the module where no debug information names them; empty for memory of no site.
+    /// `file:line`, or the module where no debug information names them; empty for memory of no
+    /// site.
     pub place: String,
     /// In A; none if only B has the site.
     pub a_share: Option<f64>,
@@ -88,7 +92,7 @@ pub struct SiteDiff {
 }
 
 impl SiteDiff {
-    /// B less A. Where there is no such site, no walk is for it.
+    /// B less A. A missing site has no walks.
     pub fn change(&self) -> f64 {
         self.b_share.unwrap_or(0.0) - self.a_share.unwrap_or(0.0)
     }
@@ -98,7 +102,7 @@ impl SiteDiff {
     }
 }
 
-/// What to think of a change.
+/// The verdict on a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Change {
@@ -106,9 +110,9 @@ pub enum Change {
     Faster,
     /// B is slower, likewise.
     Slower,
-    /// The whole interval lies within 2 %.
+    /// The whole interval is within 2 %.
     Same,
-    /// The interval is too wide to tell.
+    /// The interval is too wide to decide.
     Undecided,
     /// Too few runs for an interval.
     NotEnoughRuns,
@@ -183,7 +187,7 @@ fn configurations(a: Option<&TranslationSummary>, b: Option<&TranslationSummary>
     of_both(names(a), names(b)).into_iter().map(diff).collect()
 }
 
-/// The prices that A or B has. The two ways to know one are never compared with each other.
+/// The prices that A or B has. A calibrated price is never compared with a fitted one.
 fn prices(a: &Profile, b: &Profile) -> Vec<PriceDiff> {
     type Price = fn(&Translation) -> Option<Range>;
     let ways: [(&'static str, Price); 2] = [
@@ -198,11 +202,11 @@ fn prices(a: &Profile, b: &Profile) -> Vec<PriceDiff> {
     ways.into_iter().filter_map(diff).collect()
 }
 
-/// The sites and the memory of no site that A or B tells of, joined by name and place; the larger ones first where the change is the
-/// same.
+/// The sites and the memory of no site of A and B, joined by name and place; the larger ones first
+/// where the change is the same.
 fn sites(a: Option<&TranslationSummary>, b: Option<&TranslationSummary>) -> Vec<SiteDiff> {
-    let telling = |of: &&TranslationSummary| !(of.sites.is_empty() && of.rest.is_empty());
-    let (Some(a), Some(b)) = (a.filter(telling), b.filter(telling)) else { return Vec::new() };
+    let has_sites = |of: &&TranslationSummary| !(of.sites.is_empty() && of.rest.is_empty());
+    let (Some(a), Some(b)) = (a.filter(has_sites), b.filter(has_sites)) else { return Vec::new() };
     let mut shares: BTreeMap<(&str, &str), [Option<f64>; 2]> = BTreeMap::new();
     for (side, of) in [a, b].into_iter().enumerate() {
         for line in of.sites.iter().chain(&of.rest) {
@@ -242,7 +246,7 @@ fn change(a: Option<&KindSummary>, b: Option<&KindSummary>, ratio: Option<Estima
     })
 }
 
-/// What must be the same for the times to be comparable, and is not.
+/// What differs and must be the same for the times to be comparable.
 fn warnings(a: &Profile, b: &Profile) -> Vec<String> {
     let (machine_a, machine_b) = (&a.machine, &b.machine);
     let program = |profile: &Profile| {
@@ -268,9 +272,7 @@ fn warnings(a: &Profile, b: &Profile) -> Vec<String> {
     pairs
         .into_iter()
         .filter(|(_, a, b)| a != b)
-        .map(|(what, a, b)| {
-            format!("The {what} differ: A {a}, B {b}. Measure both alike, or read the change with that in mind.")
-        })
+        .map(|(what, a, b)| format!("The {what} differ: A {a}, B {b}. Measure both alike, or take this into account."))
         .collect()
 }
 
@@ -286,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_told_from_noise() {
+    fn changes_are_distinguished_from_noise() {
         assert_eq!(change_of(0.8, 10, 0.02), Change::Faster);
         assert_eq!(change_of(1.25, 10, 0.02), Change::Slower);
         assert_eq!(change_of(1.0, 10, 0.01), Change::Same);
@@ -307,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn walks_stand_side_by_side_and_only_what_is_there_has_a_ratio() {
+    fn walks_of_both_are_compared_and_only_known_ones_have_a_ratio() {
         let a = crate::fixture::profile();
         let mut b = a.clone();
         let traced = b.translation.as_mut().unwrap();
@@ -329,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn prices_stand_side_by_side_by_where_they_are_from() {
+    fn prices_are_compared_by_their_source() {
         let a = crate::fixture::profile();
         let mut b = a.clone();
         b.translation.as_mut().unwrap().mosaics = None;
@@ -342,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn sites_stand_side_by_side_most_change_first() {
+    fn sites_are_compared_most_change_first() {
         let a = crate::fixture::profile();
         let mut b = a.clone();
         let traced = b.translation.as_mut().unwrap();
@@ -371,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn no_site_is_new_where_one_trace_tells_none() {
+    fn no_site_is_new_where_one_trace_has_none() {
         let a = crate::fixture::profile();
         let mut b = a.clone();
         let traced = b.translation.as_mut().unwrap();
@@ -396,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_alike_is_warned_of() {
+    fn differences_between_the_machines_are_warned_of() {
         let a = crate::fixture::profile();
         assert_eq!(Diff::between(&a, &a).warnings, [] as [String; 0]);
         let mut b = a.clone();

@@ -1,11 +1,12 @@
-//! What can go wrong with a report: reading a file, writing one, filling the page; and how an error is told.
+//! Errors of reports: reading a file, writing one, drawing a page; and an error with its causes in
+//! one line.
 
 use std::path::PathBuf;
 
-/// An error and what caused it, outmost first: `cannot write report.json: No space left on device`. A cause that the words before
-/// it tell already is not told again.
+/// An error and its causes, outermost first: `cannot write report.json: No space left on device`. A
+/// cause that the words before it contain is left out.
 #[must_use]
-pub fn told(error: &(dyn std::error::Error + 'static)) -> String {
+pub fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.map(ToString::to_string).fold(error.to_string(), |words, cause| {
         if words.contains(&cause) { words } else { format!("{words}: {cause}") }
@@ -21,7 +22,7 @@ pub enum Error {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// The file could not be written.
@@ -29,19 +30,19 @@ pub enum Error {
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// The file is no JSON object.
-    #[error("{} is no JSON ({source}): give a file that `fieldstone profile --format json`, `fieldstone sharing --format json` or `fieldstone run --stats` wrote", path.display())]
+    #[error("{} is not JSON ({source}): give a file that `fieldstone profile --format json`, `fieldstone sharing --format json` or `fieldstone run --stats` wrote", path.display())]
     NotJson {
         /// The file.
         path: PathBuf,
         /// Where and why.
         source: serde_json::Error,
     },
-    /// The file is JSON, but no report of ours.
-    #[error("{} has no schema of ours: give a file that `fieldstone profile --format json`, `fieldstone sharing --format json` or `fieldstone run --stats` wrote", path.display())]
+    /// The file is JSON without a known schema.
+    #[error("{} has no schema of Fieldstone: give a file that `fieldstone profile --format json`, `fieldstone sharing --format json` or `fieldstone run --stats` wrote", path.display())]
     NoSchema {
         /// The file.
         path: PathBuf,
@@ -54,8 +55,8 @@ pub enum Error {
         /// Its schema string.
         found: String,
     },
-    /// The schema is ours, but the contents do not fit it.
-    #[error("{} says it is {schema}, but does not fit ({source}): it was cut short or edited; measure again", path.display())]
+    /// The schema is known, but the contents do not fit it.
+    #[error("{} has the schema {schema}, but does not fit it ({source}): it was truncated or edited; measure again", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
@@ -64,7 +65,7 @@ pub enum Error {
         /// Where and why.
         source: serde_json::Error,
     },
-    /// A profile was needed, and the file holds something else of ours.
+    /// A profile was needed, and the file holds another report.
     #[error("{} holds no profile: give a file that `fieldstone profile --format json` wrote", path.display())]
     NotProfile {
         /// The file.
@@ -86,7 +87,7 @@ pub enum Error {
     #[error("cannot draw the plot of {plot}: {reason}")]
     Plot {
         /// Which one.
-        plot: &'static str,
+        plot: String,
         /// Why.
         reason: String,
     },
@@ -97,15 +98,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_cause_is_told_once() {
+    fn each_cause_is_reported_once() {
         let source = || std::io::Error::other("no space");
         let error = Error::Write { path: "a.json".into(), source: source() };
-        assert_eq!(told(&error), "cannot write a.json: no space");
+        assert_eq!(with_causes(&error), "cannot write a.json: no space");
 
         #[derive(Debug, thiserror::Error)]
         #[error("not saved")]
         struct Outer(#[source] Error);
         let outer = Outer(Error::Read { path: "b.json".into(), source: source() });
-        assert_eq!(told(&outer), "not saved: cannot read b.json: no space");
+        assert_eq!(with_causes(&outer), "not saved: cannot read b.json: no space");
     }
 }

@@ -1,9 +1,9 @@
-//! What one watched run did with its memory: seed 003_'s characterisation (how memory grows over time,
-//! with which permissions, whether it is swapped), with the page kinds really got beside it.
+//! The memory of one watched run: how it grows over time, with which permissions, whether it is
+//! swapped (the characterisation of seed 003_), and in which page sizes the kernel gave it.
 //!
 //! Sources: `/proc/PID/smaps` summed over all mappings (`Rss`, `Swap`, `AnonHugePages`,
-//! `Private_Hugetlb`, ...) and the permission field of each mapping. Resident memory counts a hugetlb
-//! page too, though the kernel's `Rss` leaves it out.
+//! `Private_Hugetlb`, ...) and the permission field of each mapping. Resident memory includes
+//! hugetlb pages, which the kernel's `Rss` leaves out.
 
 use crate::run::RegionStats;
 use serde::{Deserialize, Serialize};
@@ -35,7 +35,8 @@ impl Footprint {
         self.points.iter().map(|point| point.swap_bytes).max().unwrap_or(0)
     }
 
-    /// Share of mapped memory that is readable, writable and not executable, from 0 to 1; none if nothing is known.
+    /// Share of mapped memory that is readable, writable and not executable, from 0 to 1; none if
+    /// nothing is known.
     pub fn read_write_share(&self) -> Option<f64> {
         let all: f64 = self.permissions.iter().map(|share| share.bytes as f64).sum();
         let read_write = self.permissions.iter().filter(|share| share.permission == "rw-");
@@ -55,7 +56,7 @@ pub struct FootprintPoint {
     pub swap_bytes: u64,
     /// In base pages (4 KiB).
     pub small_bytes: u64,
-    /// In folios larger than a base page and smaller than 2 MiB, where they can be told apart.
+    /// In folios larger than a base page and smaller than 2 MiB, where they can be distinguished.
     pub folio_bytes: u64,
     /// In 2 MiB pages, transparent or hugetlb.
     pub huge_2m_bytes: u64,

@@ -1,38 +1,43 @@
-//! Turns measurements into words, numbers and pictures.
-//!
-//! One way through: a [`Profile`] (what `fieldstone profile` measured) or a [`RunStats`] (what
-//! `fieldstone run --stats` counted), among others, is written as JSON and read back by [`Saved::load`];
-//! [`Summary::of`] draws the statistics and the advice from a profile; `text`, `csv` and `html`
-//! only print what the summary says, with the numbers written by [`quantity`].
+//! Reports on saved measurements: as text for a terminal, as JSON and CSV, and as one
+//! self-contained page.
 //!
 //! ```text
-//!   profile, footprint, run,   the model: plain data, one JSON schema each
-//!   collapse
-//!   translation                the same for a trace: what it told, what that means, where the walks come from
-//!   sharing                    the same for a look at false sharing, and where that is shown
-//!   summary, advise, advice    what the measurements mean, which advice follows, and its words
-//!   quantity, shell            how a number and how a command are written
-//!   tables                     the cells that terminal and page share
-//!   text, csv, html, plots     where it is shown
-//!   diff                       two profiles side by side
+//!   measurement ─► Profile, RunStats, Sharing, …      data with one JSON schema each
+//!                     │           │
+//!                     │           └─► Summary, Diff   statistics, verdicts, advice
+//!                     ▼                  ▼
+//!              reports::NAME::document ─► Document    headings, facts, tables of values, plots
+//!                                            ├─► text::render       a terminal
+//!                                            ├─► html::render       a page
+//!                                            └─► markdown::render   a page of documentation
+//!              reports::NAME::records  ─► Records ─► csv::render
 //! ```
+//! | module | |
+//! |---|---|
+//! | [`profile`], [`run`], [`collapse`], [`sharing`], [`translation`] | the data |
+//! | [`saved`] | files |
+//! | [`summary`], [`advice`], [`diff`] | the meaning of measurements |
+//! | [`document`] | a report as data |
+//! | [`reports`] | a file for each report |
+//! | [`mod@text`], [`html`], [`markdown`], [`csv`] | the renderers |
+//! | [`quantity`], [`shell`] | how a number and a command are written |
 //!
-//! Of our crates it knows `sharing` only, whose lines and verdicts are plain data too. Page kinds are plain strings (`"4k"`,
-//! `"folio-64k"`, `"thp"`, `"hugetlb"`, `"hugetlb-1g"`), so that a report can be opened where nothing can be measured.
+//! Of the other crates it uses `sharing` only, whose lines and verdicts are plain data. Page kinds
+//! are plain strings (`"4k"`, `"folio-64k"`, `"thp"`, `"hugetlb"`, `"hugetlb-1g"`), so that a
+//! report can be opened where nothing can be measured.
 #![forbid(unsafe_code)]
 
 pub mod advice;
-mod advise;
+mod choice;
 pub mod collapse;
-pub mod csv;
 pub mod diff;
+pub mod document;
 pub mod error;
 pub mod footprint;
-pub mod html;
-mod plots;
 pub mod profile;
 pub mod quantity;
-pub mod repair;
+mod render;
+pub mod reports;
 mod resident;
 pub mod run;
 pub mod saved;
@@ -40,16 +45,16 @@ pub mod sharing;
 pub mod shell;
 pub(crate) use fieldstone_stats as stats;
 pub mod summary;
-mod tables;
-pub mod text;
 pub mod translation;
 
 pub use advice::Advice;
-pub use collapse::{Collapse, CollapsedProcess, LeftSmall, Tally};
+pub use collapse::{Collapse, CollapsedProcess, Tally, UncollapsedMemory};
 pub use diff::{Change, ConfigurationDiff, Diff, KindDiff};
+pub use document::Document;
 pub use error::Error;
 pub use footprint::{Footprint, FootprintPoint, PermissionShare};
 pub use profile::{Difference, Finding, Kind, Machine, Metric, Profile, Program, Sample};
+pub use render::{csv, html, markdown, text};
 pub use resident::Resident;
 pub use run::{Contiguity, Outside, PageShare, ProcessStats, RegionStats, RunStats, SmallPages};
 pub use saved::Saved;

@@ -1,4 +1,4 @@
-//! What `fieldstone profile` measured: the model behind the schema `fieldstone-profile/1`.
+//! The result of `fieldstone profile`: the data behind the schema `fieldstone-profile/1`.
 //!
 //! ```text
 //!   round 0           round 1           ...
@@ -6,17 +6,17 @@
 //!   └── pairs ──┘     └── pairs ──┘          a pair: one run of a kind, one of the baseline, same round
 //! ```
 //!
-//! Invariants: every `Sample::kind` names an entry of [`Profile::kinds`]; numbers are finite (JSON knows
-//! no NaN: one would be written as `null` and refused on reading). Fields that a later version adds are
-//! skipped on reading, and fields that an earlier version lacked are empty; a change of meaning changes
-//! the schema string.
+//! Invariants: every `Sample::kind` names an entry of [`Profile::kinds`]; numbers are finite (JSON
+//! knows no NaN: one would be written as `null` and refused on reading). Fields that a later
+//! version adds are skipped on reading, and fields that an earlier version lacked are empty; a
+//! change of meaning changes the schema string.
 
 use crate::footprint::Footprint;
 use crate::resident::Resident;
 use crate::translation::Translation;
 use serde::{Deserialize, Serialize};
 
-/// One profile: a program run alternately on several page kinds, and what was seen.
+/// One profile: the measurements of a program that was run alternately on several page kinds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Profile {
     /// Always [`Profile::SCHEMA`].
@@ -34,7 +34,7 @@ pub struct Profile {
     pub program: Program,
     /// Which number of a run is compared.
     pub metric: Metric,
-    /// The page kind that the others are held against: `4k`.
+    /// The page kind that the others are compared with: `4k`.
     pub baseline: String,
     /// The page kinds asked for, the baseline first, those that the machine lacks included.
     pub kinds: Vec<Kind>,
@@ -43,16 +43,16 @@ pub struct Profile {
     /// One unmeasured warm-up run a kind, watched while it ran.
     #[serde(default)]
     pub footprints: Vec<Footprint>,
-    /// Resident memory on each kind beside that on the baseline.
+    /// Resident memory on each kind, compared with the baseline.
     #[serde(default)]
     pub resident: Vec<Resident>,
-    /// What went wrong around the measurement, a sentence each.
+    /// Problems around the measurement, a sentence each.
     #[serde(default)]
     pub warnings: Vec<String>,
-    /// What the program did that a user must know.
+    /// Behaviour of the program that a user must know.
     #[serde(default)]
     pub findings: Vec<Finding>,
-    /// What a traced run told of translation, if one was asked for.
+    /// The result of a traced run, if one was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub translation: Option<Translation>,
 }
@@ -72,7 +72,7 @@ impl Profile {
     }
 }
 
-/// The machine as far as it bears on the numbers.
+/// The properties of the machine that the numbers depend on.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Machine {
@@ -88,27 +88,29 @@ pub struct Machine {
     pub memory_bytes: u64,
     /// Swap space of the machine.
     pub swap_bytes: u64,
-    /// The chosen word of `/sys/kernel/mm/transparent_hugepage/enabled`: `always`, `madvise`, `never`.
+    /// The chosen word of `/sys/kernel/mm/transparent_hugepage/enabled`: `always`, `madvise`,
+    /// `never`.
     pub thp_enabled: String,
-    /// Whether a hypervisor was seen. The host's page size then has a say that we cannot measure.
+    /// Whether there is a hypervisor. The host's page size then has an effect that cannot be
+    /// measured.
     pub virtual_machine: bool,
 }
 
-/// The program and how it was driven.
+/// The program and its load.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Program {
     /// Program and arguments, as given.
     pub command: Vec<String>,
-    /// Name of the process of the tree whose memory was looked at.
+    /// Name of the process of the tree whose memory was measured.
     #[serde(default)]
     pub primary: String,
-    /// Shell command that loaded the server, if it was one.
+    /// Shell command that loads the program, if it is a server.
     #[serde(default)]
     pub load: Option<String>,
-    /// Port that was waited for before the load began.
+    /// Port that is open when the server is ready.
     #[serde(default)]
     pub ready_port: Option<u16>,
-    /// Requests that one load makes, where known: values are then shown per request too.
+    /// Requests of one load, where known: values are then shown for each request too.
     #[serde(default)]
     pub requests: Option<u64>,
 }
@@ -163,7 +165,7 @@ pub struct Sample {
     pub system_s: f64,
     /// The metric, in seconds; lower is better.
     pub value: f64,
-    /// Page faults served without input or output.
+    /// Page faults served from memory.
     #[serde(default)]
     pub minor_faults: u64,
     /// Page faults that waited for a disk.
@@ -179,7 +181,7 @@ pub struct Sample {
     pub output_hash: Option<String>,
 }
 
-/// What a later run did otherwise than the first.
+/// How a later run differed from the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Difference {
@@ -191,21 +193,22 @@ pub enum Difference {
     Time,
 }
 
-/// Something the program did that a user must know. Unknown ones, of a later version, read as `Unknown`.
+/// Behaviour of the program that a user must know. A finding of a later version is read as
+/// `Unknown`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "finding", rename_all = "kebab-case")]
 pub enum Finding {
-    /// Runs on one and the same kind printed different things: output says nothing about page kinds.
+    /// Runs on the same kind printed different output: it cannot be compared between kinds.
     OutputVaries {
         /// The kind.
         kind: String,
     },
-    /// All runs of this kind printed the same, but not what the baseline printed.
+    /// All runs of this kind printed the same output, which differs from that of the baseline.
     OutputDiffers {
         /// The kind.
         kind: String,
     },
-    /// Runs ended otherwise than the program usually does on the baseline.
+    /// Runs did not end as the program usually does on the baseline.
     Failed {
         /// The kind.
         kind: String,
@@ -223,20 +226,22 @@ pub enum Finding {
         /// How many were.
         runs: u32,
     },
-    /// A later run on the baseline did not do what the very first run did, so that no run says anything of the others.
+    /// A later run on the baseline differed from the very first run, so that runs cannot be
+    /// compared.
     NotRepeatable {
         /// What differed.
         what: Difference,
-        /// Number of the first run that differs. The very first run is number 1, warm-up runs included.
+        /// Number of the first run that differs. The very first run is number 1, warm-up runs
+        /// included.
         run: u32,
-        /// What the very first run did, in words: how it ended, or the processor time that it took.
+        /// The very first run in words: how it ended, or its processor time.
         first: String,
         /// The same of that later run.
         later: String,
     },
-    /// The traced run came to nothing.
+    /// The traced run failed.
     NotTraced {
-        /// What went wrong.
+        /// Why.
         why: String,
     },
     /// A finding that this version does not know.

@@ -1,17 +1,20 @@
-//! How a number is written: the one place that the terminal, the CSV headings and the page share, so that the
-//! same measurement reads the same everywhere.
+//! The text of numbers, shared by all renderers, so that the same measurement has the same text
+//! everywhere.
 //!
-//! Three significant digits for what was measured, binary units for bytes, a space before a unit.
+//! Measured numbers have three significant digits, bytes have binary units, and a space is before
+//! each unit.
 
 use crate::translation::Range;
 
-/// Seconds as `12.3 s`, `456 ms`, `7.89 ms`, `12.3 µs`, `30.1 ns`; hours stay seconds, so that ratios can be read off.
+/// Seconds as `12.3 s`, `456 ms`, `7.89 ms`, `12.3 µs`, `30.1 ns`; hours stay seconds, so that
+/// ratios are easy to read.
 pub fn seconds(value_s: f64) -> String {
     let (scale, unit) = second_unit(value_s);
     format!("{} {unit}", significant(value_s / scale))
 }
 
-/// The unit in which a time, or an axis that ends at it, is written: its length in seconds, and its name.
+/// The unit in which a time, or an axis that ends at it, is written: its length in seconds, and its
+/// name.
 pub fn second_unit(value_s: f64) -> (f64, &'static str) {
     match value_s.abs() {
         0.0 => (1.0, "s"),
@@ -29,7 +32,8 @@ pub fn bytes(value_bytes: u64) -> String {
     if value.fract() == 0.0 { format!("{value:.0} {unit}") } else { format!("{} {unit}", significant(value)) }
 }
 
-/// The unit in which bytes, or an axis that ends at them, are written: its size in bytes, and its name.
+/// The unit in which bytes, or an axis that ends at them, are written: its size in bytes, and its
+/// name.
 pub fn byte_unit(value_bytes: u64) -> (f64, &'static str) {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut unit = (1.0, "B");
@@ -43,7 +47,7 @@ pub fn byte_unit(value_bytes: u64) -> (f64, &'static str) {
     unit
 }
 
-/// A whole number with thousands apart: `1,234,567`.
+/// A whole number with separated thousands: `1,234,567`.
 pub fn count(value: u64) -> String {
     let digits = value.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -72,7 +76,7 @@ pub fn nanoseconds(value_ns: f64) -> String {
     format!("{} ns", significant(value_ns))
 }
 
-/// A time as a part of another, only estimated: `0.61`. No run takes no time: `< 0.01`.
+/// A time as a part of another, an estimate: `0.61`, at least `< 0.01`.
 pub fn hundredths(value: f64) -> String {
     if value < 0.005 { "< 0.01".to_owned() } else { format!("{value:.2}") }
 }
@@ -83,19 +87,18 @@ pub fn percent(fraction: f64) -> String {
     format!("{:.1} %", (fraction * 1000.0).round() / 10.0 + 0.0)
 }
 
-/// A part of a whole, given as a fraction: as [`percent`], but with two digits near its ends, where they matter: `99.96 %`. What
-/// is not nothing is never written as nothing, nor as more than it is: `< 0.01 %`.
+/// A part of a whole, given as a fraction: as [`percent`], but with two digits near 0 and 1: `99.96
+/// %`. A small part is never written as 0: `< 0.01 %`; nearly all is never written as 100 %.
 pub fn share(fraction: f64) -> String {
     match fraction {
         tiny if tiny > 0.0 && tiny < 1e-4 => "< 0.01 %".to_owned(),
         small if (1e-4..0.01).contains(&small) => format!("{:.2} %", small * 100.0),
-        // Not all is never written as all.
         large if (0.99..1.0).contains(&large) => format!("{:.2} %", (large * 1e4).floor() / 100.0),
         _ => percent(fraction),
     }
 }
 
-/// A share that is known to about a part in a hundred, or worse: `97 %`, `< 1 %`.
+/// A share that is known to about 0.01 or worse: `97 %`, `< 1 %`.
 pub fn rough_share(fraction: f64) -> String {
     match fraction {
         tiny if tiny > 0.0 && tiny < 0.01 => "< 1 %".to_owned(),
@@ -104,13 +107,13 @@ pub fn rough_share(fraction: f64) -> String {
     }
 }
 
-/// Two ends of an interval, each written by `write`: `0.590 – 0.612`.
+/// The two ends of an interval, written by `write`: `0.590 – 0.612`.
 pub fn interval(low: f64, high: f64, write: fn(f64) -> String) -> String {
     format!("{} – {}", write(low), write(high))
 }
 
-/// An estimate with its bounds, which share its unit: `34.1 % (20.9–47.3)`. Closer than [`interval`], since three stand in a row.
-/// A bound that is only less than something needs words: `0.01 % (< 0.01 % to 0.02 %)`.
+/// An estimate with its bounds, which share its unit: `34.1 % (20.9–47.3)`.
+/// A bound without a number has words: `0.01 % (< 0.01 % to 0.02 %)`.
 pub fn estimate(of: &Range, write: fn(f64) -> String) -> String {
     let [likely, low, high] = [of.likely, of.low, of.high].map(write);
     if high.starts_with('<') && low == high {
@@ -123,13 +126,14 @@ pub fn estimate(of: &Range, write: fn(f64) -> String) -> String {
     format!("{likely} ({}–{})", bare(&low), bare(&high))
 }
 
-/// The bounds of an estimate whose middle says nothing: `10.8 % to 100.0 %`.
+/// The bounds of an estimate whose middle means nothing: `10.8 % to 100.0 %`.
 pub fn bounds(of: &Range, write: fn(f64) -> String) -> String {
     let [low, high] = [of.low, of.high].map(write);
     if low == high { low } else { format!("{low} to {high}") }
 }
 
-/// A rate, such as walks a thousand accesses: `0`, `0.004`, `1.25`, `962`. What is not nothing is never written as 0.
+/// A rate, such as walks a thousand accesses: `0`, `0.004`, `1.25`, `962`. A small rate is never
+/// written as 0.
 pub fn rate(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
@@ -144,7 +148,7 @@ pub fn address(value: u64) -> String {
     format!("{value:#x}")
 }
 
-/// A moment, in seconds since 1970, as `2026-11-20 16:14 UTC`. What lies past the year 9999 is written as its end.
+/// A moment, in seconds since 1970, as `2026-11-20 16:14 UTC`. At most the end of the year 9999.
 pub fn moment(unix_s: u64) -> String {
     let unix_s = unix_s.min(253_402_300_799);
     let (days, second_of_day) = (unix_s / 86_400, unix_s % 86_400);

@@ -1,4 +1,5 @@
-//! Resident memory on each page kind beside that on the baseline: a huge page that is filled only in part costs memory.
+//! Resident memory on each page kind compared with the baseline: a huge page that is only partly
+//! filled costs memory.
 
 use crate::{Footprint, Profile, stats};
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,8 @@ pub struct Resident {
     pub kind: String,
     /// The most that was resident, hugetlb pages included, in bytes.
     pub peak_bytes: u64,
-    /// How much more that is than on the baseline, as a part of the baseline's; negative for less. `None` for the baseline.
+    /// How much more that is than on the baseline, as a part of the baseline's; negative for less.
+    /// `None` for the baseline.
     pub growth: Option<f64>,
 }
 
@@ -28,14 +30,14 @@ impl Resident {
         profile.kinds.iter().filter_map(|kind| of(&kind.name)).collect()
     }
 
-    /// The growth in words, such as `+38 %`. Of more than tenfold growth no more is said.
+    /// The growth in words, such as `+38 %`; at most `+1000 %`.
     pub fn words(&self) -> Option<String> {
         self.growth.map(|growth| format!("{:+.0} %", (growth * 100.0).clamp(-100.0, 1000.0)))
     }
 }
 
-/// The larger of what the watched run had at one look and what the kernel counted of the measured runs. The kernel does not count
-/// hugetlb pages, so that only the watched run knows of these.
+/// The larger of the peak of the watched run and the median of the kernel's counts of the measured
+/// runs. The kernel does not count hugetlb pages, so that only the watched run includes these.
 fn peak_bytes(profile: &Profile, kind: &str) -> Option<u64> {
     let watched = profile.footprint(kind).and_then(Footprint::peak).map(|peak| peak.resident_bytes);
     let samples = profile.samples.iter().filter(|sample| sample.kind == kind && sample.max_resident_bytes > 0);

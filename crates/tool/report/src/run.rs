@@ -1,10 +1,11 @@
-//! What `fieldstone run --region --stats FILE` writes: the schema `fieldstone-run/1`.
+//! The output of `fieldstone run --region --stats FILE`: the data behind the schema
+//! `fieldstone-run/1`.
 //!
-//! For each process of the tree that had a primary region: what the region served, what stayed outside
-//! and why, and which pages the kernel really gave (people ask every huge-page tool for this last one).
+//! For each process of the tree that had a primary region: what the region served, what stayed
+//! outside and why, and which pages the kernel really gave.
 //!
-//! Addresses are JSON numbers. They are page-aligned and below 2^57, so a reader that keeps numbers as
-//! doubles has them exactly.
+//! Addresses are JSON numbers. They are page-aligned and below 2^57, so a reader that keeps numbers
+//! as doubles has them exactly.
 
 use crate::quantity::{bytes, count};
 use serde::{Deserialize, Serialize};
@@ -70,7 +71,7 @@ pub struct RegionStats {
     pub served_calls: u64,
     /// Largest number of its bytes that were handed out at one time.
     pub mapped_peak_bytes: u64,
-    /// What was left to the kernel, a reason each.
+    /// What was left to the kernel, an entry for each reason.
     pub outside: Vec<Outside>,
     /// Bytes that `--reserve` mapped at the start.
     pub reserve_bytes: u64,
@@ -78,9 +79,11 @@ pub struct RegionStats {
     pub reserve_refused_bytes: u64,
     /// Bytes of the reserve that `--prefault` did not touch, since there was not enough memory.
     pub reserve_untouched_bytes: u64,
-    /// hugetlb memory that moved to ordinary pages, because of a fork or a call for a part of a huge page.
+    /// hugetlb memory that moved to ordinary pages, because of a fork or a call for a part of a
+    /// huge page.
     pub demoted_bytes: u64,
-    /// Memory that asked for hugetlb pages and lies on transparent ones: the pool was empty, or userfaultfd is not permitted.
+    /// Memory that was to be on hugetlb pages and is on transparent ones: the pool was empty, or
+    /// userfaultfd is not permitted.
     pub fell_back_bytes: u64,
     /// Pages really got, from the kernel's tables, when the region was largest.
     pub pages: Vec<PageShare>,
@@ -92,11 +95,12 @@ pub struct RegionStats {
     pub private_rw_in_place_bytes: u64,
     /// The same, outside of it and not served: what `outside` explains.
     pub private_rw_outside_bytes: u64,
-    /// Of these three, what lay on pages of 2 MiB or more.
+    /// Of these three, what was on pages of 2 MiB or more.
     pub private_rw_huge_bytes: u64,
-    /// Why the rest of them lay on small pages, as far as the mappings show it.
+    /// Why the rest of them was on small pages, as far as the mappings show it.
     pub small_pages: Vec<SmallPages>,
-    /// Resident shared writable memory, which is not served: a file in memory, shared with other processes or mapped twice.
+    /// Resident shared writable memory, which is not served: a file in memory, shared with other
+    /// processes or mapped twice.
     pub shared_rw_bytes: u64,
     /// Whether the process had switched transparent huge pages off (`PR_SET_THP_DISABLE`).
     pub huge_pages_disabled: bool,
@@ -111,13 +115,14 @@ impl RegionStats {
         served.saturating_add(self.private_rw_outside_bytes)
     }
 
-    /// Share that some `bytes` have of the private read-write memory, from 0 to 1; none if there is no such memory.
+    /// Share that some `bytes` have of the private read-write memory, from 0 to 1; none if there is
+    /// no such memory.
     pub fn share_of(&self, bytes: u64) -> Option<f64> {
         let all = self.private_rw_bytes();
         (all > 0).then(|| bytes as f64 / all as f64)
     }
 
-    /// Share of the private read-write memory that lies inside the region.
+    /// Share of the private read-write memory that is inside the region.
     pub fn inside_share(&self) -> Option<f64> {
         self.share_of(self.private_rw_inside_bytes)
     }
@@ -150,7 +155,7 @@ impl RegionStats {
 
     /// Programs that the process started and that cannot carry the agent.
     pub fn unserved_programs(&self) -> u64 {
-        self.outside.iter().filter(|outside| outside.reason == UNTOUCHED).map(|outside| outside.calls).sum()
+        self.outside.iter().filter(|outside| outside.reason == UNSERVED_PROGRAMS).map(|outside| outside.calls).sum()
     }
 
     /// Why the process has no region at all.
@@ -160,9 +165,9 @@ impl RegionStats {
 }
 
 /// The reason that counts programs which the agent could not follow.
-pub const UNTOUCHED: &str = "programs started that cannot carry the agent";
+pub const UNSERVED_PROGRAMS: &str = "programs started that cannot carry the agent";
 
-/// That programs were started which were not served; `None` for no programs.
+/// A message on programs that were started and not served; `None` for no programs.
 pub fn unserved_words(programs: u64) -> Option<String> {
     let (programs, were) = match programs {
         0 => return None,
@@ -189,7 +194,7 @@ pub struct Outside {
     pub resident_bytes: u64,
 }
 
-/// Private read-write memory that lay on small pages for one reason.
+/// Private read-write memory that was on small pages for one reason.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SmallPages {
     /// The reason, to follow the bytes in a sentence.
@@ -201,8 +206,8 @@ pub struct SmallPages {
 /// Memory in one page kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PageShare {
-    /// Page kind: `4k`, `folio-64k` (or another folio size), `thp`, `hugetlb`, `hugetlb-1g`; `smaller` where `4k` and
-    /// folios cannot be told apart.
+    /// Page kind: `4k`, `folio-64k` (or another folio size), `thp`, `hugetlb`, `hugetlb-1g`;
+    /// `smaller` where `4k` and folios cannot be distinguished.
     pub kind: String,
     /// Resident bytes in such pages.
     pub bytes: u64,
@@ -213,7 +218,7 @@ pub struct PageShare {
 pub struct Contiguity {
     /// Longest run of neighbouring frames.
     pub longest_run_bytes: u64,
-    /// Median run, weighted by bytes: half of the memory lies in runs at least this long.
+    /// Median run, weighted by bytes: half of the memory is in runs at least this long.
     pub median_run_bytes: u64,
     /// Number of runs.
     pub runs: u64,

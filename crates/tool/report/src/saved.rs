@@ -1,4 +1,4 @@
-//! Reports as files: JSON in, JSON out, told apart by their schema string.
+//! Reports as files: JSON, distinguished by a schema string.
 
 use crate::{Collapse, Error, Profile, RunStats, Sharing};
 use serde::Serialize;
@@ -7,21 +7,22 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// The schema of what `fieldstone run --repair --stats` writes, whose events are not known here.
+/// The schema of `fieldstone run --repair --stats`, whose events are defined where repairs are
+/// made.
 pub const REPAIR_SCHEMA: &str = "fieldstone-repair/1";
 
-/// What a file of ours holds.
+/// The contents of a file.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Saved {
-    /// What `fieldstone profile` measured.
+    /// The result of `fieldstone profile`.
     Profile(Box<Profile>),
-    /// What `fieldstone run --region --stats` counted.
+    /// The result of `fieldstone run --region --stats`.
     RunStats(Box<RunStats>),
-    /// What `fieldstone run --pid --stats` did.
+    /// The result of `fieldstone run --pid --stats`.
     Collapse(Box<Collapse>),
-    /// What `fieldstone sharing` found.
+    /// The result of `fieldstone sharing`.
     Sharing(Box<Sharing>),
-    /// What `fieldstone run --repair --stats` did, as it is in the file.
+    /// The result of `fieldstone run --repair --stats`, as it is in the file.
     Repair(Box<serde_json::Value>),
 }
 
@@ -29,7 +30,8 @@ impl Saved {
     /// Reads the file at `path`. Fields that this version does not know are skipped.
     ///
     /// # Errors
-    /// If the file cannot be read, is no JSON, is not one of ours, is of another version, or does not fit its schema.
+    /// If the file cannot be read, is not JSON, has no known schema, is of another version, or does
+    /// not fit its schema.
     pub fn load(path: &Path) -> Result<Self, Error> {
         let text = std::fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
         let value: serde_json::Value =
@@ -66,10 +68,11 @@ fn decode<T: DeserializeOwned>(value: serde_json::Value, path: &Path, schema: St
     serde_json::from_value(value).map_err(|source| Error::Malformed { path: path.to_owned(), schema, source })
 }
 
-/// `report` (a [`Profile`], a [`RunStats`], a summary, a diff) as indented JSON with a newline at its end.
+/// `report` (a [`Profile`], a [`RunStats`], a summary, a diff) as indented JSON with a newline at
+/// its end.
 ///
 /// # Errors
-/// [`Error::Encode`] if it cannot be written as JSON; none of our own types does this.
+/// [`Error::Encode`] if it cannot be written as JSON; the types of this crate can.
 pub fn to_json(report: &impl Serialize) -> Result<String, Error> {
     let mut json = serde_json::to_string_pretty(report).map_err(|source| Error::Encode { source })?;
     json.push('\n');
@@ -84,13 +87,14 @@ pub fn save(report: &impl Serialize, path: &Path) -> Result<(), Error> {
     write(&to_json(report)?, path)
 }
 
-/// Writes `text` to `path`. A file that was there is replaced once all of the new one is written, where its directory allows that.
+/// Writes `text` to `path`. A file that was there is replaced once all of the new one is written,
+/// where its directory allows that.
 ///
 /// # Errors
-/// [`Error::Write`]: then what was there is there still.
+/// [`Error::Write`]: an old file is unchanged then.
 pub fn write(text: &str, path: &Path) -> Result<(), Error> {
     let failed = |source| Error::Write { path: path.to_owned(), source };
-    // A link's file is replaced, and not the link; a device or a pipe is written to.
+    // The target of a link is replaced, not the link; a device or a pipe is written to.
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let old = fs::symlink_metadata(&target);
     if old.as_ref().is_ok_and(|old| !old.is_file()) {
@@ -143,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_stays_until_all_is_written() {
+    fn an_old_file_stays_until_all_is_written() {
         let folder = tempfile::tempdir().unwrap();
         let (path, link) = (folder.path().join("page.html"), folder.path().join("link"));
         write("first", &path).unwrap();
@@ -161,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_later_version_adds_is_skipped_and_what_an_earlier_lacked_is_empty() {
+    fn fields_of_a_later_version_are_skipped_and_missing_ones_are_empty() {
         let mut value = serde_json::to_value(fixture::profile()).unwrap();
         value["added"] = 1.into();
         value["samples"][0]["added"] = serde_json::json!({"deep": [1]});
@@ -190,14 +194,14 @@ mod tests {
     }
 
     #[test]
-    fn each_wrong_file_is_told_apart() {
+    fn each_wrong_file_has_its_own_error() {
         assert!(matches!(Saved::load(Path::new("/nowhere/at/all.json")), Err(Error::Read { .. })));
         for (text, part) in [
-            ("", "is no JSON"),
-            ("<html>", "is no JSON"),
-            ("[1, 2]", "no schema of ours"),
-            (r#"{"schema": 1}"#, "no schema of ours"),
-            (r#"{"schema": "somebody-else/1"}"#, "no schema of ours"),
+            ("", "is not JSON"),
+            ("<html>", "is not JSON"),
+            ("[1, 2]", "no schema of Fieldstone"),
+            (r#"{"schema": 1}"#, "no schema of Fieldstone"),
+            (r#"{"schema": "somebody-else/1"}"#, "no schema of Fieldstone"),
             (r#"{"schema": "fieldstone-profile/2"}"#, "fieldstone-profile/2; this version reads"),
             (r#"{"schema": "fieldstone-profile/1"}"#, "missing field `program`"),
             (r#"{"schema": "fieldstone-run/1", "command": 3}"#, "does not fit"),

@@ -1,118 +1,100 @@
-//! What `fieldstone sharing` found: the model behind the schema `fieldstone-sharing/1`, and where it is shown.
+//! The result of `fieldstone sharing`: the data behind the schema `fieldstone-sharing/1`.
 //!
 //! ```text
-//!   Sharing ─┬─ findings ─┐  Found: the line with its verdict, what it costs, whose memory it is, the code, the remedy
-//!            ├─ others  ──┘  lines that are no finding, with what they are instead
-//!            └─ threads      who they are
+//!   Sharing ─┬─ findings ─┐  the line with its verdict, its cost, its object, the code, the remedy
+//!            ├─ others  ──┘  lines that are no finding
+//!            └─ threads      their names
 //! ```
-//! | file | |
-//! |---|---|
-//! | `place` | whose memory a line is |
-//! | `saved` | a file of it, read again |
-//! | `members` | what is atomic, a lock, or on two lines |
-//! | `threads`, `uses` | a letter and a colour a thread; who uses which bytes of a line |
-//! | `groups`, `headline`, `others` | findings by object; what dominates and what to do; what is no finding, in words |
-//! | `tables`, `words` | the cells and words that terminal and page share |
-//! | `text`, `html` | where it is shown |
+//! `place` is whose memory a line is, `saved` reads a file. [`crate::reports::sharing`] is the
+//! report.
 //!
-//! Invariants: numbers are finite, threads of lines may be unknown to [`Sharing::threads`], a finding's verdict is one by
-//! [`fieldstone_sharing::Verdict::is_finding`]. Weights are samples. Fields that a later
-//! version adds are skipped on reading, and fields that an earlier version lacked are empty.
+//! Invariants: numbers are finite; threads of lines may be missing in [`Sharing::threads`]; the
+//! verdict of a finding is one by [`fieldstone_sharing::Verdict::is_finding`]. Weights are samples.
+//! Fields that a later version adds are skipped on reading, and fields that an earlier version
+//! lacked are empty.
 
 #[cfg(test)]
 pub(crate) mod fixture;
-mod groups;
-mod headline;
-mod html;
-mod members;
-mod others;
 mod place;
 mod saved;
-mod tables;
-mod text;
-mod threads;
-mod uses;
-mod words;
 
-pub use headline::Headline;
-pub use html::page;
-pub use place::{Kind, Place};
+pub use place::{MemoryKind, MemoryOwner};
 pub use saved::load;
-pub use text::text;
 
 use crate::profile::{Machine, Program};
 use fieldstone_sharing::{JudgedLine, LineCost, Redesign, ignore};
 use serde::{Deserialize, Serialize};
 
-/// One look at a program: which lines its threads fight for.
+/// A sampled program: the cache lines that its threads contend for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sharing {
     /// Always [`Sharing::SCHEMA`].
     pub schema: String,
-    /// Version of the tool that looked, such as `0.1.0`.
+    /// Version of the tool, such as `0.1.0`.
     #[serde(default)]
     pub tool_version: String,
-    /// When it began to look, in seconds since 1970-01-01 UTC.
+    /// When sampling began, in seconds since 1970-01-01 UTC.
     #[serde(default)]
     pub taken_at_unix_s: u64,
-    /// Where.
+    /// The machine.
     #[serde(default)]
     pub machine: Machine,
-    /// The program; of a running one the command as the system tells it.
+    /// The program; of a running process the command of `/proc/PID/cmdline`.
     pub program: Program,
-    /// The running process that was looked at; none if the program was started for it.
+    /// The running process that was sampled; `None` if the program was started for it.
     #[serde(default)]
     pub pid: Option<u32>,
-    /// How long it was looked at, in seconds.
+    /// How long it was sampled, in seconds.
     #[serde(default)]
     pub duration_s: f64,
-    /// How.
+    /// How it was sampled.
     #[serde(default)]
     pub sampling: Sampling,
-    /// The threads that were seen.
+    /// The threads with samples.
     #[serde(default)]
-    pub threads: Vec<Thread>,
-    /// Lines whose bytes should be elsewhere, those that are ignored left out.
-    pub findings: Vec<Found>,
-    /// Lines that were looked at and are no finding.
+    pub threads: Vec<SampledThread>,
+    /// Lines with false sharing, except ignored ones.
+    pub findings: Vec<LineReport>,
+    /// Other lines with samples of several threads.
     #[serde(default)]
-    pub others: Vec<Found>,
-    /// Findings that the ignore file kept back.
+    pub others: Vec<LineReport>,
+    /// Number of findings that the ignore file names.
     #[serde(default)]
     pub ignored: u64,
-    /// That file, if there was one.
+    /// The ignore file, if there was one.
     #[serde(default)]
     pub ignore_file: Option<String>,
-    /// What could not be seen, a sentence each.
+    /// What sampling could not see, a sentence each.
     #[serde(default)]
     pub unseen: Vec<String>,
-    /// Why the user who looked cannot repair the program, and the command that allows it; `None` if a repair is possible.
+    /// Why this user cannot repair the program, and the command that allows it; `None` if a repair
+    /// is possible.
     #[serde(default)]
     pub repair_unavailable: Option<String>,
 }
 
-/// How the threads were looked at.
+/// How the threads were sampled.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sampling {
-    /// By what, such as `perf's software clock`.
+    /// The source of samples, such as `perf's software clock`.
     pub means: String,
-    /// Samples a second that were asked for, of each thread that runs.
+    /// Requested samples per second of each running thread.
     pub hertz: f64,
     /// Samples taken.
     pub samples: u64,
     /// Samples that were lost.
     pub lost: u64,
-    /// Accesses with an address that the samples showed.
+    /// Accesses of the samples that have an address.
     pub accesses: u64,
-    /// Lines that several threads use, though not at the same time, as far as the samples tell.
+    /// Lines that several threads use, as far as the samples show not at the same time.
     pub apart: u64,
 }
 
 /// A thread.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Thread {
+pub struct SampledThread {
     /// The kernel's number.
     pub tid: u32,
     /// Its name (`/proc/PID/task/TID/comm`).
@@ -121,34 +103,35 @@ pub struct Thread {
     pub start: Option<String>,
 }
 
-/// A line that was looked at.
+/// A sampled cache line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Found {
-    /// What was seen, and the verdict.
+pub struct LineReport {
+    /// The accesses to it, and the verdict.
     pub judged: JudgedLine,
-    /// What it costs at most.
+    /// An upper bound of its cost.
     pub cost: LineCost,
-    /// Whose memory it is, in order of addresses; several where objects meet on the line.
+    /// The objects on the line, in order of addresses.
     #[serde(default)]
-    pub places: Vec<Place>,
-    /// The code that touches it.
+    pub places: Vec<MemoryOwner>,
+    /// The code that accesses it.
     #[serde(default)]
-    pub code: Vec<Code>,
+    pub code: Vec<SampledCode>,
     /// What to change in the source, where the object's layout is known.
     #[serde(default)]
     pub redesign: Option<Redesign>,
-    /// Why a repair leaves it as it is, in words; none if it could be repaired.
+    /// Why a repair does not change it, in words; `None` if it could be repaired.
     #[serde(default)]
     pub refused: Option<String>,
-    /// Sampled loads of it that found it modified in another processor's cache (HITM); 0 where the processor tells of none.
+    /// Sampled loads of it that found it modified in another processor's cache (HITM); 0 where the
+    /// processor records none.
     #[serde(default)]
     pub contended: u64,
 }
 
-/// An instruction that touches a line.
+/// An instruction that accesses a line.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Code {
+pub struct SampledCode {
     /// Its address, less where its module was loaded: as `objdump` shows it.
     pub ip: u64,
     /// The function, where a symbol names it.
@@ -159,18 +142,18 @@ pub struct Code {
     pub line: Option<u32>,
     /// The program or library that it is in.
     pub module: String,
-    /// It reads the line.
+    /// Whether it reads the line.
     pub reads: bool,
-    /// It writes the line.
+    /// Whether it writes the line.
     pub writes: bool,
-    /// The threads that were seen at it.
+    /// The threads with samples at it.
     pub threads: Vec<u32>,
-    /// Samples at it that fell on the line.
+    /// Samples at it that access the line.
     pub weight: f64,
 }
 
 impl Default for Sharing {
-    /// A look at nothing, of this version's schema.
+    /// A report without samples, of this version's schema.
     fn default() -> Self {
         Self {
             schema: Self::SCHEMA.to_owned(),
@@ -196,17 +179,17 @@ impl Sharing {
     /// Schema string of this version.
     pub const SCHEMA: &'static str = "fieldstone-sharing/1";
 
-    /// Is there anything to tell: exit code 1?
+    /// Whether there is a finding: exit code 1.
     pub fn has_findings(&self) -> bool {
         !self.findings.is_empty()
     }
 }
 
-impl Found {
-    /// Its names, as [`fieldstone_sharing::Ignore::find`] takes them: of its objects and of the places where they were
-    /// allocated, of the functions that touch it, of the modules of both.
+impl LineReport {
+    /// Its names for [`fieldstone_sharing::Ignore::find`]: of its objects and the functions that
+    /// allocated them, of the functions that access it, of the modules of both.
     pub fn names(&self) -> impl Iterator<Item = (ignore::NameKind, &str)> {
-        let objects = self.places.iter().flat_map(Place::names).map(|name| (ignore::NameKind::Object, name));
+        let objects = self.places.iter().flat_map(MemoryOwner::names).map(|name| (ignore::NameKind::Object, name));
         let functions = self.code.iter().map(|code| (ignore::NameKind::Function, code.function.as_str()));
         let modules = self.places.iter().filter_map(|place| place.module.as_deref());
         let modules = modules.chain(self.code.iter().map(|code| code.module.as_str()));

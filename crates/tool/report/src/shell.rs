@@ -1,12 +1,12 @@
-//! A command as a POSIX shell reads it, and as a terminal may safely show it.
+//! Command lines for a POSIX shell, and text without control characters.
 
-/// `words` joined so that a shell splits them back into the same words. Words with control characters use
-/// bash's `$'…'` form, so that no escape sequence of theirs reaches the terminal.
+/// `words` joined so that a shell splits them into the same words. Words with control characters
+/// use bash's `$'…'` form, so that no escape sequence reaches the terminal.
 pub fn join<S: AsRef<str>>(words: &[S]) -> String {
     words.iter().map(|word| quote(word.as_ref())).collect::<Vec<_>>().join(" ")
 }
 
-/// One word, quoted if a shell would read it otherwise.
+/// One word, quoted where a shell would interpret it.
 pub fn quote(word: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "@%+=:,./_-".contains(letter);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -18,7 +18,8 @@ pub fn quote(word: &str) -> String {
     }
 }
 
-/// `text` with each control character but the line end shown as `\x1b`: text of a program's own may hold anything.
+/// `text` with each control character except the line end shown as `\x1b`: text of a measured
+/// program may contain any.
 pub fn printable(text: &str) -> String {
     text.chars()
         .map(|letter| match letter {

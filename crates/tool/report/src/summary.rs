@@ -1,12 +1,16 @@
-//! What a profile means: for each page kind the metric, its ratio to the baseline with an interval, and a verdict.
+//! The meaning of a profile: for each page kind the metric, its ratio to the baseline with an
+//! interval, and a verdict.
 //!
-//! - **Counted** are the runs that ended as the program usually ends on the baseline: a `grep` that finds nothing
-//!   ends with `exit 1`, a server with the signal that stopped it. A kind with any other ending has failed, and
-//!   is never recommended, however fast it was.
-//! - **Pairs**: the i-th run of a kind in a round against the i-th run of the baseline in the same round.
-//! - **Repeated** are runs that did what the first one did. Where a later one did not ([`Finding::NotRepeatable`]), nothing is compared.
-//! - **Verdict**: from the 95 % interval of the ratio. A gain or a loss must exclude 1 and its median be past 2 %;
-//!   no gain must lie within 2 % altogether; all else is too noisy to tell.
+//! - **Counted** are the runs that ended as the program usually ends on the baseline: a `grep`
+//!   without a match ends with `exit 1`, a server with the signal that stopped it. A kind with any
+//!   other ending has failed, and is never recommended.
+//! - **Pairs**: the i-th run of a kind in a round against the i-th run of the baseline in the same
+//!   round.
+//! - **Repeatable**: later runs behave like the first one. Where one does not
+//!   ([`Finding::NotRepeatable`]), nothing is compared.
+//! - **Verdict**: from the 95 % interval of the ratio. The interval of a gain or a loss excludes 1,
+//!   and its median differs by 2 % or more. The whole interval of "no gain" is within 2 %. All else
+//!   is too noisy.
 
 use crate::quantity::percent;
 use crate::stats::{self, Estimate};
@@ -15,46 +19,47 @@ use crate::{Advice, Finding, Metric, Profile, Resident, Sample};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// A change smaller than this is not worth a change of page kind.
+/// A smaller change than this fraction is not worth another page kind.
 pub const WORTHWHILE: f64 = 0.02;
 
-/// What a profile means.
+/// The meaning of a profile.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
-    /// Which number is compared.
+    /// The number that is compared.
     pub metric: Metric,
-    /// The page kind that the others are held against.
+    /// The page kind that the others are compared with.
     pub baseline: String,
-    /// How far two neighbouring baseline runs usually are apart, as a fraction; none below three.
+    /// The usual difference of two neighbouring baseline runs, as a fraction; `None` below three
+    /// runs.
     pub noise: Option<f64>,
     /// The page kinds, in the profile's order: the baseline first.
     pub kinds: Vec<KindSummary>,
-    /// What to do.
+    /// The recommendation.
     pub advice: Advice,
-    /// What else to know.
+    /// Further notes.
     pub notes: Vec<Advice>,
-    /// What a trace of the program means, where it was traced.
+    /// The meaning of a trace, where the program was traced.
     pub translation: Option<TranslationSummary>,
 }
 
-/// What was seen on one page kind.
+/// The results on one page kind.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct KindSummary {
     /// The page kind.
     pub name: String,
     /// Runs that count.
     pub runs: usize,
-    /// Runs that ended otherwise than the program usually does.
+    /// Runs that did not end as the program usually does.
     pub failed: usize,
     /// The metric, in seconds.
     pub value_s: Option<Estimate>,
     /// Its ratio to the baseline, pair by pair. None for the baseline itself.
     pub ratio: Option<Estimate>,
-    /// What a run cost, besides the metric.
+    /// The cost of a run besides the metric.
     pub cost: Option<Cost>,
-    /// Its resident peak, beside that of the baseline.
+    /// Its resident peak, compared with the baseline.
     pub resident: Option<Resident>,
-    /// What to think of it. None for a baseline that could be measured.
+    /// The verdict; `None` for a baseline that could be measured.
     pub verdict: Option<Verdict>,
     /// Why it could not be measured, and the remedy.
     pub unavailable: Option<String>,
@@ -66,7 +71,8 @@ impl KindSummary {
         self.ratio.map(|ratio| 1.0 - ratio.median)
     }
 
-    /// The verdict in words, with its size where it has one: `gain 40.2 %`, `loss 3.1 %`, `too noisy`, `baseline`.
+    /// The verdict in words, with its size where it has one: `gain 40.2 %`, `loss 3.1 %`, `too
+    /// noisy`, `baseline`.
     pub fn judgement(&self) -> String {
         match (self.verdict, self.gain()) {
             (Some(verdict @ (Verdict::Gain | Verdict::Loss)), Some(gain)) => {
@@ -78,7 +84,8 @@ impl KindSummary {
     }
 }
 
-/// Medians over the runs that count. System time and faults are what first touch costs: the kernel finds, clears and maps a page.
+/// Medians over the runs that count. System time and faults are what first touch costs: the kernel
+/// finds, clears and maps a page.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Cost {
     /// Time from start to end, in seconds.
@@ -95,7 +102,7 @@ pub struct Cost {
     pub max_resident_bytes: u64,
 }
 
-/// What to think of a page kind.
+/// The verdict on a page kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -103,15 +110,15 @@ pub enum Verdict {
     Gain,
     /// Slower, likewise.
     Loss,
-    /// The whole interval lies within 2 % of the baseline.
+    /// The whole interval is within 2 % of the baseline.
     NoGain,
-    /// The interval is too wide to tell.
+    /// The interval is too wide to decide.
     TooNoisy,
     /// Fewer pairs than an interval needs.
     NotEnoughRuns,
-    /// The program ended otherwise than on the baseline.
+    /// The program did not end as on the baseline.
     Failed,
-    /// Later runs did not do what the first one did.
+    /// Later runs differed from the first one.
     NotRepeatable,
     /// The machine lacks it, or may not use it.
     Unavailable,
@@ -150,7 +157,8 @@ impl Verdict {
 }
 
 impl Summary {
-    /// Draws the statistics, the verdicts and the advice from `profile`. Costs a sort of the samples.
+    /// Computes the statistics, the verdicts and the advice of `profile`. Costs a sort of the
+    /// samples.
     pub fn of(profile: &Profile) -> Self {
         let usual = usual_outcome(profile);
         let kinds: Vec<KindSummary> =
@@ -169,7 +177,7 @@ impl Summary {
         self.kinds.iter().find(|kind| kind.name == name)
     }
 
-    /// Whether page kinds were asked for beside the baseline, and none of them could be measured.
+    /// Whether page kinds besides the baseline were requested, and none of them could be measured.
     pub fn measured_nothing(&self) -> bool {
         let mut others = self.kinds.iter().filter(|kind| kind.name != self.baseline).peekable();
         others.peek().is_some() && others.all(|kind| kind.verdict == Some(Verdict::Unavailable))
@@ -181,7 +189,8 @@ impl Summary {
     }
 }
 
-/// The runs of `kind` that count, in the order in which they ran; all of them, if nothing is known of the usual end.
+/// The counted runs of `kind`, in the order in which they ran; all of them, if the usual end is
+/// unknown.
 pub(crate) fn counted<'a>(profile: &'a Profile, kind: &str, usual: Option<&str>) -> Vec<&'a Sample> {
     let counts = |sample: &Sample| sample.kind == kind && usual.is_none_or(|usual| sample.outcome == usual);
     let mut samples: Vec<&Sample> = profile.samples.iter().filter(|sample| counts(sample)).collect();
@@ -189,7 +198,8 @@ pub(crate) fn counted<'a>(profile: &'a Profile, kind: &str, usual: Option<&str>)
     samples
 }
 
-/// How the program most often ends on the baseline; of two equally frequent ends, `exit 0` or else the first in the alphabet.
+/// How the program most often ends on the baseline; of two equally frequent ends, `exit 0` or else
+/// the first in the alphabet.
 pub(crate) fn usual_outcome(profile: &Profile) -> Option<String> {
     let mut runs: BTreeMap<&str, usize> = BTreeMap::new();
     for sample in profile.samples.iter().filter(|sample| sample.kind == profile.baseline) {
@@ -274,7 +284,8 @@ fn cost(samples: &[&Sample]) -> Option<Cost> {
     })
 }
 
-/// The median of whole numbers; of an even number of them the lower of the middle two, so that it stays one that was counted.
+/// The median of whole numbers; of an even number of them the lower of the middle two, so that it
+/// stays one that was counted.
 fn middle_count(samples: &[&Sample], field: fn(&Sample) -> u64) -> Option<u64> {
     let mut values: Vec<u64> = samples.iter().map(|sample| field(sample)).collect();
     values.sort_unstable();

@@ -8,7 +8,7 @@ fn ratio(low: f64, median: f64, high: f64) -> Estimate {
     Estimate { n: 12, median, low, high, confidence: Some(0.96) }
 }
 
-/// The ways to spoil the fixture.
+/// The summary of the fixture with changes.
 fn spoilt(spoil: impl FnOnce(&mut Profile)) -> Summary {
     let mut profile = fixture::profile();
     spoil(&mut profile);
@@ -71,7 +71,7 @@ fn pairs_are_formed_within_a_round() {
 }
 
 #[test]
-fn nothing_to_gain_too_noisy_and_too_few_are_told_apart() {
+fn nothing_to_gain_too_noisy_and_too_few_are_distinguished() {
     let advice =
         |thp, rounds, noise| Summary::of(&fixture::measured(&[("4k", 1.0), ("thp", thp)], rounds, noise)).advice;
     assert!(matches!(advice(1.0, 12, 0.005), Advice::NothingToGain { some_slower: false }));
@@ -160,7 +160,7 @@ fn memory_notes_say_what_was_really_got() {
         let region = profile.footprints.iter_mut().find(|f| f.kind == "folio-64k").unwrap().region.as_mut().unwrap();
         region.pages.iter_mut().for_each(|share| share.kind = "smaller".into());
     });
-    assert!(!has(&blind, |note| matches!(note, Advice::PagesNotGot { .. })), "smaps cannot tell folios apart");
+    assert!(!has(&blind, |note| matches!(note, Advice::PagesNotGot { .. })), "smaps cannot distinguish folios");
     let without_region = spoilt(|profile| {
         let thp = profile.footprints.iter_mut().find(|f| f.kind == "thp").unwrap();
         thp.region = None;
@@ -181,7 +181,7 @@ fn memory_notes_say_what_was_really_got() {
 }
 
 #[test]
-fn first_touch_is_told_when_it_is_most_of_the_gain() {
+fn first_touch_is_reported_when_it_is_most_of_the_gain() {
     let summary = spoilt(|profile| {
         profile.samples.iter_mut().filter(|s| s.kind == "4k").for_each(|s| s.system_s = 0.9);
     });
@@ -237,26 +237,28 @@ fn runs_that_cannot_be_repeated_have_no_verdict_and_the_advice_names_the_run_and
     for part in ["Run 2 ended with exit 3", "run 1 with exit 0", "sh -c 'UNDO; exec gups 2G'"] {
         assert!(words.contains(part), "{part}: {words}");
     }
-    let csv = crate::csv::summary(&summary);
+    let csv = crate::csv::render(&crate::reports::profile::records(&summary));
     assert!(csv.contains("\nthp,no verdict,8,0,") && !csv.contains("gain"));
 }
 
 #[test]
-fn more_resident_memory_is_told_beside_the_gain() {
+fn more_resident_memory_is_reported_with_the_gain() {
     let mut profile = fixture::measured(&[("4k", 1.0), ("thp", 0.6)], 8, 0.001);
     let grown = profile.samples.iter_mut().filter(|sample| sample.kind == "thp");
     grown.for_each(|sample| sample.max_resident_bytes = sample.max_resident_bytes / 100 * 138);
     let summary = Summary::of(&profile);
-    assert!(summary.advice.to_string().contains("on thp pages, for 38.0 % more resident memory. Run it so"));
-    let text = crate::text::profile(&profile, &summary, Default::default());
-    let page = crate::html::page(&profile, &summary).unwrap();
-    let csv = crate::csv::summary(&summary);
+    assert!(summary.advice.to_string().contains("on thp pages, for 38.0 % more resident memory. Run it like this"));
+    let document = crate::reports::profile::document(&profile, &summary);
+    let text = crate::text::render(&document, Default::default());
+    let page = crate::html::render(&document).unwrap();
+    let csv = crate::csv::render(&crate::reports::profile::records(&summary));
     assert!(text.contains("+38 %") && page.contains("+38 %"), "{text}");
     let growth: f64 = csv.lines().nth(2).unwrap().rsplit(',').next().unwrap().parse().unwrap();
     assert!((growth - 0.38).abs() < 1e-6, "{csv}");
 }
 
-/// A short run on the baseline may end between two looks at its memory, so the watched peak of one kind alone misleads.
+/// A short run on the baseline may end between two looks at its memory, so the watched peak of one
+/// kind alone misleads.
 #[test]
 fn the_note_on_resident_memory_and_the_reserve_use_the_peaks_of_the_table() {
     let mut profile = fixture::measured(&[("4k", 1.0), ("hugetlb", 0.6)], 8, 0.001);

@@ -1,14 +1,16 @@
-//! What address translation costs a program: what a trace of it did in models of hardware, and what that is worth.
+//! The cost of address translation: counts of a traced run in models of hardware, and estimates of
+//! the time.
 //!
-//! Counts are of the counted part of a trace: all of it, or its bursts without their warm-up. What is an estimate says so
-//! by its type: [`Range`]. A field that could not be had is empty, and [`Translation::unseen`] says why.
+//! Counts are of the counted part of a trace: all of it, or its bursts without their warm-up.
+//! Estimates have the type [`Range`]. A field without a value is empty, and [`Translation::unseen`]
+//! has the reason.
 //!
 //! ```text
-//!   Translation           plain data, a part of a profile's JSON
-//!   summary, verdict      what it means beside the measured runs, and what to do
-//!   names                 of functions, as short as a table needs them
-//!   sites                 where the walks come from, in lines that can be shown
-//!   sources               what came from where
+//!   Translation           the data, a part of a profile's JSON
+//!   summary, verdict      its meaning, compared with measured runs, and the recommendation
+//!   names                 short names of functions
+//!   sites                 walks by allocation site
+//!   sources               the source of each number
 //! ```
 
 pub mod names;
@@ -20,49 +22,49 @@ pub mod verdict;
 use crate::quantity::{estimate, nanoseconds, percent};
 use serde::{Deserialize, Serialize};
 
-/// No model makes a run so many times longer or shorter.
+/// The largest factor by which a model can make a run longer or shorter.
 const MOST_TIMES: f64 = 100.0;
 
-/// Shares that lie further apart than this are no estimate.
+/// Bounds of a share that are further apart than this are no estimate.
 const TOO_WIDE: f64 = 0.5;
 
-/// A number that is not known exactly.
+/// An estimated number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Range {
-    /// The least that it can be.
+    /// Lower bound.
     pub low: f64,
     /// The best guess.
     pub likely: f64,
-    /// The most that it can be.
+    /// Upper bound.
     pub high: f64,
 }
 
 impl Range {
-    /// What is left of 1: a share of the time becomes what it saves, and the other way round.
+    /// 1 less the number: the relative time becomes the saving, and the other way round.
     #[must_use]
     pub fn rest(self) -> Self {
         Self { low: 1.0 - self.high, likely: 1.0 - self.likely, high: 1.0 - self.low }
     }
 
-    /// The sum of two that may both be at their ends.
+    /// The sum; both may be at their bounds at once.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self { low: self.low + other.low, likely: self.likely + other.likely, high: self.high + other.high }
     }
 
-    /// Whether, as a share, it may be nearly anything.
+    /// Whether, as a share, its bounds are too far apart to be an estimate.
     #[must_use]
     pub fn is_too_wide(self) -> bool {
         self.high - self.low > TOO_WIDE
     }
 
-    /// Itself, if it is made of numbers: a price divided by no time is none.
+    /// Itself, if all three numbers are finite.
     #[must_use]
     pub fn finite(self) -> Option<Self> {
         [self.low, self.likely, self.high].into_iter().all(f64::is_finite).then_some(self)
     }
 
-    /// Itself, if it can be a part of a run's time, or of another run's: what a file says that is no such number is not known.
+    /// Itself, if it can be a relative time: a file may hold any numbers.
     #[must_use]
     pub fn as_share(self) -> Option<Self> {
         let is_ordered = self.low <= self.likely && self.likely <= self.high;
@@ -70,72 +72,75 @@ impl Range {
     }
 }
 
-/// What a trace of the program came to.
+/// The result of a traced run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Translation {
     /// The processor that was modelled, and where its sizes are from.
     pub processor: Processor,
-    /// What traced, such as `QEMU 7.2.19, user mode`.
+    /// The tracer, such as `QEMU 7.2.19, user mode`.
     pub tracer: String,
     /// Memory accesses of the traced run: operands in memory of its instructions.
     pub accesses: u64,
     /// Instructions of the traced run.
     pub instructions: u64,
-    /// Accesses that the counts below are of.
+    /// Counted accesses.
     pub counted_accesses: u64,
-    /// Instructions that the counts below are of.
+    /// Counted instructions.
     pub counted_instructions: u64,
     /// Bursts that were counted; 0 if the whole run was.
     pub bursts: u64,
-    /// Standard error of the walks an access, as a part of them, that comes from counting bursts alone; none where all is counted.
+    /// Relative standard error of the walks per access that counting bursts causes; `None` where
+    /// all is counted.
     pub burst_error: Option<f64>,
-    /// What the traced run took from start to end, in seconds.
+    /// Duration of the traced run, in seconds.
     pub traced_s: f64,
-    /// Processor time of the traced run against that of one on 4 KiB pages.
+    /// Processor time of the traced run over that of a run on 4 KiB pages.
     pub slowdown: Option<f64>,
-    /// What the program's accesses did, configuration by configuration; 4 KiB pages first.
-    pub configurations: Vec<Modelled>,
-    /// Where the memory came from that the walks were for, on 4 KiB pages, most walks first. What allocated nothing is a name for
+    /// The counts for each configuration; 4 KiB pages first.
+    pub configurations: Vec<ModelledConfiguration>,
+    /// Walks by allocation site, on 4 KiB pages, most walks first. An entry without allocations is
     /// memory of no site: stacks, globals, files.
     pub sites: Vec<Site>,
     /// Misses of one fully associative TLB of 4 KiB pages, by its entries.
     pub reach: Vec<Reach>,
     /// Walks over the run.
     pub moments: Vec<Moment>,
-    /// What a walk costs on this machine, in nanoseconds, and how that is known.
+    /// The price of a walk on this machine, and its source.
     pub walk_cost: Option<WalkCost>,
-    /// Real runs on mosaics, and what a walk costs by them, where there were any.
+    /// Real runs on mosaics, and the price of a walk by these, if there were any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mosaics: Option<Mosaics>,
-    /// What hardware counters told of real runs, where there are any.
-    pub counted: Vec<Counted>,
-    /// Why no hardware counter was read, and the remedy; none if one was.
+    /// Hardware counters of real runs, if there are any.
+    pub counted: Vec<CounterReading>,
+    /// Why no hardware counter was read, and the remedy; `None` if one was.
     pub uncounted: Option<String>,
-    /// The program that the traced one started in its place last, by exec: it ran without the tracer.
+    /// The program that replaced the traced one by exec, the last of several: it ran without the
+    /// tracer.
     pub started: Option<String>,
-    /// What the trace could not see, a sentence each.
+    /// What the trace does not include, a sentence each.
     pub unseen: Vec<String>,
 }
 
 impl Translation {
     /// The configuration called `name`, in any spelling that [`canonical`] knows.
     #[must_use]
-    pub fn configuration(&self, name: &str) -> Option<&Modelled> {
+    pub fn configuration(&self, name: &str) -> Option<&ModelledConfiguration> {
         let name = canonical(name);
         self.configurations.iter().find(|modelled| canonical(&modelled.name) == name)
     }
 
-    /// What is counted with the program where its allocations are recorded.
+    /// A sentence on the accesses of the recorder of allocations, where that was used.
     pub(crate) fn recorder_sentence(&self) -> Option<&'static str> {
         let is_recorded = self.sites.iter().any(|site| site.allocations > 0);
         is_recorded.then_some(
-            "The accesses of the recorder of allocations, which is preloaded into the program, are among all of these counts; with --no-sites there is none.",
+            "These counts include the accesses of the recorder of allocations, which is preloaded into the program; --no-sites leaves it out.",
         )
     }
 }
 
-/// One spelling of a configuration's name: `4K` is `4k`, `direct segment` is `direct-segment`, `no translation` is `none`.
+/// One spelling of a configuration's name: `4K` is `4k`, `direct segment` is `direct-segment`, `no
+/// translation` is `none`.
 #[must_use]
 pub fn canonical(name: &str) -> String {
     let name = name.to_lowercase().replace(' ', "-");
@@ -148,38 +153,38 @@ pub fn canonical(name: &str) -> String {
 pub struct Processor {
     /// Its name, such as `zen4`.
     pub name: String,
-    /// Its sizes in words, such as `L1 72 full; L2 3072, 24 ways`.
+    /// Its sizes, such as `L1 72 full; L2 3072, 24 ways`.
     pub geometry: String,
     /// Where the sizes are from.
     pub source: String,
-    /// Whether it is another one than that of the machine that it was modelled on.
+    /// Whether it differs from the processor of this machine.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub foreign: bool,
 }
 
 impl Processor {
-    /// What holds for all that is told of another processor than this machine's.
+    /// A sentence on results for another processor than this machine's.
     fn caveat(&self) -> Option<String> {
         self.foreign.then(|| {
             format!(
-                "{} is not this machine's processor: the walks are those of its TLBs, priced on this one. They are not what a run spends here, so measured times are no check of them.",
+                "{} is not this machine's processor: the walks are those of its TLBs, priced on this one. A run here does not spend them, so measured times cannot check them.",
                 self.name
             )
         })
     }
 }
 
-/// What the accesses did in one configuration.
+/// The counts of one configuration.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Modelled {
+pub struct ModelledConfiguration {
     /// `4k`, `2m`, `1g`, `direct-segment`, `none` and so on; found by [`canonical`].
     pub name: String,
     /// Accesses to data.
     pub data: Side,
     /// Fetches of instructions.
     pub instruction: Side,
-    /// Share of the run's time that goes into walks for data, where walks have a price.
+    /// Share of the run's time in walks for data, where walks have a price.
     pub data_share: Option<Range>,
     /// The same for instructions.
     pub instruction_share: Option<Range>,
@@ -199,9 +204,9 @@ pub struct Side {
     pub walks: u64,
     /// Memory references of the walks.
     pub walk_references: u64,
-    /// Walks whose last entry lay in a line not touched lately: the expensive ones.
+    /// Walks whose last entry was in a cache line that was not used recently: the expensive ones.
     pub far_walks: u64,
-    /// Walks for addresses in the primary region: a direct segment would take them away.
+    /// Walks for addresses in the primary region: a direct segment would avoid them.
     pub region_walks: u64,
     /// Accesses that a direct segment translated.
     pub in_segment: u64,
@@ -211,7 +216,7 @@ pub struct Side {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Site {
-    /// The function that asked for the memory, wrappers of allocators left out.
+    /// The function that requested the memory, without wrappers of allocators.
     pub function: String,
     /// Its source file, where debug information names it.
     pub file: Option<String>,
@@ -219,7 +224,7 @@ pub struct Site {
     pub line: Option<u32>,
     /// The program or library that it is in.
     pub module: String,
-    /// Who called it, inmost first, allocator's wrappers included.
+    /// The call stack, innermost first, with wrappers of allocators.
     pub stack: Vec<String>,
     /// Allocations in the traced run.
     pub allocations: u64,
@@ -229,13 +234,13 @@ pub struct Site {
     pub walks: u64,
     /// The same on 2 MiB pages.
     pub walks_large: u64,
-    /// The pages that its memory really got in real runs, by the kind that they asked for; empty where none was seen.
+    /// The pages of its memory in real runs, by the requested kind; empty if unknown.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pages: Vec<SitePages>,
 }
 
 impl Site {
-    /// Adds what is known of another stack of the same code.
+    /// Adds another stack of the same code.
     pub fn join(&mut self, other: &Self) {
         self.allocations += other.allocations;
         self.bytes += other.bytes;
@@ -250,22 +255,22 @@ impl Site {
     }
 }
 
-/// The pages that a site's memory really got in a real run, told from samples of it when the process was largest.
+/// The pages of a site's memory in a real run, estimated from samples when the process was largest.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SitePages {
-    /// The page kind that the run asked for.
+    /// The page kind of the run.
     pub kind: String,
-    /// Share of the memory, 0 to 1, on pages of the size asked for, or larger ones.
+    /// Share of the memory, 0 to 1, on pages of at least that size.
     pub share: f64,
-    /// Bytes in memory that the samples stand for, an estimate.
+    /// Resident bytes that the samples represent, an estimate.
     pub bytes: u64,
-    /// Samples in memory.
+    /// Resident samples.
     pub samples: u64,
 }
 
 impl SitePages {
-    /// Adds what is known of other memory on the same kind of pages: each counts by its bytes.
+    /// Adds other memory on the same kind of pages, weighted by bytes.
     pub fn join(&mut self, other: &Self) {
         let bytes = self.bytes.saturating_add(other.bytes);
         if bytes > 0 {
@@ -276,22 +281,22 @@ impl SitePages {
     }
 }
 
-/// What hardware counters told of a real run.
+/// Hardware counters of a real run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Counted {
+pub struct CounterReading {
     /// The page kind that it ran on.
     pub kind: String,
     /// Walks for loads and stores.
     pub walks: u64,
-    /// Cycles in which such a walk went on; none where the processor has no event for them.
+    /// Cycles with such a walk in progress; `None` where the processor has no event for them.
     pub walk_cycles: Option<u64>,
     /// Cycles of the run.
     pub cycles: u64,
 }
 
-impl Counted {
-    /// Part of the cycles in which a walk went on.
+impl CounterReading {
+    /// Part of the cycles with a walk in progress.
     #[must_use]
     pub fn share(&self) -> Option<f64> {
         self.walk_cycles.filter(|_| self.cycles > 0).map(|walking| walking as f64 / self.cycles as f64)
@@ -325,44 +330,46 @@ pub struct Moment {
 pub struct WalkCost {
     /// Nanoseconds a walk.
     pub ns: Range,
-    /// How it was found: `replay`, `counters`, `mosaics` and so on.
+    /// Its source: `replay`, `counters`, `mosaics` and so on.
     pub from: String,
-    /// The words for a report.
+    /// The source in words.
     pub how: String,
-    /// Half the width of the replay's interval, as a part of its middle; none where no replay was made.
+    /// Half the width of the replay's interval over its middle; `None` without a replay.
     pub noise: Option<f64>,
 }
 
 impl WalkCost {
-    /// Repetitions of a replay that are further apart than this say little of a price.
+    /// A replay whose repetitions differ by more than this is noisy.
     const NOISY: f64 = 0.25;
 
-    /// The noise of the replay, where it is so large that what is predicted by it has to be marked.
+    /// The noise of the replay, if it is so large that predictions are marked.
     pub fn noisy(&self) -> Option<f64> {
         self.noise.filter(|noise| *noise > Self::NOISY)
     }
 }
 
-/// What a walk costs by real runs on mosaics: their times against the walks that the models count on the same mixtures of
-/// pages, and the straight line through them. The calibrated price ([`WalkCost`]) has no part in it, nor it in that.
+/// The price of a walk by real runs on mosaics: a straight line through their times against the
+/// walks that the models count on the same mixtures of pages. It is independent of the calibrated
+/// price ([`WalkCost`]).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Mosaics {
-    /// From none of the region on larger pages to all of it.
+    /// The mixtures, from none of the region on larger pages to all of it.
     pub mixtures: Vec<Mixture>,
-    /// Nanoseconds a walk: the slope of the line. Likely is the median of the lines of single rounds, between the ends of its
-    /// interval, or of their range where there are too few rounds for one.
+    /// Nanoseconds a walk: the slope of the line. Likely is the median of the lines of single
+    /// rounds, between the ends of its interval, or of their range where there are too few rounds
+    /// for one.
     pub fitted_ns: Range,
-    /// The worst relative error at foretelling a mixture by the line through the others.
+    /// The largest relative error of a prediction by the line through the other mixtures.
     pub worst_error: f64,
-    /// Degree of the polynomial that foretells best. Above 1, the time bends.
+    /// Degree of the polynomial that predicts best; above 1, the time is not linear.
     pub best_degree: u32,
-    /// The worst relative error of that one.
+    /// The largest relative error of that polynomial.
     pub best_error: f64,
 }
 
 impl Mosaics {
-    /// What the fit says, beside the calibrated price: sentences for a report.
+    /// Sentences on the fit and the calibrated price.
     #[must_use]
     pub fn sentences(&self, calibrated: Option<&WalkCost>) -> Vec<String> {
         let ns = |of: &Range| estimate(of, nanoseconds);
@@ -370,7 +377,7 @@ impl Mosaics {
         if let Some(cost) = calibrated.filter(|cost| cost.ns.finite().is_some()) {
             let meet = cost.ns.low <= self.fitted_ns.high && self.fitted_ns.low <= cost.ns.high;
             let meet = if meet { "the two intervals meet" } else { "the two intervals do not meet" };
-            sentences.push(format!("Calibrated price, which knows nothing of these runs: {}; {meet}.", ns(&cost.ns)));
+            sentences.push(format!("Calibrated price, independent of these runs: {}; {meet}.", ns(&cost.ns)));
         }
         sentences.push(format!(
             "Each mixture left out in turn, the line through the others is off by {} at most.",
@@ -387,7 +394,8 @@ impl Mosaics {
     }
 }
 
-/// A mixture of page sizes, run for real and modelled. Times are those of a run in user mode, in seconds.
+/// A mixture of page sizes, run for real and modelled. Times are those of a run in user mode, in
+/// seconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Mixture {
@@ -403,11 +411,11 @@ pub struct Mixture {
     pub runs: u32,
     /// The measured time: median and interval, or range where there are too few runs for one.
     pub measured_s: Range,
-    /// The time by the calibrated price, starting from the measured one on 4 KiB pages; none where walks have no such price,
-    /// and for 4 KiB pages themselves.
+    /// The time by the calibrated price, from the measured one on 4 KiB pages; `None` without such
+    /// a price, and for 4 KiB pages.
     pub priced_s: Option<Range>,
-    /// The time that the line says.
+    /// The time on the line.
     pub fitted_s: f64,
-    /// The time that the line through the other mixtures says, this one left out.
+    /// The time on the line through the other mixtures.
     pub left_out_s: f64,
 }

@@ -1,12 +1,13 @@
-//! The page in a real browser, without a window: it renders, logs nothing, asks for nothing, and shows the numbers of
-//! the JSON that it was made from. The picture stays in the system's temporary folder, to be looked at.
+//! The page in a real browser, without a window: it renders, logs nothing, asks for nothing, and
+//! shows the numbers of the JSON that it was made from. The picture stays in the system's temporary
+//! folder, to be looked at.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod fixture;
 
 use fieldstone_report::quantity::{bytes, count, estimate, hundredths, percent, rate, ratio, seconds, share};
-use fieldstone_report::{Profile, Saved, Summary, html, saved};
+use fieldstone_report::{Profile, Saved, Summary, html, reports, saved};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -64,7 +65,7 @@ fn write_page(profile: &Profile, folder: &Path) -> (Profile, String) {
     let json = folder.join("profile.json");
     saved::save(profile, &json).unwrap();
     let read = Saved::load_profile(&json).unwrap();
-    let page = html::page(&read, &Summary::of(&read)).unwrap();
+    let page = html::render(&reports::profile::document(&read, &Summary::of(&read))).unwrap();
     std::fs::write(folder.join("page.html"), &page).unwrap();
     (read, page)
 }
@@ -114,7 +115,8 @@ fn a_hostile_command_line_runs_nothing() {
     assert!(dom.contains("&lt;script&gt;") && !dom.contains("<script") && !dom.contains("<img"));
     assert_eq!(console(&output), [] as [String; 0]);
 
-    // The counter-proof: were markup to get through, the policy would stop it and this test would hear of it.
+    // The counter-proof: were markup to get through, the policy would stop it and this test would
+    // hear of it.
     let breached =
         page.replace("</main>", "<img src=\"http://127.0.0.1:9/x\"><script>document.title = 'run'</script></main>");
     let path = folder.path().join("breached.html");

@@ -140,7 +140,7 @@ fn a_load_that_fails_under_the_tracer_only_keeps_the_measurement() {
     let [Finding::NotTraced { why }] = profile.findings.as_slice() else { panic!("{:?}", profile.findings) };
     assert!(why.contains("exit 1") && why.contains("too slow"), "{why}");
     assert_eq!(profile.samples.len(), 1);
-    assert!(String::from_utf8_lossy(&output.stdout).contains("Nothing is told of page walks"));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("No page walks are reported"));
 }
 
 #[test]

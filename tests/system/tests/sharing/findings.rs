@@ -4,7 +4,7 @@
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 
-use fieldstone_report::sharing::{Kind, Sharing};
+use fieldstone_report::sharing::{MemoryKind, Sharing};
 
 use crate::fixture::{Fixture, Run, fieldstone, iterations_for, run, run_together, stderr};
 
@@ -33,7 +33,7 @@ fn threads_on_one_line_are_found_with_the_object_and_the_code() {
         // Nearly all of the time is in the loop.
         assert!(found.cost.share.likely > 0.6, "{level}: {:?}", found.cost);
         let place = &found.places[0];
-        assert_eq!((place.kind, place.name.as_str()), (Kind::Global, "global_array"), "{place:?}");
+        assert_eq!((place.kind, place.name.as_str()), (MemoryKind::Global, "global_array"), "{place:?}");
         let adding =
             found.code.iter().find(|code| code.function == "add").unwrap_or_else(|| panic!("{:?}", found.code));
         assert!(adding.file.as_ref().is_some_and(|file| file.ends_with("counters.c")), "{adding:?}");

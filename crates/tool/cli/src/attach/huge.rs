@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use fieldstone_launch::collapse::collapse;
 use fieldstone_launch::error::Error;
 use fieldstone_launch::signals::Interrupt;
-use fieldstone_report::{Collapse, CollapsedProcess, text};
+use fieldstone_report::{Collapse, CollapsedProcess, reports, text};
 use fieldstone_sys::collapse::CollapseTarget;
 use fieldstone_sys::process;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -47,7 +47,7 @@ pub(crate) fn run(
     }
     let result =
         Collapse { schema: Collapse::SCHEMA.into(), tool_version: env!("CARGO_PKG_VERSION").into(), processes };
-    print(&text::collapse(&result, style()))?;
+    print(&text::render(&reports::collapse::document(&result), style()))?;
     if let Some((path, mut file)) = stats {
         write_json(&path, &mut file, &result)?;
     }

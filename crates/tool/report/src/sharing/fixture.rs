@@ -1,6 +1,6 @@
-//! Looks at programs that never ran, counted by the real tables of lines: what they show is known beforehand.
+//! Made-up samples, counted by the real tables of lines: their meaning is known.
 
-use super::{Code, Found, Kind, Place, Sampling, Sharing, Thread};
+use super::{LineReport, MemoryKind, MemoryOwner, SampledCode, SampledThread, Sampling, Sharing};
 use crate::profile::{Machine, Program};
 use fieldstone_sharing::{JudgedLine, LineCost, LineTable, Member, ObjectLayout, SampledAccess, Settings};
 
@@ -20,8 +20,8 @@ const MEMBERS: [(&str, &str, u64, u64); 8] = [
 /// Thread, first byte, bytes, write.
 type Use = (u32, u64, u32, bool);
 
-/// What comes of it when all threads do this every millisecond, a third of the samples elsewhere.
-fn looked(settings: Settings, uses: &[Use]) -> Vec<(JudgedLine, LineCost)> {
+/// The lines when all threads do this every millisecond, with a third of the samples elsewhere.
+fn judged(settings: Settings, uses: &[Use]) -> Vec<(JudgedLine, LineCost)> {
     let mut lines = LineTable::new(settings).unwrap();
     for at_ns in (0..20).map(|at_ms: u64| at_ms * 1_000_000) {
         for &(thread, address, bytes, write) in uses {
@@ -40,15 +40,15 @@ fn looked(settings: Settings, uses: &[Use]) -> Vec<(JudgedLine, LineCost)> {
     }
     let now_ns = 20_000_000;
     let all = lines.total(now_ns);
-    let looked_at = lines.heaviest(usize::MAX, now_ns).into_iter();
+    let heaviest = lines.heaviest(usize::MAX, now_ns).into_iter();
     looked_at
         .map(|line| (LineCost::of(&line, all).unwrap(), line))
         .map(|(cost, line)| (JudgedLine::new(line), cost))
         .collect()
 }
 
-fn found((judged, cost): (JudgedLine, LineCost), place: Place) -> Found {
-    Found { judged, cost, places: vec![place], code: Vec::new(), redesign: None, refused: None, contended: 0 }
+fn found((judged, cost): (JudgedLine, LineCost), place: MemoryOwner) -> LineReport {
+    LineReport { judged, cost, places: vec![place], code: Vec::new(), redesign: None, refused: None, contended: 0 }
 }
 
 fn sharing(command: &[&str]) -> Sharing {
@@ -83,8 +83,8 @@ fn sharing(command: &[&str]) -> Sharing {
     }
 }
 
-/// Four threads of linear regression without optimisation: three lines of the array are shared falsely, its first and its
-/// last are not.
+/// Four threads of linear regression without optimisation: three lines of the array are shared
+/// falsely, its first and its last are not.
 pub(crate) fn regression() -> Sharing {
     let touched = |thread: u32| {
         MEMBERS[1..].iter().map(move |&(_, _, offset, bytes)| {
@@ -93,19 +93,19 @@ pub(crate) fn regression() -> Sharing {
         })
     };
     let uses: Vec<Use> = (0..4).flat_map(touched).collect();
-    let looked = looked(Settings::default(), &uses);
-    let judged: Vec<JudgedLine> = looked.iter().map(|(judged, _)| judged.clone()).collect();
+    let lines = judged(Settings::default(), &uses);
+    let judged: Vec<JudgedLine> = lines.iter().map(|(judged, _)| judged.clone()).collect();
     let redesign = array().redesign(&judged).unwrap();
-    let (findings, others): (Vec<Found>, Vec<Found>) = looked
+    let (findings, others): (Vec<LineReport>, Vec<LineReport>) = lines
         .into_iter()
-        .map(|looked| {
-            let mut found = found(looked, place());
+        .map(|line| {
+            let mut found = found(line, place());
             found.code = code(&found);
             found.redesign = redesign.clone().filter(|_| found.judged.verdict.is_finding());
             found
         })
         .partition(|found| found.judged.verdict.is_finding());
-    let thread = |tid| Thread { tid, name: format!("worker-{}", tid - 100), start: Some("work".into()) };
+    let thread = |tid| SampledThread { tid, name: format!("worker-{}", tid - 100), start: Some("work".into()) };
     Sharing {
         threads: (100..104).map(thread).collect(),
         findings,
@@ -132,22 +132,22 @@ fn array() -> ObjectLayout {
     }
 }
 
-fn place() -> Place {
-    Place {
-        kind: Kind::Heap,
+fn place() -> MemoryOwner {
+    MemoryOwner {
+        kind: MemoryKind::Heap,
         name: "lreg_args".into(),
         address: ARRAY,
         bytes: 256,
         allocated_by: vec!["main (src/sharing/linear_regression.c:171)".into()],
         object: Some(array()),
-        ..Place::default()
+        ..MemoryOwner::default()
     }
 }
 
 /// Two instructions of one loop: the sums, and the bound.
-fn code(found: &Found) -> Vec<Code> {
+fn code(found: &LineReport) -> Vec<SampledCode> {
     let line = &found.judged.line;
-    let code = |ip, source_line, writes, weight| Code {
+    let code = |ip, source_line, writes, weight| SampledCode {
         ip,
         function: "regress".into(),
         file: Some("src/sharing/linear_regression.c".into()),
@@ -161,7 +161,8 @@ fn code(found: &Found) -> Vec<Code> {
     vec![code(0x1187, 57, true, line.weight * 0.75), code(0x1170, 56, false, line.weight * 0.25)]
 }
 
-/// Five lines that several threads use, or seem to, and none of them a finding: each of another kind.
+/// Five lines that several threads use, or seem to, and none of them a finding: each of another
+/// kind.
 pub(crate) fn clean() -> Sharing {
     let names = [(0x1000, "counter"), (0x2000, "ring_head"), (0x3000, "flags"), (0x4000, "table"), (0x5000, "scratch")];
     let uses: [Use; 10] = [
@@ -176,17 +177,17 @@ pub(crate) fn clean() -> Sharing {
         (2, 0x4010, 8, false),
         (1, 0x5000, 8, true),
     ];
-    let global = |address: u64| Place {
-        kind: Kind::Global,
+    let global = |address: u64| MemoryOwner {
+        kind: MemoryKind::Global,
         name: names.iter().find(|(at, _)| *at == address).unwrap().1.to_owned(),
         module: Some("/usr/bin/server".into()),
         offset: Some(address),
         address,
         bytes: 8,
-        ..Place::default()
+        ..MemoryOwner::default()
     };
-    let looked = looked(Settings::default(), &uses);
-    let others = looked.into_iter().map(|of| {
+    let lines = judged(Settings::default(), &uses);
+    let others = lines.into_iter().map(|of| {
         let address = of.0.line.address;
         found(of, global(address))
     });
@@ -196,8 +197,8 @@ pub(crate) fn clean() -> Sharing {
 /// Two threads, each with a line of a pair for itself.
 pub(crate) fn pair() -> Sharing {
     let settings = Settings { pairs: true, ..Settings::default() };
-    let looked = looked(settings, &[(100, 0x1_0000, 8, true), (101, 0x1_0040, 8, true)]);
-    let mapping = Place { kind: Kind::Mapping, address: 0x1_0000, bytes: 4096, ..Place::default() };
-    let findings = looked.into_iter().map(|of| found(of, mapping.clone())).collect();
+    let lines = judged(settings, &[(100, 0x1_0000, 8, true), (101, 0x1_0040, 8, true)]);
+    let mapping = MemoryOwner { kind: MemoryKind::Mapping, address: 0x1_0000, bytes: 4096, ..MemoryOwner::default() };
+    let findings = lines.into_iter().map(|of| found(of, mapping.clone())).collect();
     Sharing { findings, ..sharing(&["pair"]) }
 }

@@ -1,4 +1,4 @@
-//! A saved look, read again. It is written by [`crate::saved::save`] like all others, and told apart by its schema.
+//! Reads a saved report on sharing, which [`crate::saved::save`] wrote.
 
 use super::Sharing;
 use crate::{Error, Saved};
@@ -7,7 +7,8 @@ use std::path::Path;
 /// Reads the file at `path`. Fields that this version does not know are skipped.
 ///
 /// # Errors
-/// As [`Saved::load`]; [`Error::OtherSchema`] with the schema that was found, if it holds something else.
+/// As [`Saved::load`]; [`Error::OtherSchema`] with the schema that was found, if it holds something
+/// else.
 pub fn load(path: &Path) -> Result<Sharing, Error> {
     let other = |found: &str| Err(Error::OtherSchema { path: path.to_owned(), found: found.to_owned() });
     match Saved::load(path)? {
@@ -40,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_later_version_adds_is_skipped_and_what_an_earlier_lacked_is_empty() {
+    fn fields_of_a_later_version_are_skipped_and_missing_ones_are_empty() {
         let mut value = serde_json::to_value(fixture::regression()).unwrap();
         value["added"] = 1.into();
         value["findings"][0]["added"] = serde_json::json!({"deep": [1]});
@@ -52,15 +53,15 @@ mod tests {
         value["findings"][1].as_object_mut().unwrap().remove("code");
         let read = load_text(&value.to_string()).unwrap();
         assert_eq!((read.threads.len(), read.unseen.len(), read.sampling.samples, read.ignored), (0, 0, 0, 0));
-        assert_eq!(read.findings[0].places[0].kind, crate::sharing::Kind::Unknown);
+        assert_eq!(read.findings[0].places[0].kind, crate::sharing::MemoryKind::Unknown);
         assert_eq!((read.findings.len(), read.findings[1].code.len()), (3, 0));
     }
 
     #[test]
-    fn each_wrong_file_is_told_apart() {
+    fn each_wrong_file_has_its_own_error() {
         for (text, part) in [
-            ("<html>", "is no JSON"),
-            ("{}", "no schema of ours"),
+            ("<html>", "is not JSON"),
+            ("{}", "no schema of Fieldstone"),
             (r#"{"schema": "fieldstone-sharing/2"}"#, "has the schema fieldstone-sharing/2"),
             (r#"{"schema": "fieldstone-sharing/1"}"#, "missing field `program`"),
             (r#"{"schema": "fieldstone-sharing/1", "program": 3}"#, "does not fit"),

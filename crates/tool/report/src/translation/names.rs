@@ -1,8 +1,9 @@
-//! Names of functions, as short as a table needs them: what a template or a closure makes longer is left out. The whole names stay in
-//! the JSON and on the page.
+//! Short names of functions for tables, without template arguments and closures. JSON and pages
+//! have the whole names.
 
-/// A demangled name without what stands in angle brackets: `fill_from` of `fill_from<u64, F>`. Of `<Vec<T> as Trait>::f` it keeps the
-/// type: `Vec::f`. C++'s operators are not brackets: a name with one stays as it is.
+/// A demangled name without what stands in angle brackets: `fill_from` of `fill_from<u64, F>`. Of
+/// `<Vec<T> as Trait>::f` it keeps the type: `Vec::f`. C++'s operators are not brackets: a name
+/// with one stays as it is.
 #[must_use]
 pub fn without_generics(name: &str) -> String {
     if ["operator<", "operator>", "operator-"].iter().any(|operator| name.contains(operator)) {
@@ -42,8 +43,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_told_by_the_function_that_holds_them() {
-        for (name, told) in [
+    fn closures_are_named_by_the_function_that_contains_them() {
+        for (name, short) in [
             ("main", "main"),
             ("fill_from<u64, gups::table::{closure_env#0}>", "fill_from"),
             ("gups::fill_from::<u64, fn(u32) -> u32>", "gups::fill_from"),
@@ -56,7 +57,7 @@ mod tests {
             ("std::ostream& operator<< <char>(std::ostream&)", "std::ostream& operator<< <char>(std::ostream&)"),
             ("(mapped by the program, or an allocator's own)", "(mapped by the program, or an allocator's own)"),
         ] {
-            assert_eq!(plain(name), told, "{name}");
+            assert_eq!(plain(name), short, "{name}");
         }
     }
 }

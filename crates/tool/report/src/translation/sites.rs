@@ -1,25 +1,26 @@
-//! Where the walks come from: sites and the rest, as lines that can be shown.
+//! Walks by allocation site, and for memory of no site.
 //!
-//! A line's words are fit for a terminal and for a page: control characters are shown, and line ends too. Names stay as
-//! long as they are; [`shortened`] makes room where there is little.
+//! Control characters and line ends in names are replaced by visible ones. Names have their whole
+//! length; [`shortened`] and [`shortened_path`] cut them.
 
 use super::summary::part;
 use super::{Site, SitePages, Translation};
 use crate::shell::printable;
 use serde::Serialize;
 
-/// What the walks for one site's memory, or for memory of no site, come to.
+/// The walks for one site's memory, or for memory of no site.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SiteLine {
     /// The function, or what the memory is.
     pub name: String,
-    /// `file:line`, or the module where no debug information names them; empty for memory of no site.
+    /// `file:line`, or the module where no debug information names them; empty for memory of no
+    /// site.
     pub place: String,
-    /// Who called it, inmost first.
+    /// The call stack, innermost first.
     pub stack: Vec<String>,
     /// Part of all walks for data on 4 KiB pages.
     pub share: f64,
-    /// What would be left of [`SiteLine::share`] on 2 MiB pages.
+    /// The same on 2 MiB pages, as a part of all walks on 4 KiB pages.
     pub share_large: f64,
     /// Walks on 4 KiB pages, a thousand accesses of the program.
     pub walks_per_thousand: Option<f64>,
@@ -27,18 +28,19 @@ pub struct SiteLine {
     pub bytes: Option<u64>,
     /// Allocations in the traced run; none for memory of no site.
     pub allocations: Option<u64>,
-    /// The pages that its memory really got, by the kind that was asked for; empty where none was seen.
+    /// The pages of its memory in real runs, by the requested kind; empty if unknown.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pages: Vec<SitePages>,
 }
 
 impl SiteLine {
-    /// Share of its memory that really was on pages as large as those of `kind`, where that was asked for and seen.
+    /// Share of its memory on pages of at least the size of `kind`, in a run on that; `None` if
+    /// unknown.
     pub(crate) fn large_on(&self, kind: &str) -> Option<f64> {
         self.pages.iter().find(|pages| pages.kind == kind).map(|pages| pages.share)
     }
 
-    /// The page kinds for which it was seen of any of `lines` what pages its memory got.
+    /// The page kinds for which the pages of any of `lines` are known.
     pub(crate) fn kinds<'a>(lines: impl IntoIterator<Item = &'a Self>) -> Vec<&'a str> {
         let mut kinds: Vec<&str> = Vec::new();
         for pages in lines.into_iter().flat_map(|line| &line.pages) {
@@ -49,17 +51,17 @@ impl SiteLine {
         kinds
     }
 
-    /// The nearest `most` who called the site's function: what is behind it in the stack.
+    /// The nearest `most` callers of the site's function.
     pub(crate) fn callers(&self, most: usize) -> impl Iterator<Item = &str> {
         let own = self.stack.iter().position(|frame| called(frame).0 == self.name).unwrap_or(0);
         self.stack.iter().skip(own + 1).take(most).map(String::as_str)
     }
 
-    /// The sites, most walks first; and the memory of no site, with the walks that nobody can account for at its end.
+    /// The sites, most walks first; and memory of no site, with unattributed walks at its end.
     pub(super) fn all(traced: &Translation) -> (Vec<Self>, Vec<Self>) {
         let small = traced.configuration("4k").map(|of| of.data).unwrap_or_default();
-        let (told, told_large) = told(traced);
-        let all = small.walks.max(told);
+        let (attributed, attributed_large) = attributed(traced);
+        let all = small.walks.max(attributed);
         let accesses = if small.accesses > 0 { small.accesses } else { traced.counted_accesses };
         let line = |name: &str, walks: u64, walks_large: u64| Self {
             name: one_line(name),
@@ -74,7 +76,7 @@ impl SiteLine {
         };
         let mut sites: Vec<&Site> = traced.sites.iter().collect();
         sites.sort_by_key(|site| std::cmp::Reverse(site.walks));
-        // What allocated nothing is no site, but a name for memory that came otherwise.
+        // An entry without allocations is no site, but memory of another origin.
         let (sites, nameless): (Vec<&Site>, Vec<&Site>) =
             sites.into_iter().partition(|site| site.allocations > 0 || site.bytes > 0);
         let sites = sites.into_iter().map(|site| Self {
@@ -87,18 +89,18 @@ impl SiteLine {
         });
         let nameless = nameless.into_iter().map(|site| line(&site.function, site.walks, site.walks_large));
         let mut rest: Vec<Self> = nameless.collect();
-        if told > 0 && told < all {
-            // Where walks on 2 MiB pages were not told apart at all, none is known to be left over.
-            let large = traced.configuration("2m").filter(|_| told_large > 0).map_or(0, |of| of.data.walks);
-            rest.push(line("not attributed", all - told, large.saturating_sub(told_large)));
+        if attributed > 0 && attributed < all {
+            // Without attributed walks on 2 MiB pages, the unattributed ones are unknown.
+            let large = traced.configuration("2m").filter(|_| attributed_large > 0).map_or(0, |of| of.data.walks);
+            rest.push(line("not attributed", all - attributed, large.saturating_sub(attributed_large)));
         }
         rest.retain(|line| line.share > 0.0);
         (sites.collect(), rest)
     }
 }
 
-/// The walks that have a site or are for known memory: on 4 KiB pages, and on 2 MiB pages.
-fn told(traced: &Translation) -> (u64, u64) {
+/// The walks for known memory: on 4 KiB pages, and on 2 MiB pages.
+fn attributed(traced: &Translation) -> (u64, u64) {
     let sites = traced.sites.iter().map(|site| (site.walks, site.walks_large));
     sites.fold((0, 0), |sum, walks| (sum.0.saturating_add(walks.0), sum.1.saturating_add(walks.1)))
 }
@@ -123,8 +125,8 @@ fn one_line(text: &str) -> String {
     printable(text).replace('\n', "\\n")
 }
 
-/// At most `most` letters of a path and what stands behind it, which are known by their end: it begins anew at a directory, as in
-/// `…/Objects/dictobject.c:1429`. Only what has no directory to begin at is cut within a name.
+/// At most `most` letters of the end of a path with a line number, from a directory on:
+/// `…/Objects/dictobject.c:1429`. A path is cut within a name only if no directory fits.
 pub(crate) fn shortened_path(path: &str, most: usize) -> String {
     let letters = path.chars().count();
     if letters <= most {
@@ -137,7 +139,8 @@ pub(crate) fn shortened_path(path: &str, most: usize) -> String {
     }
 }
 
-/// At most `most` letters of `text`: what a template repeats lies in the middle of a name, so that is left out.
+/// At most `most` letters of `text`, without its middle, where names of templates repeat
+/// themselves.
 pub(crate) fn shortened(text: &str, most: usize) -> String {
     let letters: Vec<char> = text.chars().collect();
     if letters.len() <= most {
@@ -154,7 +157,7 @@ pub(crate) fn shortened(text: &str, most: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::translation::{Modelled, Side};
+    use crate::translation::{ModelledConfiguration, Side};
 
     fn nameless(function: &str, walks: u64) -> Site {
         Site { function: function.into(), walks, ..Site::default() }
@@ -165,14 +168,14 @@ mod tests {
         let stacks = rest.iter().map(|walks| nameless("stacks", *walks));
         let data = Side { accesses: 1000, walks, ..Side::default() };
         Translation {
-            configurations: vec![Modelled { name: "4k".into(), data, ..Modelled::default() }],
+            configurations: vec![ModelledConfiguration { name: "4k".into(), data, ..ModelledConfiguration::default() }],
             sites: sites.iter().map(site).chain(stacks).collect(),
             ..Translation::default()
         }
     }
 
     #[test]
-    fn shares_are_of_all_walks_and_what_is_not_told_has_a_line() {
+    fn shares_are_of_all_walks_and_unattributed_ones_have_a_line() {
         let (sites, rest) = SiteLine::all(&traced(200, &[20, 100], &[40, 0]));
         let shares = |lines: &[SiteLine]| lines.iter().map(|line| line.share).collect::<Vec<_>>();
         assert_eq!((shares(&sites), shares(&rest)), (vec![0.5, 0.1], vec![0.2, 0.2]));
@@ -181,10 +184,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_on_large_pages_is_told_only_where_it_was_told_apart() {
+    fn walks_on_large_pages_are_known_only_where_they_were_attributed() {
         let mut of = traced(200, &[100], &[]);
         let large = Side { walks: 50, ..Side::default() };
-        of.configurations.push(Modelled { name: "2m".into(), data: large, ..Modelled::default() });
+        of.configurations.push(ModelledConfiguration {
+            name: "2m".into(),
+            data: large,
+            ..ModelledConfiguration::default()
+        });
         assert_eq!(SiteLine::all(&of).1[0].share_large, 0.0);
         of.sites[0].walks_large = 30;
         assert_eq!(SiteLine::all(&of).1[0].share_large, 0.1);
@@ -249,11 +256,11 @@ mod tests {
         assert_eq!((line.pages[0].samples, line.pages[0].bytes), (16, 400));
         let mut nothing = SitePages::default();
         nothing.join(&SitePages::default());
-        assert_eq!(nothing, SitePages::default(), "no share is made of nothing");
+        assert_eq!(nothing, SitePages::default(), "nothing has no share");
     }
 
     #[test]
-    fn callers_are_those_behind_the_site() {
+    fn callers_follow_the_site_in_its_stack() {
         let stack = ["xmalloc (x.c:1)", "work(int) (w.c:2)", "main (app)", "_start (app)"].map(str::to_owned).into();
         let line = SiteLine { stack, ..SiteLine::all(&traced(1, &[1], &[])).0.remove(0) };
         let of = |name: &str| {

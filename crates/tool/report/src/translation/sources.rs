@@ -1,13 +1,13 @@
-//! What of a trace's numbers came from where: counted, modelled, calibrated, measured.
+//! The source of each number of a trace: counted, modelled, calibrated, measured.
 
 use super::summary::{TranslationSummary, part};
-use super::{Counted, Processor, Translation};
+use super::{CounterReading, Processor, Translation};
 use crate::quantity::{count, estimate, nanoseconds, rate, share};
 
-/// The name of the entry that tells where the TLBs' sizes are from: references, for which a terminal has no room.
+/// The name of the entry on the source of the TLBs' sizes.
 pub const SIZES: &str = "Sizes of the TLBs";
 
-/// Names and what they say, in the order of the way from accesses to time.
+/// Names and sources, from accesses to time.
 pub fn sources(traced: &Translation, summary: &TranslationSummary) -> Vec<(&'static str, String)> {
     let source = Some(&traced.processor.source).filter(|source| !source.is_empty());
     let slowdown = traced.slowdown.filter(|slowdown| slowdown.is_finite());
@@ -26,8 +26,11 @@ pub fn sources(traced: &Translation, summary: &TranslationSummary) -> Vec<(&'sta
 
 fn accesses(traced: &Translation) -> String {
     let tracer = if traced.tracer.is_empty() { "a tracer without a name" } else { &traced.tracer };
-    let all =
-        format!("{} accesses by {} instructions, seen by {tracer}", count(traced.accesses), count(traced.instructions));
+    let all = format!(
+        "{} accesses by {} instructions, recorded by {tracer}",
+        count(traced.accesses),
+        count(traced.instructions)
+    );
     if traced.bursts == 0 {
         return format!("{all}; all of them counted");
     }
@@ -46,7 +49,7 @@ fn processor(Processor { name, geometry, .. }: &Processor) -> String {
 
 fn price(traced: &Translation, summary: &TranslationSummary) -> String {
     if summary.is_of_little() {
-        return "not told: what was traced is too little".to_owned();
+        return "not reported: too little was traced".to_owned();
     }
     let Some(cost) = traced.walk_cost.as_ref().filter(|cost| cost.ns.finite().is_some()) else {
         return "not known, so shares of time and predicted times are left out".to_owned();
@@ -62,7 +65,7 @@ fn counters(traced: &Translation) -> String {
             .as_ref()
             .map_or_else(|| "none was read".to_owned(), |why| format!("none was read: {why}"));
     }
-    let words = |of: &Counted| {
+    let words = |of: &CounterReading| {
         let walking = of.share().map_or_else(String::new, |part| format!(" in {} of the cycles", share(part)));
         format!("{} walks{walking} on {}", count(of.walks), of.kind)
     };
@@ -84,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_said_to_be_missing() {
+    fn missing_sources_are_reported_as_such() {
         let mut traced = Translation::default();
         assert!(said(&traced, "The trace").ends_with("all of them counted"));
         assert!(said(&traced, "Price of a walk").starts_with("not known"));
@@ -97,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn where_sizes_are_from_is_an_entry_of_its_own() {
+    fn the_source_of_sizes_is_an_entry_of_its_own() {
         let processor =
             Processor { name: "zen4".into(), geometry: "L1 72 full".into(), source: "CPUID".into(), foreign: false };
         let mut traced = Translation { processor, ..Translation::default() };
@@ -108,12 +111,12 @@ mod tests {
     }
 
     #[test]
-    fn bursts_counters_and_prices_are_told_with_their_numbers() {
+    fn bursts_counters_and_prices_have_their_numbers() {
         let traced = Translation {
             accesses: 4000,
             counted_accesses: 1000,
             bursts: 1,
-            counted: vec![Counted { kind: "4k".into(), walks: 1234, walk_cycles: Some(30), cycles: 100 }],
+            counted: vec![CounterReading { kind: "4k".into(), walks: 1234, walk_cycles: Some(30), cycles: 100 }],
             walk_cost: Some(WalkCost {
                 ns: Range { low: 9.0, likely: 30.0, high: 91.0 },
                 how: "replayed".into(),

@@ -1,59 +1,60 @@
-//! What a trace means: rates instead of counts, prices beside measurements, and a verdict.
+//! The meaning of a trace: rates instead of counts, predictions compared with measurements, and a
+//! verdict.
 //!
-//! - **Rates** are a thousand accesses, or a thousand instructions for fetches. Nothing counted is no rate, not a rate of 0.
-//! - **A page kind is predicted** by the configuration that models its page size: `thp` and `hugetlb` by `2m`, `hugetlb-1g`
-//!   by `1g`. The prediction is held against the same kind's measured time in user mode, where both are there: larger pages save page
-//!   faults, too, which no walk foretells.
-//! - **What is no statement about the run is left out**: all but counts where too little of it was traced, and predictions beside
-//!   measured times where the TLBs are another processor's.
+//! - **Rates** are per thousand accesses, or per thousand instructions for fetches. Without counts
+//!   there is no rate.
+//! - **A page kind is predicted** by the configuration that models its page size: `thp` and
+//!   `hugetlb` by `2m`, `hugetlb-1g` by `1g`. The prediction is compared with the same kind's
+//!   measured time in user mode: larger pages save page faults, too, which is not predicted.
+//! - **Left out** are all numbers but counts where too little of the run was traced, and
+//!   comparisons with measured times where the TLBs are another processor's.
 
 use super::sites::SiteLine;
 use super::verdict::{WalkVerdict, best};
-use super::{Mixture, Modelled, Mosaics, Range, Translation, WalkCost, canonical};
+use super::{Mixture, ModelledConfiguration, Mosaics, Range, Translation, WalkCost, canonical};
 use crate::Program;
+use crate::document::NOISY_MARK;
 use crate::quantity;
 use crate::stats::Estimate;
 use crate::summary::{Cost, KindSummary, Verdict, WORTHWHILE};
 use serde::Serialize;
 
-/// Stands behind each number that a noisy replay predicts.
-pub(crate) const NOISY_MARK: &str = "~";
-
-/// What a trace means.
+/// The meaning of a trace.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TranslationSummary {
     /// The configurations, in the trace's order.
     pub configurations: Vec<ConfigurationSummary>,
-    /// Part of the walks for data, on 4 KiB pages, that were for the primary region. None if there were no walks.
+    /// Part of the walks for data, on 4 KiB pages, that were for the primary region. None if there
+    /// were no walks.
     pub region_share: Option<f64>,
-    /// Where the walks come from, most of them first.
+    /// Walks by allocation site, most of them first.
     pub sites: Vec<SiteLine>,
-    /// The same for memory that no site allocated, what could be told of no memory among it.
+    /// The same for memory of no site, including unattributed walks.
     pub rest: Vec<SiteLine>,
-    /// What was predicted of the measured page kinds.
+    /// Predictions for the measured page kinds.
     pub predictions: Vec<Prediction>,
-    /// What real runs decided, as a sentence: it stands above what was predicted. None where none decided.
+    /// The best measured page kind, as a sentence; `None` if no measurement decided.
     pub measured: Option<String>,
-    /// The noise of the replay that the predictions start from, where they have to be marked for it.
+    /// The noise of the replay behind the predictions, if they are marked.
     pub noisy: Option<f64>,
     /// Real runs on mosaics, and what a walk costs by them, where there were any.
     pub mosaics: Option<Mosaics>,
-    /// What to think of it, and to do.
+    /// The verdict and the recommendation.
     pub verdict: WalkVerdict,
-    /// What all of it is of, where the TLBs are not those of the machine that ran the program.
+    /// A sentence on the modelled processor, if it is not that of this machine.
     pub caveat: Option<String>,
 }
 
-/// What one configuration came to.
+/// The results of one configuration.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ConfigurationSummary {
     /// `4k`, `2m`, `direct-segment` and so on.
     pub name: String,
-    /// Misses of the first level, a thousand accesses to data.
+    /// Misses of the first level, per thousand accesses to data.
     pub misses_per_thousand: Option<f64>,
-    /// Walks, a thousand accesses to data.
+    /// Walks, per thousand accesses to data.
     pub walks_per_thousand: Option<f64>,
-    /// Walks for instructions, a thousand instructions.
+    /// Walks for instructions, per thousand instructions.
     pub instruction_walks_per_thousand: Option<f64>,
     /// Memory references of a walk for data.
     pub references_a_walk: Option<f64>,
@@ -82,7 +83,7 @@ impl ConfigurationSummary {
     }
 }
 
-/// What was predicted of a page kind, and what was measured.
+/// Prediction and measurement of a page kind.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Prediction {
     /// The page kind of the real runs.
@@ -93,26 +94,29 @@ pub struct Prediction {
     pub time: Range,
     /// The measured ratio.
     pub measured: Estimate,
-    /// The same of time in user mode alone, which is what walks take; what first touches cost the kernel counts as on 4 KiB pages.
+    /// The same of time in user mode alone, which walks are part of; kernel time is taken from the
+    /// runs on 4 KiB pages.
     pub user: Option<f64>,
-    /// What the measurement says by itself.
+    /// The verdict on the measurement alone.
     pub verdict: Verdict,
 }
 
 impl Prediction {
-    /// How far the best guess is from what was measured in user mode, as a part of the time on 4 KiB pages.
+    /// The difference of prediction and measurement in user mode, as a part of the time on 4 KiB
+    /// pages.
     pub fn error(&self) -> f64 {
         (self.time.likely - self.user.unwrap_or(self.measured.median)).abs()
     }
 
-    /// Whether the two intervals have a common part.
+    /// Whether the two intervals overlap.
     pub fn meets(&self) -> bool {
         self.time.low <= self.measured.high && self.measured.low <= self.time.high
     }
 }
 
 impl TranslationSummary {
-    /// Draws the rates, the shares and the verdict from `traced`; `kinds` are what was measured of `program`.
+    /// Computes the rates, the shares and the verdict of `traced`; `kinds` are the measurements of
+    /// `program`.
     pub fn of(traced: &Translation, kinds: &[KindSummary], program: &Program) -> Self {
         let configurations: Vec<_> = traced.configurations.iter().map(|of| configuration(of, traced)).collect();
         let (sites, rest) = SiteLine::all(traced);
@@ -134,7 +138,7 @@ impl TranslationSummary {
         summary
     }
 
-    /// Leaves out what would be no statement about the run.
+    /// Leaves out numbers that are no statement about the run.
     fn withhold(&mut self) {
         if self.is_of_little() {
             self.region_share = None;
@@ -150,38 +154,40 @@ impl TranslationSummary {
         }
     }
 
-    /// Whether what was traced is too little to speak for the run: then there are counts, and nothing else.
+    /// Whether too little of the run was traced: then there are only counts.
     pub fn is_of_little(&self) -> bool {
         matches!(self.verdict, WalkVerdict::Elsewhere { .. })
     }
 
-    /// What a noisy replay means for the predictions, as a sentence.
+    /// A sentence on a noisy replay.
     pub fn noisy_sentence(&self) -> Option<String> {
         self.noisy.map(|noise| {
             format!(
-                "Marked {NOISY_MARK}: predicted from a noisy replay, whose repetitions are {} apart from their middle. On a quiet machine it may say something else.",
+                "Marked {NOISY_MARK}: predicted from a noisy replay, whose repetitions differ by {} from their middle. On a quiet machine the prediction may differ.",
                 quantity::percent(noise)
             )
         })
     }
 
-    /// Whether of shares and times no more than the bounds can be told.
+    /// Whether only the bounds of shares and times are known.
     pub fn is_unclear(&self) -> bool {
         matches!(self.verdict, WalkVerdict::Unclear { .. })
     }
 
-    /// What a direct segment would take away, as a sentence; none if there were no walks, or nobody asked.
+    /// A sentence on the walks that a direct segment avoids; `None` without walks, or if none was
+    /// modelled.
     pub fn region_sentence(&self) -> Option<String> {
-        let asked = self.configuration("direct-segment").is_some();
-        self.region_share.filter(|_| asked).map(|inside| {
+        let is_modelled = self.configuration("direct-segment").is_some();
+        self.region_share.filter(|_| is_modelled).map(|inside| {
             format!(
-                "{} of the D-TLB misses are in the primary region: a direct segment takes them away.",
+                "{} of the D-TLB misses are in the primary region: a direct segment avoids them.",
                 quantity::share(inside)
             )
         })
     }
 
-    /// The real runs on the mixture of pages that configuration `name` models, where there were any.
+    /// The real runs on the mixture of pages that configuration `name` models, where there were
+    /// any.
     pub fn mixture(&self, name: &str) -> Option<&Mixture> {
         let name = canonical(name);
         self.mosaics.as_ref()?.mixtures.iter().find(|of| canonical(&of.configuration) == name)
@@ -194,10 +200,10 @@ impl TranslationSummary {
     }
 }
 
-/// The page kind that did best in real runs, in a sentence.
+/// A sentence on the page kind that is fastest in real runs.
 fn measured_sentence(kinds: &[KindSummary]) -> Option<String> {
     let (best, most) = best(kinds)?;
-    // As the advice: transparent huge pages where they are about as good.
+    // Transparent huge pages where they are about as good, as in the advice.
     let is_as_good = |of: &&KindSummary| of.name == "thp" && of.gain().is_some_and(|gain| gain > most - WORTHWHILE);
     let of = kinds.iter().find(is_as_good).or_else(|| kinds.iter().find(|of| of.name == best))?;
     let (kind, gain, ratio) = (&of.name, of.gain()?, of.ratio?);
@@ -222,7 +228,7 @@ pub(crate) fn part(count: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| count as f64 / whole as f64)
 }
 
-fn configuration(of: &Modelled, traced: &Translation) -> ConfigurationSummary {
+fn configuration(of: &ModelledConfiguration, traced: &Translation) -> ConfigurationSummary {
     let thousand = |count: u64, whole: u64| part(count, whole).map(|part| part * 1000.0);
     let (data, instruction) = (&of.data, &of.instruction);
     ConfigurationSummary {

@@ -37,7 +37,7 @@ fn rates_are_a_thousand_of_what_they_are_of() {
 fn nothing_counted_is_no_rate() {
     let mut profile = fixture::profile();
     profile.translation = Some(Translation {
-        configurations: vec![Modelled { name: "4k".into(), ..Modelled::default() }],
+        configurations: vec![ModelledConfiguration { name: "4k".into(), ..ModelledConfiguration::default() }],
         ..Translation::default()
     });
     let summary = of(&profile);

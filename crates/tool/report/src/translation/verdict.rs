@@ -1,7 +1,7 @@
-//! The verdict on a trace: what dominates, and what to do.
+//! The verdict on a trace: the largest cost, and the recommendation.
 //!
-//! What was measured decides. A prediction recommends only where no measurement did; where one did, the two stand beside
-//! each other and the profile's [`crate::Advice`] has the last word.
+//! Measurements decide. A prediction recommends only where no measurement decided; otherwise both
+//! are reported, and the profile's [`crate::Advice`] recommends.
 
 use super::names::plain;
 use super::summary::{TranslationSummary, model_of};
@@ -12,7 +12,7 @@ use crate::{Advice, Program};
 use serde::Serialize;
 use std::fmt;
 
-/// What to think of a trace. Shares are of the time on 4 KiB pages.
+/// The verdict on a trace. Shares are of the time on 4 KiB pages.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "verdict", rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -21,65 +21,66 @@ pub enum WalkVerdict {
     Uncounted,
     /// Most of the run was in programs that were started by exec, and ran without the tracer.
     Elsewhere {
-        /// The last of them that the tracer saw being started; who that one started is not known.
+        /// The last of them that the tracer saw; programs that this one started are unknown.
         started: String,
-        /// The program that had the most memory in real runs, where it is another one than the traced.
+        /// The program with the most memory in real runs, if it is not the traced one.
         largest: Option<String>,
-        /// The page kind that did best in real runs, and what it saved; none if no measurement decided.
+        /// The fastest page kind in real runs, and what it saved; `None` if no measurement decided.
         measured: Option<(String, f64)>,
     },
     /// Every access found its translation in a TLB.
     NoWalks,
-    /// There are walks, and nobody knows what one costs.
+    /// There are walks without a known price.
     Unpriced {
-        /// Walks a thousand accesses, on 4 KiB pages.
+        /// Walks per thousand accesses, on 4 KiB pages.
         walks_per_thousand: f64,
     },
-    /// A walk may cost so little or so much that the share says nothing.
+    /// The bounds of the price are too far apart for an estimate.
     Unclear {
         /// Share of the time in walks.
         share: Range,
-        /// The page kind that did best in real runs, and what it saved; none if no measurement decided.
+        /// The fastest page kind in real runs, and what it saved; `None` if no measurement decided.
         measured: Option<(String, f64)>,
     },
-    /// Walks take too little to be worth a change.
+    /// Walks take too little time to matter.
     Cheap {
         /// Share of the time in walks.
         share: Range,
-        /// The page kind that gained in real runs all the same, and what; none if none did.
+        /// A page kind that gained in real runs all the same, and how much; `None` if none did.
         gained: Option<(String, f64)>,
     },
-    /// The TLBs are those of another processor: its walks are no part of this machine's time.
+    /// The TLBs are those of another processor.
     Foreign {
-        /// Share of the time that they would take.
+        /// Share of the time in walks on that processor.
         share: Range,
     },
-    /// Walks take a part of the time that is worth having.
+    /// Walks take a considerable part of the time.
     Costly {
         /// Share of the time in walks.
         share: Range,
         /// Part of it that is for instructions.
         instructions: f64,
-        /// Whose memory most walks for data are for, and its part of them: a site, or what no site allocated.
+        /// The site, or memory of no site, with most walks for data, and its part of them.
         site: Option<(String, f64)>,
-        /// What gives it back.
+        /// The remedy.
         cure: Cure,
     },
 }
 
-/// A share that is likely not worth having may be so much at most: else it is not known whether it is.
+/// Upper bound of a share that is negligible: with a higher one, it is unclear whether it is.
 const MAY_BE: f64 = 3.0 * WORTHWHILE;
-/// All of the time is no estimate: a program does something between its walks.
+/// A higher share is no estimate: a program executes instructions between its walks.
 const TOO_MUCH: f64 = 0.95;
 
-/// What is said where neither prices nor runs tell.
+/// The end of the verdict where neither prices nor runs decide.
 const NOT_MEASURED: &str =
-    " Measured runs tell, and none has decided yet: take more (--runs). `--models 2m,mosaics` prices walks by them.";
+    " No measured run has decided yet: take more (--runs). `--models 2m,mosaics` prices walks by measured runs.";
 
-/// A processor does an instruction in this time at the worst, in seconds, unless it waits for memory nearly always.
+/// Upper bound of the average time of an instruction, in seconds, of a program that does not always
+/// wait for memory.
 const SLOW_INSTRUCTION_S: f64 = 1e-9;
 
-/// What gives the time in walks back.
+/// What saves the time in walks.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "cure", rename_all = "kebab-case")]
 pub enum Cure {
@@ -89,7 +90,7 @@ pub enum Cure {
         kind: String,
         /// What it saves, predicted.
         saving: Range,
-        /// What real runs say to that.
+        /// The evidence of real runs.
         evidence: Evidence,
     },
     /// Larger pages do not help; a direct segment would, but no processor has one.
@@ -101,7 +102,7 @@ pub enum Cure {
     None,
 }
 
-/// What real runs on a page kind say to a prediction.
+/// The evidence of real runs on a page kind.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "evidence", rename_all = "kebab-case")]
 pub enum Evidence {
@@ -112,7 +113,7 @@ pub enum Evidence {
     },
     /// The program failed on it.
     Failed,
-    /// There were too few or too noisy ones; or none, and the prediction may be of nothing.
+    /// There were too few or too noisy ones; or none, and the prediction may be no saving.
     Undecided,
     /// There were none.
     None {
@@ -122,7 +123,7 @@ pub enum Evidence {
 }
 
 impl WalkVerdict {
-    /// The verdict on `summary`, which is of `traced`; its own verdict is not looked at.
+    /// The verdict on `summary` of `traced`; ignores the verdict of `summary`.
     pub(super) fn on(
         summary: &TranslationSummary,
         traced: &Translation,
@@ -179,7 +180,7 @@ impl WalkVerdict {
     }
 }
 
-/// Whether the traced instructions are the smaller part of a run, whose processor time `kinds` tell.
+/// Whether the traced instructions are the smaller part of a run, by the processor time of `kinds`.
 fn is_little(traced: &Translation, kinds: &[KindSummary]) -> bool {
     let run = kinds.iter().find(|kind| kind.name == "4k").and_then(|kind| kind.cost);
     run.is_none_or(|cost| traced.instructions as f64 * SLOW_INSTRUCTION_S < 0.5 * (cost.user_s + cost.system_s))
@@ -195,7 +196,8 @@ fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// The page kind that did best, of those that a measurement decided. Mosaics are for measuring, and nothing to run on.
+/// The fastest page kind, of those that a measurement decided. Mosaics are experiments and not
+/// recommended.
 pub(super) fn best(kinds: &[KindSummary]) -> Option<(String, f64)> {
     let decided = |kind: &&KindSummary| matches!(kind.verdict, Some(Verdict::Gain | Verdict::Loss | Verdict::NoGain));
     let gains = kinds
@@ -219,7 +221,8 @@ impl Cure {
         }
     }
 
-    /// The measured kind of these pages that did best; of those that none decided, the one that needs least.
+    /// The measured kind of these pages that did best; of those that none decided, the one that
+    /// needs least.
     fn pages(name: &str, saving: Range, kinds: &[KindSummary], command: &[String]) -> Self {
         let of_name = || kinds.iter().filter(|kind| model_of(&kind.name) == Some(name));
         let decided = |kind: &&KindSummary| {
@@ -227,7 +230,8 @@ impl Cure {
         };
         // A program that fails may fail fast: that is no gain.
         let gain = |kind: &KindSummary| kind.gain().filter(|_| kind.verdict != Some(Verdict::Failed));
-        // As the advice: transparent huge pages where they are about as good, since they need no reserve.
+        // As the advice: transparent huge pages where they are about as good, since they need no
+        // reserve.
         let handicap = |kind: &KindSummary| if kind.name == "thp" { 0.0 } else { WORTHWHILE };
         let rank = |kind: &KindSummary| gain(kind).map_or(f64::NEG_INFINITY, |gain| gain - handicap(kind));
         let measured = of_name().filter(decided).max_by(|a, b| rank(a).total_cmp(&rank(b)));
@@ -246,12 +250,12 @@ impl fmt::Display for WalkVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Uncounted => {
-                write!(f, "No access was counted, so nothing can be said of translation: trace a longer run.")
+                write!(f, "No access was counted, so the cost of translation is unknown: trace a longer run.")
             }
             Self::Elsewhere { started, largest, measured } => {
                 write!(
                     f,
-                    "Most of the run was not traced: {started} was started by exec and ran without the tracer, as did whatever it started, and what was traced is too little to speak for the run. "
+                    "Most of the run was not traced: {started} was started by exec and ran without the tracer, as did all that it started. Too little of the run was traced. "
                 )?;
                 match largest {
                     Some(name) if name == file_name(started) => write!(f, "Trace that one by itself.")?,
@@ -266,13 +270,13 @@ impl fmt::Display for WalkVerdict {
             ),
             Self::Unpriced { walks_per_thousand } => write!(
                 f,
-                "Of 1,000 accesses {} walk on 4 KiB pages. What a walk costs here is not known, so no time is predicted: measured runs tell.",
+                "Of 1,000 accesses {} walk on 4 KiB pages. The price of a walk is not known here, so no time is predicted; measured runs decide.",
                 rate(*walks_per_thousand)
             ),
             Self::Unclear { share: of, measured } => {
                 write!(
                     f,
-                    "How much of the time page walks take cannot be told: anything from {} on 4 KiB pages, as a walk's price is so uncertain here.",
+                    "The share of the time in page walks is not known: from {} on 4 KiB pages, because the price of a walk is uncertain here.",
                     bounds(&Range { high: of.high.min(1.0), ..*of }, share)
                 )?;
                 match measured {
@@ -286,7 +290,7 @@ impl fmt::Display for WalkVerdict {
                     None => write!(f, "there is nothing to gain from other pages."),
                     Some((kind, gain)) => write!(
                         f,
-                        "what {kind} gained ({}) is not by fewer walks. Fewer page faults are the usual reason.",
+                        "what {kind} gained ({}) is not due to fewer walks. Fewer page faults are the usual reason.",
                         percent(*gain)
                     ),
                 }
@@ -308,7 +312,7 @@ impl fmt::Display for WalkVerdict {
 fn write_measured(f: &mut fmt::Formatter<'_>, measured: Option<&(String, f64)>) -> fmt::Result {
     let Some((kind, gain)) = measured else { return Ok(()) };
     let (size, way) = (percent(gain.abs()), if *gain < 0.0 { "more" } else { "less" });
-    write!(f, " What was measured decides: on {kind} it took {size} {way} time.")
+    write!(f, " Measured runs decide: on {kind} it took {size} {way} time.")
 }
 
 fn write_whose(f: &mut fmt::Formatter<'_>, instructions: f64, site: Option<&(String, f64)>) -> fmt::Result {
@@ -345,18 +349,18 @@ impl fmt::Display for Cure {
                     Evidence::Measured { .. } => Ok(()),
                     Evidence::Failed => write!(f, "measured runs on it failed."),
                     Evidence::Undecided => {
-                        write!(f, "no measurement decided; whether more runs (--runs) would is in the advice.")
+                        write!(f, "no measurement decided; see the advice on more runs (--runs).")
                     }
-                    Evidence::None { .. } => write!(f, "no measurement decided. Run it so:"),
+                    Evidence::None { .. } => write!(f, "no measurement decided. Run it like this:"),
                 }
             }
             Self::SegmentOnly { saving } => write!(
                 f,
-                "Larger pages give nothing of it back. A direct segment would take {} less time, but no processor has one: place what is used together close together.",
+                "Larger pages do not save it. A direct segment would take {} less time, but no processor has one: place data that is used together close together.",
                 estimate(saving, share)
             ),
             Self::None => {
-                write!(f, "Nothing that was modelled gives it back: place what is used together close together.")
+                write!(f, "No modelled configuration saves it: place data that is used together close together.")
             }
         }
     }

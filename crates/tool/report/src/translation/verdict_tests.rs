@@ -1,4 +1,4 @@
-//! One made-up trace, turned a little at a time.
+//! Verdicts on variants of one made-up trace.
 
 use super::*;
 use crate::translation::Translation;
@@ -42,9 +42,9 @@ fn prediction_and_measurement_stand_side_by_side_and_the_measurement_decides() {
     );
 }
 
-/// A share from next to nothing to nearly all is no number to act on, whatever lies in its middle.
+/// A share from nearly 0 to nearly 1 recommends nothing, whatever its middle.
 #[test]
-fn an_estimate_that_may_be_anything_is_told_as_such() {
+fn an_estimate_with_wide_bounds_is_reported_as_unclear() {
     let wide = |of: &mut Translation| {
         of.configurations[0].data_share = Some(Range { low: 0.08, likely: 0.97, high: 1.0 });
     };
@@ -71,9 +71,9 @@ fn an_estimate_that_may_be_anything_is_told_as_such() {
     assert!(unmeasured.to_string().contains("--runs"), "{unmeasured}");
 }
 
-/// A script's own few accesses say nothing of the program that it runs.
+/// The few accesses of a script are no statement about the program that it runs.
 #[test]
-fn what_was_hardly_traced_is_not_judged() {
+fn a_run_that_was_hardly_traced_has_no_verdict() {
     let started = Some("/usr/lib/real/python3".to_owned());
     let wrapper = |of: &mut Translation| {
         shares(of, 0.0001);
@@ -89,8 +89,7 @@ fn what_was_hardly_traced_is_not_judged() {
     ] {
         let words = gone.to_string();
         assert!(matches!(gone, WalkVerdict::Elsewhere { .. }), "{gone:?}");
-        for part in ["/usr/lib/real/python3", "Trace the last program", "What was measured decides: on hugetlb it took"]
-        {
+        for part in ["/usr/lib/real/python3", "Trace the last program", "Measured runs decide: on hugetlb it took"] {
             assert!(words.contains(part), "{part}: {words}");
         }
         assert!(!words.contains("nothing to gain"), "{words}");
@@ -114,7 +113,7 @@ fn what_was_hardly_traced_is_not_judged() {
 }
 
 #[test]
-fn a_prediction_that_may_be_of_nothing_recommends_nothing() {
+fn a_prediction_that_may_be_no_saving_recommends_nothing() {
     let open = |retain: fn(&str, u32) -> bool, low: f64| {
         verdict(move |profile| {
             profile.samples.retain(|sample| retain(&sample.kind, sample.round));
@@ -136,7 +135,7 @@ fn a_prediction_that_may_be_of_nothing_recommends_nothing() {
 fn without_a_measurement_the_prediction_recommends() {
     let unmeasured = verdict(|profile| profile.samples.retain(|sample| sample.kind == "4k"));
     let (words, command) = unmeasured.parts();
-    assert!(words.ends_with("Run it so:"), "{words}");
+    assert!(words.ends_with("Run it like this:"), "{words}");
     assert_eq!(command, Some("fieldstone run --region --pages thp -- gups 2G"));
 }
 
@@ -162,17 +161,17 @@ fn one_gib_pages_must_be_worth_their_reserve() {
 }
 
 #[test]
-fn what_larger_pages_do_not_help_is_said() {
+fn walks_that_larger_pages_do_not_save_are_reported() {
     let none = Some(Range { low: 0.99, likely: 1.0, high: 1.0 });
     let segment = traced(|of| of.configurations[1..3].iter_mut().for_each(|of| of.time = none));
     assert!(segment.to_string().contains("A direct segment would take 33.7 %"), "{segment}");
     let nothing = traced(|of| of.configurations[1..].iter_mut().for_each(|of| of.time = none));
-    assert!(nothing.to_string().contains("Nothing that was modelled gives it back"), "{nothing}");
+    assert!(nothing.to_string().contains("No modelled configuration saves it"), "{nothing}");
     assert!(segment.parts().1.is_none() && nothing.parts().1.is_none());
 }
 
 #[test]
-fn little_or_nothing_to_gain_is_said() {
+fn little_or_nothing_to_gain_is_reported() {
     let unmeasured = verdict(|profile| {
         profile.samples.retain(|sample| sample.kind == "4k");
         shares(profile.translation.as_mut().unwrap(), 0.019);
@@ -197,7 +196,7 @@ fn memory_of_no_site_is_named_where_it_dominates() {
 }
 
 #[test]
-fn walks_for_instructions_are_not_put_down_to_an_allocation() {
+fn walks_for_instructions_are_not_attributed_to_an_allocation() {
     let fetches =
         traced(|of| of.configurations[0].instruction_share = Some(Range { low: 0.3, likely: 0.4, high: 0.5 }));
     assert!(
@@ -205,7 +204,7 @@ fn walks_for_instructions_are_not_put_down_to_an_allocation() {
     );
 }
 
-/// Walks of another processor's TLBs are nothing that this machine spends, nor can prevent.
+/// This machine does not spend walks of another processor's TLBs.
 #[test]
 fn another_processor_s_walks_are_not_this_machine_s() {
     let foreign = traced(|of| of.processor.foreign = true);
