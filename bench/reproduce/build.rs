@@ -10,7 +10,8 @@ fn main() {
         }
     }
     println!("cargo::rerun-if-changed=build.rs");
-    let described = Command::new("git").args(["--no-optional-locks", "describe", "--always", "--dirty", "--tags"]).output();
+    let described =
+        Command::new("git").args(["--no-optional-locks", "describe", "--always", "--dirty", "--tags"]).output();
     let described = described.ok().filter(|output| output.status.success());
     let commit = described.and_then(|output| String::from_utf8(output.stdout).ok());
     let commit = commit.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());

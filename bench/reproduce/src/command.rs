@@ -146,7 +146,8 @@ fn run(arguments: &Arguments) -> Result<()> {
         summaries.push(Summary::of(experiment, &saved));
     }
     if let Some(path) = &arguments.html {
-        std::fs::write(path, html::render(&show::document(&summaries))?).with_context(|| format!("cannot write {}", path.display()))?;
+        std::fs::write(path, html::render(&show::document(&summaries))?)
+            .with_context(|| format!("cannot write {}", path.display()))?;
     }
     print(arguments, &summaries)
 }

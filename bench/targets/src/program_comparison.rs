@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use fieldstone_launch::Program;
-use fieldstone_launch::launch::{Treatment, ChildOptions, launch};
+use fieldstone_launch::launch::{ChildOptions, Treatment, launch};
 use fieldstone_stats::{Estimate, FEWEST_FOR_INTERVAL, Rounds, median};
 use fieldstone_sys::warm::warm;
 

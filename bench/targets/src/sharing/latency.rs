@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use fieldstone_launch::Program;
-use fieldstone_launch::launch::{Treatment, ChildOptions, launch};
+use fieldstone_launch::launch::{ChildOptions, Treatment, launch};
 use fieldstone_repair::TimedEvent;
 use fieldstone_stats::Estimate;
 use rustix::time::{ClockId, clock_gettime};

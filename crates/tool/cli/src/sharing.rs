@@ -165,9 +165,13 @@ fn remove_ignored(sharing: &mut Sharing, ignore: &Ignore) {
 
 fn write_report(arguments: &Arguments, sharing: &Sharing) -> anyhow::Result<()> {
     let json = || saved::to_json(sharing);
-    let text = match arguments.format {
-        SharingFormat::Text => report::render(&document, style()),
+    let document = reports::sharing::document(sharing);
+    let words = match arguments.format {
+        SharingFormat::Text => text::render(&document, style()),
         SharingFormat::Json => json()?,
     };
-    write_results(&text, [(arguments.json.as_deref(), &json), (arguments.html.as_deref(), &|| report::render(&document))])
+    write_results(
+        &text,
+        [(arguments.json.as_deref(), &json), (arguments.html.as_deref(), &|| html::render(&document))],
+    )
 }

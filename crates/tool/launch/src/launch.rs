@@ -126,7 +126,9 @@ pub fn launch(program: &Program, treatment: &Treatment, wiring: ChildOptions) ->
             added.extend(injection.as_ref().map(|injection| injection.variable.clone()));
             (Some(session), ExecVectors::new(&program.file, &program.command, &REPLACED_VARIABLES, added))
         }
-        Treatment::Emulated { file, arguments } => (None, ExecVectors::new(file, arguments, &["LD_PRELOAD"], Vec::new())),
+        Treatment::Emulated { file, arguments } => {
+            (None, ExecVectors::new(file, arguments, &["LD_PRELOAD"], Vec::new()))
+        }
         Treatment::Untouched | Treatment::Traceable | Treatment::SmallPages => {
             (None, ExecVectors::new(&program.file, &program.command, &[], Vec::new()))
         }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fieldstone_launch::launch::RunningProgram;
-use fieldstone_launch::memory_history::{PageReadEvent, PageReadCallback};
+use fieldstone_launch::memory_history::{PageReadCallback, PageReadEvent};
 use fieldstone_launch::memory_monitor::MemoryMonitor;
 use fieldstone_report::Footprint;
 use fieldstone_wire::Mixture;

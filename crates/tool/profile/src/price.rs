@@ -303,7 +303,8 @@ mod tests {
             most: difference(10.0),
             sequential: difference(1.0),
         };
-        let translation = Translation { configurations: vec![ModelledConfiguration::default(); 2], ..Translation::default() };
+        let translation =
+            Translation { configurations: vec![ModelledConfiguration::default(); 2], ..Translation::default() };
         (translation, configurations.to_vec(), results, replayed)
     }
 

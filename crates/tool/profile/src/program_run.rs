@@ -7,7 +7,7 @@ use std::process::{ChildStdout, Stdio};
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
 
-use fieldstone_launch::launch::{Treatment, ChildOptions, launch};
+use fieldstone_launch::launch::{ChildOptions, Treatment, launch};
 use fieldstone_launch::outcome;
 use fieldstone_launch::signals::Interrupt;
 use fieldstone_launch::stop::{self, Deadline, LeftoverProcesses};

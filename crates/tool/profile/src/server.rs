@@ -9,7 +9,7 @@ use std::process::Stdio;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use fieldstone_launch::launch::{Treatment, ChildOptions, launch};
+use fieldstone_launch::launch::{ChildOptions, Treatment, launch};
 use fieldstone_launch::outcome;
 use fieldstone_launch::program::Program;
 use fieldstone_launch::signals::Interrupt;
@@ -52,7 +52,8 @@ pub(super) fn run(
         return Err(Error::PortTaken { port: load.port });
     }
     let (stderr, tail) = StderrTail::start()?;
-    let wiring = ChildOptions { stdin: stdin(plan)?, stdout: Stdio::null(), stderr, own_group: true, keeps_closed: false };
+    let wiring =
+        ChildOptions { stdin: stdin(plan)?, stdout: Stdio::null(), stderr, own_group: true, keeps_closed: false };
     let running = launch(&plan.program, treatment, wiring)?;
     let pid = running.child.id();
     interrupt.set_group(pid);
@@ -151,7 +152,8 @@ fn run_load(load: &ServerLoad, timeout: Duration, interrupt: &Interrupt) -> Resu
     let (stderr, tail) = StderrTail::start()?;
     let command = ["sh", "-c", &load.command].map(OsString::from).to_vec();
     let shell = Program { file: "/bin/sh".into(), command };
-    let wiring = ChildOptions { stdin: Stdio::null(), stdout: Stdio::null(), stderr, own_group: true, keeps_closed: false };
+    let wiring =
+        ChildOptions { stdin: Stdio::null(), stdout: Stdio::null(), stderr, own_group: true, keeps_closed: false };
     let running = launch(&shell, &Treatment::Untouched, wiring)?;
     let pid = running.child.id();
     let deadline = Deadline::start(pid, timeout, interrupt.clone());

@@ -14,7 +14,7 @@ use fieldstone_report::Sample;
 use fieldstone_report::quantity::{count, seconds};
 use fieldstone_report::translation::{ModelledConfiguration, Processor, Reach, Side, Site, Translation};
 use fieldstone_stats::median;
-use fieldstone_symbols::{FrameName, UNATTRIBUTED, Symbolizer, site_frames, remedies};
+use fieldstone_symbols::{FrameName, Symbolizer, UNATTRIBUTED, remedies, site_frames};
 use fieldstone_translation::{Configuration, Counts, Mmu, TlbArray};
 use fieldstone_wire::PageKind;
 use fieldstone_wire::sites::{LossReason, SITES, Sites};

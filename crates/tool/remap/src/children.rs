@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use fieldstone_sys::ptrace::Tracee;
-use fieldstone_sys::userfault::{Message, FaultOrigin, Userfaultfd};
+use fieldstone_sys::userfault::{FaultOrigin, Message, Userfaultfd};
 
 use crate::code_cache::CodeCache;
 use crate::error::{Error, Result};

@@ -20,7 +20,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fieldstone_sys::scheduling;
-use fieldstone_sys::userfault::{Message, Modes, FaultOrigin, Userfaultfd};
+use fieldstone_sys::userfault::{FaultOrigin, Message, Modes, Userfaultfd};
 
 use crate::error::{Error, Result};
 use crate::memory::ProcessMemory;

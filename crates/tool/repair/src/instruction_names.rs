@@ -21,7 +21,12 @@ pub(crate) struct InstructionNames {
 impl InstructionNames {
     /// The [`MAX_REPORTED_INSTRUCTIONS`] heaviest instructions that access the line, with their
     /// threads. The heaviest instruction of each thread comes before others in the choice.
-    pub(crate) fn heaviest_on(&mut self, line: &LineUse, objects: &MemoryObjects, monitor: &LineMonitor) -> Vec<SampledCode> {
+    pub(crate) fn heaviest_on(
+        &mut self,
+        line: &LineUse,
+        objects: &MemoryObjects,
+        monitor: &LineMonitor,
+    ) -> Vec<SampledCode> {
         let mut codes: BTreeMap<u64, SampledCode> = BTreeMap::new();
         for thread in &line.threads {
             for site in &thread.sites {
@@ -34,7 +39,8 @@ impl InstructionNames {
         let mut codes: Vec<SampledCode> = codes.into_values().collect();
         heaviest_first(&mut codes);
         let mut named = BTreeSet::new();
-        let is_first_of_thread = |code: &SampledCode| code.threads.iter().filter(|&&thread| named.insert(thread)).count() > 0;
+        let is_first_of_thread =
+            |code: &SampledCode| code.threads.iter().filter(|&&thread| named.insert(thread)).count() > 0;
         let (mut chosen, rest): (Vec<SampledCode>, Vec<SampledCode>) = codes.into_iter().partition(is_first_of_thread);
         chosen.extend(rest);
         chosen.truncate(MAX_REPORTED_INSTRUCTIONS);

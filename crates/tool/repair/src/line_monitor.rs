@@ -336,8 +336,7 @@ impl LineMonitor {
         for judged in judged.iter().filter(|judged| !matches!(judged.verdict, Verdict::Private)) {
             self.track(judged.line.address);
         }
-        let cost =
-            |judged: &JudgedLine| self.max_cost(judged.line.address).or_else(|| LineCost::of(&judged.line, all));
+        let cost = |judged: &JudgedLine| self.max_cost(judged.line.address).or_else(|| LineCost::of(&judged.line, all));
         judged.into_iter().map(|judged| (cost(&judged), judged)).map(|(cost, judged)| (judged, cost)).collect()
     }
 

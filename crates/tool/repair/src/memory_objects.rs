@@ -9,7 +9,7 @@ use fieldstone_rewrite::Registers;
 use fieldstone_sharing::{JudgedLine, ObjectLayout};
 
 use fieldstone_symbols::CodeLocation;
-use fieldstone_symbols::objects::{MemoryKind, Objects, AddressInfo};
+use fieldstone_symbols::objects::{AddressInfo, MemoryKind, Objects};
 
 use crate::tuning::{OBJECT_LIST_AGE, OBJECT_STEP_BYTES};
 

@@ -16,7 +16,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fieldstone_remap::Route;
-use fieldstone_sharing::{Allowance, PaceComparison, TrialOutcome, PaceSeries, PagePlan, LoopProgress, trial};
+use fieldstone_sharing::{Allowance, LoopProgress, PaceComparison, PaceSeries, PagePlan, TrialOutcome, trial};
 
 use crate::tuning::{
     BLAMED_REDIRECTS, COLD_CLONE_NS, COMPARE_AFTER_NS, FAULT_NS, LOOP_TRIAL_NS, RECHECK_AFTER_NS, REPAIR_SLOWDOWN,
@@ -179,7 +179,8 @@ impl MovedPage {
         }
         let compared = progress.and_then(|progress| self.baseline.as_ref()?.compared(&self.paces(progress, now_ns)));
         let compared = compared.filter(|compared| self.has_all_threads(compared));
-        let outcome = compared.as_ref().map_or(TrialOutcome::Doubt, |found| trial::outcome(&found.before, &found.after));
+        let outcome =
+            compared.as_ref().map_or(TrialOutcome::Doubt, |found| trial::outcome(&found.before, &found.after));
         let ratio = compared.map(|found| found.after.likely);
         let result = match outcome {
             TrialOutcome::Gain => TrialResult::Gain,
@@ -211,7 +212,7 @@ impl Recheck {
 
 #[cfg(test)]
 mod tests {
-    use fieldstone_sharing::{CounterValue, ByteMove};
+    use fieldstone_sharing::{ByteMove, CounterValue};
 
     use super::*;
 

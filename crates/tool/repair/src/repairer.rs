@@ -30,7 +30,10 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use fieldstone_remap::{Process, RemapEvent, RestoreReason, page_with};
-use fieldstone_sharing::{Allowance, LineCost, RuleHistory, JudgedLine, PaceSeries, PagePlan, LoopProgress, PlanRefusal, ChangeDecision, rules};
+use fieldstone_sharing::{
+    Allowance, ChangeDecision, JudgedLine, LineCost, LoopProgress, PaceSeries, PagePlan, PlanRefusal, RuleHistory,
+    rules,
+};
 use signal_hook::consts::signal::SIGCHLD;
 use signal_hook::low_level::pipe;
 
@@ -386,7 +389,12 @@ impl Repairer {
     }
 
     /// Concludes the trials that have a result.
-    fn end_trials(&mut self, progress: Option<&LoopProgress>, now_ns: u64, events: &mut Vec<RepairEvent>) -> Result<()> {
+    fn end_trials(
+        &mut self,
+        progress: Option<&LoopProgress>,
+        now_ns: u64,
+        events: &mut Vec<RepairEvent>,
+    ) -> Result<()> {
         let result = |(&page, moved): (&u64, &mut MovedPage)| Some((page, moved.result(progress, now_ns)?));
         let results: Vec<(u64, TrialResult)> = self.moved.iter_mut().filter_map(result).collect();
         results.into_iter().try_for_each(|(page, result)| self.conclude(page, result, progress, now_ns, events))
@@ -428,7 +436,12 @@ impl Repairer {
 
     /// Compares pages again that were put back without a gain. Where the threads make less progress
     /// now, their work had changed, and the page is moved again.
-    fn end_rechecks(&mut self, progress: Option<&LoopProgress>, now_ns: u64, events: &mut Vec<RepairEvent>) -> Result<()> {
+    fn end_rechecks(
+        &mut self,
+        progress: Option<&LoopProgress>,
+        now_ns: u64,
+        events: &mut Vec<RepairEvent>,
+    ) -> Result<()> {
         let is_due = |_: &u64, recheck: &mut Recheck| now_ns.saturating_sub(recheck.put_back_ns) >= RECHECK_AFTER_NS;
         let due: Vec<(u64, Recheck)> = self.rechecks.extract_if(.., is_due).collect();
         for (page, recheck) in due {

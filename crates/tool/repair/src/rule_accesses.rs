@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use fieldstone_remap::{Process, WatchedAccess, PageRequest};
+use fieldstone_remap::{PageRequest, Process, WatchedAccess};
 use fieldstone_sharing::requests::{Action, RuleRequest};
 
 use crate::error::Result;
@@ -59,7 +59,11 @@ impl RuleAccesses {
 
     /// The requested pages, if they have changed since the last call. `process` is the process
     /// while pages are moved.
-    pub(crate) fn changed_pages(&mut self, now_ns: u64, process: Option<&Process>) -> Option<BTreeMap<u64, PageRequest>> {
+    pub(crate) fn changed_pages(
+        &mut self,
+        now_ns: u64,
+        process: Option<&Process>,
+    ) -> Option<BTreeMap<u64, PageRequest>> {
         self.requests.update(now_ns, process).then(|| self.requests.pages())
     }
 

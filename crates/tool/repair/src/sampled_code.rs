@@ -17,7 +17,9 @@ use std::sync::Arc;
 
 use fieldstone_remap::Process;
 use fieldstone_rewrite::walk::LoopAccess;
-use fieldstone_rewrite::{BasicBlock, LoopCounter, Flow, Loop, Memory, CachedMemory, Registers, TakenJumps, WINDOW_BYTES, Walk};
+use fieldstone_rewrite::{
+    BasicBlock, CachedMemory, Flow, Loop, LoopCounter, Memory, Registers, TakenJumps, WINDOW_BYTES, Walk,
+};
 use fieldstone_sys::sampling;
 
 use crate::callers::callers;

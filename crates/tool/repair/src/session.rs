@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use fieldstone_remap::Process;
 use fieldstone_sharing::requests::RuleRequest;
-use fieldstone_sharing::{LineCost, JudgedLine, Settings, Verdict};
+use fieldstone_sharing::{JudgedLine, LineCost, Settings, Verdict};
 use fieldstone_sys::process::has_ended;
 
 use crate::error::Result;

@@ -66,12 +66,8 @@ pub(super) fn tree<const B: usize>(trial: &Trial, count: usize) -> Result<Prepar
     let index = crate::kernel!(trial.layout, move || work.call(by_index));
     let leaves =
         crate::kernel!(trial.layout, move || again.call(|o, range, prices| by_leaves(price, o, range, prices)));
-    let both = crate::kernel!(trial.layout, move || third.call(|o, range, prices| by_leaves(
-        price_grown,
-        o,
-        range,
-        prices
-    )));
+    let both =
+        crate::kernel!(trial.layout, move || third.call(|o, range, prices| by_leaves(price_grown, o, range, prices)));
     Ok(prepared(&pool, tree_kernels(count, [index, leaves, both])))
 }
 

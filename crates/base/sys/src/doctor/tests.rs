@@ -203,7 +203,8 @@ fn absent_counters_differ_from_denied_ones() {
 
 #[test]
 fn sharing_and_repair_list_their_obstacles_with_a_remedy() {
-    let levels = |facts: &Facts| ["sharing", "run --repair", "attach --repair"].map(|command| verdict(facts, command).level);
+    let levels =
+        |facts: &Facts| ["sharing", "run --repair", "attach --repair"].map(|command| verdict(facts, command).level);
     let mut facts = unprivileged();
     facts.limits.ptrace_scope = Some(1);
     assert_eq!(levels(&facts), [Level::Works, Level::Works, Level::Unavailable], "only a started program permits it");
@@ -214,7 +215,8 @@ fn sharing_and_repair_list_their_obstacles_with_a_remedy() {
     assert_eq!(levels(&facts), [Level::Limited; 3], "ptrace samples instead");
     facts.limits.ptrace_scope = Some(3);
     assert_eq!(levels(&facts), [Level::Unavailable; 3]);
-    let obstacles = verdict(&Facts { userfault: UserfaultSupport::default(), ..facts.clone() }, "attach --repair").obstacles;
+    let obstacles =
+        verdict(&Facts { userfault: UserfaultSupport::default(), ..facts.clone() }, "attach --repair").obstacles;
     let [samples, userfaultfd, ptrace] = &obstacles[..] else { panic!("{obstacles:?}") };
     assert!(samples.contains("perf") && userfaultfd.contains("userfaultfd") && ptrace.contains("ptrace_scope is 3"));
     let facts = Facts { userfault: UserfaultSupport::default(), ..unprivileged() };

@@ -5,7 +5,7 @@
 //! take the environment variables -> map the session -> claim a slot -> find a free range
 //!     -> map the reserve -> patch libc -> advise globals and the main stack (--also)
 //! ```
-//! A step that fails leaves the program unserved ([`Dormant`] with the reason); the program runs as
+//! A step that fails leaves the program unserved ([`DormancyReason`] with the reason); the program runs as
 //! without the agent.
 
 #![allow(unsafe_code, reason = "runs as a constructor, maps the session")]

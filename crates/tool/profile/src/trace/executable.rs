@@ -5,8 +5,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use fieldstone_launch::program::Program;
 use fieldstone_launch::exec_check;
+use fieldstone_launch::program::Program;
 use object::elf;
 use object::read::elf::FileHeader;
 

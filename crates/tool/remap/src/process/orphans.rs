@@ -12,8 +12,8 @@ use std::os::fd::AsFd;
 use std::time::Instant;
 
 use fieldstone_sys::process::{children, has_ended};
-use fieldstone_sys::smaps;
 use fieldstone_sys::scheduling;
+use fieldstone_sys::smaps;
 use fieldstone_sys::userfault::{Modes, Userfaultfd};
 
 use crate::error::{Error, Result};

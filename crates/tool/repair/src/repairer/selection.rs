@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use fieldstone_remap::PageRequest;
 use fieldstone_rewrite::page::LINE_BYTES;
-use fieldstone_sharing::{LineCost, JudgedLine, ByteMove, PagePlan};
+use fieldstone_sharing::{ByteMove, JudgedLine, LineCost, PagePlan};
 
 use crate::tuning::{REPAIR_MIN_SHARE, REPAIR_MIN_WEIGHT};
 

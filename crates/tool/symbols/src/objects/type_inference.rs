@@ -176,7 +176,12 @@ impl<'a> TypeQuery<'a> {
         Some(ArrayExtent { start, elements: (end - start) / bytes, direct })
     }
 
-    fn object<'r>(&self, reader: &DwarfReader<'r>, evidence: &TypeEvidence<'r>, extent: ArrayExtent) -> Option<ObjectLayout> {
+    fn object<'r>(
+        &self,
+        reader: &DwarfReader<'r>,
+        evidence: &TypeEvidence<'r>,
+        extent: ArrayExtent,
+    ) -> Option<ObjectLayout> {
         let mut layout = TypeLayout::of(reader, &evidence.kind, &evidence.variable)?;
         if extent.elements > 1 {
             layout.repeat(reader, &evidence.kind);

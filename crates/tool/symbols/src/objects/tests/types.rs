@@ -91,7 +91,13 @@ fn the_array_of_linear_regression_has_its_structure_type() {
 
 /// The type inferred at `block + offset` while a thread runs the function `name`. Also returns the
 /// block's address and size.
-fn typed(compiler: &str, options: &str, name: &str, block: &str, offset: u64) -> Option<(Option<ObjectLayout>, u64, u64)> {
+fn typed(
+    compiler: &str,
+    options: &str,
+    name: &str,
+    block: &str,
+    offset: u64,
+) -> Option<(Option<ObjectLayout>, u64, u64)> {
     let running = TestProgram::start(compiler, options, &[name])?;
     let samples = samples(running.pid(), ENOUGH)?;
     let (start, bytes) = running.reported(block);
