@@ -66,12 +66,12 @@ pub(super) fn together<'a>(lines: impl Iterator<Item = &'a LineReport>) -> LineC
 }
 
 /// The share of the threads' time, with its interval.
-pub(super) fn cost_value(Cost { share: Interval { low, likely, high }, .. }: &LineCost) -> Value {
+pub(super) fn cost_value(LineCost { share: Interval { low, likely, high }, .. }: &LineCost) -> Value {
     Unit::Share.estimate(Range { low: *low, likely: *likely, high: *high })
 }
 
 /// The same in words: `58.0 % (55.1–61.2)`.
-pub(super) fn cost(cost: &Cost) -> String {
+pub(super) fn cost(cost: &LineCost) -> String {
     cost_value(cost).to_string()
 }
 
