@@ -1,7 +1,7 @@
 //! NUMA memory policies: memory that moves keeps its policy.
 //!
 //! A policy set by mbind(2) belongs to the mapping. `mremap` moves it along; a copy to fresh memory
-//! does not. A mapping without one follows the policy of the thread that overlaps it
+//! does not. A mapping without one follows the policy of the thread that touches it
 //! (set_mempolicy(2), `numactl`). If the kernel has no nodes, or a sandbox forbids
 //! get_mempolicy(2), mappings count as without a policy.
 

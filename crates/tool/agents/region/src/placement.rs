@@ -67,7 +67,7 @@ pub(crate) fn map(bytes: usize, prot: i32, flags: i32) -> RawResult {
     map_large(bytes, prot, flags)
 }
 
-/// Requests the page kind for memory that was just mapped, and overlaps it with `--prefault`.
+/// Requests the page kind for memory that was just mapped, and touches it with `--prefault`.
 pub(crate) fn apply_page_kind(address: usize, bytes: usize, prot: i32) {
     if is_mosaic() && contains(address) {
         apply_mosaic(address, bytes);
