@@ -16,7 +16,7 @@
 
 use std::time::{Duration, Instant};
 
-use fieldstone_sys::{ptrace, turns};
+use fieldstone_sys::{ptrace, scheduling};
 use iced_x86::{Code as Kind, Decoder, DecoderOptions, Instruction, Register};
 
 use crate::code_cache::CodeCache;

@@ -8,7 +8,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use fieldstone_sys::userfault::{Reach, Userfaultfd};
+use fieldstone_sys::userfault::{FaultOrigin, Userfaultfd};
 use linux_raw_sys::general as uapi;
 
 use crate::error::{Error, Result};
@@ -79,7 +79,7 @@ impl SharedUserfault {
         };
         let number = i32::try_from(theirs).unwrap_or(-1);
         let failed = |source| Error::Process { pid, operation: "watch the memory of", source };
-        let adopt = |fd| Userfaultfd::adopt(fd, FEATURES, Reach::UserAndKernel).map_err(failed);
+        let adopt = |fd| Userfaultfd::adopt(fd, FEATURES, FaultOrigin::UserAndKernel).map_err(failed);
         let adopted = share(pid, number).and_then(adopt);
         if adopted.is_err() {
             let _ = tracer.call(&NoCode, close, [theirs, 0, 0, 0, 0, 0]);
@@ -94,14 +94,14 @@ impl SharedUserfault {
     /// [`Error::Refused`] if the program has closed it and there is no duplicate.
     pub(crate) fn inherit(pid: u32, number: i32, shared: Option<OwnedFd>) -> Result<Self> {
         if let Some(fd) = shared {
-            return Ok(Self { fd: Userfaultfd::inherited(fd, Reach::UserAndKernel), number });
+            return Ok(Self { fd: Userfaultfd::inherited(fd, FaultOrigin::UserAndKernel), number });
         }
         if is_userfault(pid, number) != Some(true) {
             let why = "a killed repairer moved some of its pages, and it has closed the descriptor that watched them: they cannot be \
                        put back";
             return Err(Error::Refused { pid, why: why.to_owned() });
         }
-        Ok(Self { fd: Userfaultfd::inherited(share(pid, number)?, Reach::UserAndKernel), number })
+        Ok(Self { fd: Userfaultfd::inherited(share(pid, number)?, FaultOrigin::UserAndKernel), number })
     }
 
     /// The repairer's descriptor.

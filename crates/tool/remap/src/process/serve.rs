@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use fieldstone_sys::userfault::{Event, Message};
+use fieldstone_sys::userfault::{FaultEvent, Message};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
 
@@ -109,7 +109,7 @@ impl Process {
         if self.tracer.is_over() { Ok(Vec::new()) } else { events }
     }
 
-    fn handle_fault(&mut self, event: Event) -> Result<Option<RemapEvent>> {
+    fn handle_fault(&mut self, event: FaultEvent) -> Result<Option<RemapEvent>> {
         let page = page_with(event.address as u64);
         if !self.pages.pages().contains(page) {
             // It was restored meanwhile: the thread repeats its access.
