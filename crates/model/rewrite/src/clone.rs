@@ -41,7 +41,7 @@ use crate::loops::Loop;
 use crate::page::LINE_BYTES;
 use crate::patch::{TRAP, copied_address};
 use crate::redirect::Redirect;
-use checks::{Check, Checks};
+use checks::{Check, CheckPlan};
 
 /// Input for a clone.
 #[derive(Debug, Clone, Copy)]
@@ -106,7 +106,7 @@ impl LoopClone {
 
     /// Makes the clone; returns the address of the head's copy too.
     fn make(plan: &ClonePlan<'_>) -> Result<(Self, u64)> {
-        let checks = Checks::of(plan.flow, plan.within, plan.redirects)?;
+        let checks = CheckPlan::of(plan.flow, plan.within, plan.redirects)?;
         let mut builder = Builder {
             plan,
             checks,
@@ -143,7 +143,7 @@ struct FailureExit {
 
 struct Builder<'a> {
     plan: &'a ClonePlan<'a>,
-    checks: Checks,
+    checks: CheckPlan,
     code: Assembly,
     /// For each original instruction, its copy with the check before it.
     copies: BTreeMap<u64, Label>,
