@@ -10,20 +10,21 @@
 //!           jne head' ────────────────────────────────────────┘
 //!           jmp to what follows the original loop
 //! ```
-//! Algorithm: an access whose registers the loop does not write is checked at the entry, once for all
-//! accesses with these registers and this rule. Other accesses are checked in place, once for all that
-//! follow in the block with the same registers unchanged. A check covers its accesses from the first
-//! byte to the last. So it may fail early, which costs speed only. Pointers read from stack slots are
-//! checked for one value (`slots`). Absolute addresses are checked when the clone is made.
+//! Algorithm: an access whose registers the loop does not write is checked at the entry, once for
+//! all accesses with these registers and this rule. Other accesses are checked in place, once for
+//! all that follow in the block with the same registers unchanged. A check covers its accesses from
+//! the first byte to the last. So it may fail early, which costs speed only. Pointers read from
+//! stack slots are checked for one value (`slots`). Absolute addresses are checked when the clone
+//! is made.
 //!
-//! Invariants: between instructions and at the start of a check, registers, flags and stack equal the
-//! original's. So a signal can be attributed to an original instruction ([`LoopClone::map`]). Inside a
-//! check, only dead registers and flags differ; if none is dead, also the stack pointer and the saved
-//! register. The original makes all calls, because a return address in the clone would break unwinding.
-//! It also executes what follows a call in its block.
+//! Invariants: between instructions and at the start of a check, registers, flags and stack equal
+//! the original's. So a signal can be attributed to an original instruction ([`LoopClone::map`]).
+//! Inside a check, only dead registers and flags differ; if none is dead, also the stack pointer
+//! and the saved register. The original makes all calls, because a return address in the clone
+//! would break unwinding. It also executes what follows a call in its block.
 //!
-//! Source: Taylor, *Cachekata*, sections 5.2 and 5.3: the whole loop is copied. There a guard precedes
-//! each access.
+//! Source: Taylor, *Cachekata*, sections 5.2 and 5.3: the whole loop is copied. There a guard
+//! precedes each access.
 
 mod checks;
 
@@ -41,7 +42,7 @@ use crate::loops::Loop;
 use crate::page::LINE_BYTES;
 use crate::patch::{TRAP, copied_address};
 use crate::redirect::Redirect;
-use checks::{Check, Checks};
+use checks::{Check, CheckPlan};
 
 /// Input for a clone.
 #[derive(Debug, Clone, Copy)]
@@ -92,7 +93,8 @@ impl LoopClone {
     /// Makes the clone.
     ///
     /// # Errors
-    /// [`Error::Refused`] if an instruction is not in the loop, follows a call, or cannot be redirected, and if an entry would bypass a check.
+    /// [`Error::Refused`] if an instruction is not in the loop, follows a call, or cannot be
+    /// redirected, and if an entry would bypass a check.
     pub fn new(plan: &ClonePlan<'_>) -> Result<Self> {
         let (made, head) = Self::make(plan)?;
         let padding = head.wrapping_neg() % LINE_BYTES;
@@ -106,7 +108,7 @@ impl LoopClone {
 
     /// Makes the clone; returns the address of the head's copy too.
     fn make(plan: &ClonePlan<'_>) -> Result<(Self, u64)> {
-        let checks = Checks::of(plan.flow, plan.within, plan.redirects)?;
+        let checks = CheckPlan::of(plan.flow, plan.within, plan.redirects)?;
         let mut builder = Builder {
             plan,
             checks,
@@ -143,7 +145,7 @@ struct FailureExit {
 
 struct Builder<'a> {
     plan: &'a ClonePlan<'a>,
-    checks: Checks,
+    checks: CheckPlan,
     code: Assembly,
     /// For each original instruction, its copy with the check before it.
     copies: BTreeMap<u64, Label>,

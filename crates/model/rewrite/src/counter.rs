@@ -1,5 +1,5 @@
-//! The counter of a loop: a register or a stack word that one instruction changes by a constant in each
-//! iteration.
+//! The counter of a loop: a register or a stack word that one instruction changes by a constant in
+//! each iteration.
 //!
 //! ```text
 //!   head:  add [rdi], 1                      head:  …
@@ -8,8 +8,8 @@
 //!          jne head                                 jmp head
 //! ```
 //! Its values in two samples of a thread give the number of iterations between them, and so the
-//! program's speed without a hardware counter. Limits: this is evidence and no proof. The instruction
-//! may run more or less than once per iteration, and other code may write the word.
+//! program's speed without a hardware counter. Limits: this is evidence and no proof. The
+//! instruction may run more or less than once per iteration, and other code may write the word.
 
 use std::collections::BTreeMap;
 

@@ -7,12 +7,12 @@
 //!          ret               3. the way out, up to here
 //! ```
 //! Algorithm: an executed address is the start of an instruction. From there, code can be decoded
-//! forwards only. All direct jumps are followed, both ways if they are conditional; calls are stepped
-//! over. Code before the address is found by jumps back to it.
+//! forwards only. All direct jumps are followed, both ways if they are conditional; calls are
+//! stepped over. Code before the address is found by jumps back to it.
 //!
-//! Limits: the target of an indirect jump is known only if it was observed ([`TakenJumps`]). Jumps from
-//! other code into this flow are unknown. If two instructions overlap, one of them was decoded in error
-//! (for example behind a call that does not return), and the flow is refused.
+//! Limits: the target of an indirect jump is known only if it was observed ([`TakenJumps`]). Jumps
+//! from other code into this flow are unknown. If two instructions overlap, one of them was decoded
+//! in error (for example behind a call that does not return), and the flow is refused.
 //!
 //! Source: Taylor, *Cachekata*, section 5.2.2 (backwards-jump analysis; branch records for indirect
 //! jumps). There forward jumps are not followed.
@@ -78,7 +78,8 @@ impl Flow {
     /// Decodes the code around `ip`, the start of an instruction. Memory is read in whole pages.
     ///
     /// # Errors
-    /// [`RefusalReason::Undecodable`] if there is no instruction at `ip`; [`RefusalReason::Overlap`] if two instructions share bytes.
+    /// [`RefusalReason::Undecodable`] if there is no instruction at `ip`;
+    /// [`RefusalReason::Overlap`] if two instructions share bytes.
     pub fn discover(memory: &dyn Memory, ip: u64) -> Result<Self> {
         Self::discover_with(memory, ip, &TakenJumps::new())
     }
@@ -279,7 +280,8 @@ mod tests {
 
     #[test]
     fn observed_targets_of_a_switch_are_followed() {
-        // head: dec ecx (2); jmp [rdi + rcx * 8] (3); one: add [rsi], 1 (4); jmp head (2); other: ret
+        // head: dec ecx (2); jmp [rdi + rcx * 8] (3); one: add [rsi], 1 (4); jmp head (2); other:
+        // ret
         let code = [0xff, 0xc9, 0xff, 0x24, 0xcf, 0x48, 0x83, 0x06, 0x01, 0xeb, 0xf5, 0xc3];
         let image = MemoryImage { start: 0x1000, bytes: code.to_vec() };
         let blind = Flow::discover(&image, 0x1000).unwrap();

@@ -14,11 +14,11 @@
 //! Invariant: before the first and after the last line, the state is the program's, except for dead
 //! registers and flags.
 //!
-//! A clone checks an address of one register by two comparisons with words beside the code. It needs no
-//! `t` and, if both words are equal, only one comparison.
+//! A clone checks an address of one register by two comparisons with words beside the code. It
+//! needs no `t` and, if both words are equal, only one comparison.
 //!
-//! Source: Taylor, *Cachekata*, section 5.3.2 and figure 5.2. There two comparisons are made, on the
-//! registers of the address.
+//! Source: Taylor, *Cachekata*, section 5.3.2 and figure 5.2. There two comparisons are made, on
+//! the registers of the address.
 
 use iced_x86::{Code, Instruction, Register};
 

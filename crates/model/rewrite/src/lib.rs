@@ -1,10 +1,10 @@
-//! A rewriter for x86-64 code: it makes copies of instructions and loops whose memory accesses go to
-//! moved bytes.
+//! A rewriter for x86-64 code: it makes copies of instructions and loops whose memory accesses go
+//! to moved bytes.
 //!
-//! A [`RemappedPage`] is inaccessible. The bytes of each [`RemapRule`] are in a view, the others in the
-//! page's `home` copy. All distances are multiples of a line's size within ±2 GiB. So an access is
-//! redirected by another displacement in the same instruction, and no register ever holds an address
-//! that the program does not know.
+//! A [`RemappedPage`] is inaccessible. The bytes of each [`RemapRule`] are in a view, the others in
+//! the page's `home` copy. All distances are multiples of a line's size within ±2 GiB. So an access
+//! is redirected by another displacement in the same instruction, and no register ever holds an
+//! address that the program does not know.
 //!
 //! ```text
 //!   ip, registers ─→ flow ─→ loops ─┬→ walk ──────────────→ addresses that the loop accesses
@@ -29,13 +29,14 @@
 //! | `patch` | the jump at a loop's head, and the copy of the overwritten instructions |
 //! | `probe` | code that reads moved pages before the kernel protects memory |
 //!
-//! Invariants: code that is not provably safe to rewrite is refused with a [`RefusalReason`]. The caller
-//! ensures two conditions. No stack, thread control block or other memory that the processor or the
-//! kernel accesses by itself is on a remapped page. The code does not change while its copies are in use.
+//! Invariants: code that is not provably safe to rewrite is refused with a [`RefusalReason`]. The
+//! caller ensures two conditions. No stack, thread control block or other memory that the processor
+//! or the kernel accesses by itself is on a remapped page. The code does not change while its
+//! copies are in use.
 //!
-//! Source: Taylor, *Cachekata* (seed 002), chapter 5. There a rewritelet changes the register that holds
-//! the address and restores it afterwards. Here the displacement changes, so flags, faults and
-//! `mov (%rax), %rax` need no special case.
+//! Source: Taylor, *Cachekata* (seed 002), chapter 5. There a rewritelet changes the register that
+//! holds the address and restores it afterwards. Here the displacement changes, so flags, faults
+//! and `mov (%rax), %rax` need no special case.
 #![forbid(unsafe_code)]
 
 mod assembly;

@@ -7,14 +7,14 @@
 //!   skip  │  … ←──────────┘
 //!         └─ jne head
 //! ```
-//! Algorithm: back edges, with blocks between head and tail only. Compilers move rare code out of line;
-//! without that limit, an outer loop that enters an inner one at its condition would become part of it.
-//! Two loops are merged if they share one head, each has a path of its own to it, and neither has a
-//! call. An example is an `if` whose `else` precedes the head.
+//! Algorithm: back edges, with blocks between head and tail only. Compilers move rare code out of
+//! line; without that limit, an outer loop that enters an inner one at its condition would become
+//! part of it. Two loops are merged if they share one head, each has a path of its own to it, and
+//! neither has a call. An example is an `if` whose `else` precedes the head.
 //!
-//! Limit: the flow contains only code reachable from its start, so a head need not dominate its loop.
-//! [`Loop::side_entries`] has the blocks with known other entries. A clone does not rely on its head: it
-//! is checked at each entry.
+//! Limit: the flow contains only code reachable from its start, so a head need not dominate its
+//! loop. [`Loop::side_entries`] has the blocks with known other entries. A clone does not rely on
+//! its head: it is checked at each entry.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -243,7 +243,8 @@ mod tests {
         assert!(loops(&mut branching(), 12).is_empty(), "the return is in no loop");
     }
 
-    /// outer: jmp test (2); inner: add [rdi], 1 (4); test: dec ecx (2); jne inner (2); dec edx (2); jne outer (2); ret
+    /// outer: jmp test (2); inner: add [rdi], 1 (4); test: dec ecx (2); jne inner (2); dec edx (2);
+    /// jne outer (2); ret
     fn entered_at_the_condition() -> CodeAssembler {
         let mut code = CodeAssembler::new(64).unwrap();
         let (mut outer, mut inner, mut test) = (code.create_label(), code.create_label(), code.create_label());
@@ -283,7 +284,8 @@ mod tests {
         assert_eq!((found[1].head, found[1].blocks.len()), (0x1000, 4));
     }
 
-    /// other: add [rdi], 1 (4); [call rax (2)]; head: test edx, edx (2); jne other (2); add [rdi], 3 (4); dec ecx (2); jne head (2); ret
+    /// other: add [rdi], 1 (4); [call rax (2)]; head: test edx, edx (2); jne other (2); add [rdi],
+    /// 3 (4); dec ecx (2); jne head (2); ret
     fn else_before_the_head(calls: bool) -> CodeAssembler {
         let mut code = CodeAssembler::new(64).unwrap();
         let (mut other, mut head) = (code.create_label(), code.create_label());

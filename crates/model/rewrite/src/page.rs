@@ -7,10 +7,11 @@
 //!   bytes at  start + home   + delta_0        + delta_1      the same offset in another line
 //! ```
 //! Invariants: distances are multiples of a line's size, that to home of a page's. So alignment and
-//! atomicity do not change. They fit into a displacement, so a redirect changes only a displacement.
+//! atomicity do not change. They fit into a displacement, so a redirect changes only a
+//! displacement.
 //!
-//! Source: Taylor, *Cachekata*, section 5.1 and figure 5.1: remap rules, underlay page, isolated data.
-//! There a rule leads to any address; here to the same offset in another line.
+//! Source: Taylor, *Cachekata*, section 5.1 and figure 5.1: remap rules, underlay page, isolated
+//! data. There a rule leads to any address; here to the same offset in another line.
 
 use std::ops::Range;
 
@@ -58,7 +59,9 @@ impl RemappedPage {
     /// A page with these rules, in any order.
     ///
     /// # Errors
-    /// [`Error::Page`] if the page is not aligned; if a distance is 0, beyond ±2 GiB, or no multiple of a line's size (for home: a page's); if a rule is empty, outside of the page, or overlaps another.
+    /// [`Error::Page`] if the page is not aligned; if a distance is 0, beyond ±2 GiB, or no
+    /// multiple of a line's size (for home: a page's); if a rule is empty, outside of the page, or
+    /// overlaps another.
     pub fn new(start: u64, home: i64, mut rules: Vec<RemapRule>) -> Result<Self> {
         rules.sort_by_key(|rule| rule.bytes.start);
         let page = Self { start, home, rules };

@@ -5,19 +5,19 @@
 //!         ff c9         dec ecx                  │     └ an instruction begins here          dec ecx
 //!   +5    75 …          jne head                 └── and one here? then this byte is 0xcc   jmp head + 5
 //! ```
-//! A thread may be at an instruction inside of the five bytes, or return there by a rewritelet, a signal
-//! or an unknown jump. So each byte at which an instruction begins is 0xcc, a trap. A thread that traps
-//! there is moved to the copy. These bytes are part of the jump's displacement. The address of the clone
-//! is chosen accordingly ([`Pun`]).
+//! A thread may be at an instruction inside of the five bytes, or return there by a rewritelet, a
+//! signal or an unknown jump. So each byte at which an instruction begins is 0xcc, a trap. A thread
+//! that traps there is moved to the copy. These bytes are part of the jump's displacement. The
+//! address of the clone is chosen accordingly ([`Pun`]).
 //!
-//! Algorithm: three writes, each visible to all threads (membarrier SYNC_CORE) before the next. First a
-//! trap over the first byte, then the other four bytes, then the first byte. A thread that traps at the
-//! head meanwhile is moved to the copy too. The patch is removed by the same three writes of the
-//! original bytes.
+//! Algorithm: three writes, each visible to all threads (membarrier SYNC_CORE) before the next.
+//! First a trap over the first byte, then the other four bytes, then the first byte. A thread that
+//! traps at the head meanwhile is moved to the copy too. The patch is removed by the same three
+//! writes of the original bytes.
 //!
-//! Source: the hazards are those of Taylor, *Cachekata*, section 5.1. There the code is not patched, and
-//! each new loop takes a fault. Punned displacements are from instruction-punning instrumentation
-//! (LiteInst).
+//! Source: the hazards are those of Taylor, *Cachekata*, section 5.1. There the code is not
+//! patched, and each new loop takes a fault. Punned displacements are from instruction-punning
+//! instrumentation (LiteInst).
 
 use iced_x86::{Code, Instruction, OpKind};
 use serde::{Deserialize, Serialize};
@@ -94,7 +94,9 @@ impl HeadPatch {
     /// Prepares the patch of a head with the five bytes `original`.
     ///
     /// # Errors
-    /// [`RefusalReason::ShortHead`] if the flow lacks instructions there, [`RefusalReason::InnerTarget`] if a jump of the flow leads behind the first of them, [`RefusalReason::Call`] if one is a call.
+    /// [`RefusalReason::ShortHead`] if the flow lacks instructions there,
+    /// [`RefusalReason::InnerTarget`] if a jump of the flow leads behind the first of them,
+    /// [`RefusalReason::Call`] if one is a call.
     pub fn new(flow: &Flow, head: u64, original: [u8; 5]) -> Result<Self> {
         let overwritten = overwritten(flow, head)?;
         let inside = (head + 1)..(head + JUMP_BYTES);
@@ -135,7 +137,8 @@ impl HeadPatch {
     /// The writes that make the head jump to `entry`.
     ///
     /// # Errors
-    /// [`RefusalReason::Pun`] if the displacement to `entry` does not meet the condition, [`RefusalReason::OutOfReach`] if it is beyond 2 GiB.
+    /// [`RefusalReason::Pun`] if the displacement to `entry` does not meet the condition,
+    /// [`RefusalReason::OutOfReach`] if it is beyond 2 GiB.
     pub fn writes(&self, entry: u64) -> Result<[PatchWrite; 3]> {
         let distance = self.pun.distance(entry).ok_or_else(|| Error::refused(self.head, RefusalReason::OutOfReach))?;
         if !self.pun.allows(entry) {

@@ -7,8 +7,8 @@
 //!           │           cmp byte ptr [rcx], 0
 //!           └────────   mov eax, 10
 //! ```
-//! A system call changes rax, rcx and r11, and compilers assume no flags after it. So the probe may use
-//! all of them.
+//! A system call changes rax, rcx and r11, and compilers assume no flags after it. So the probe may
+//! use all of them.
 
 use iced_x86::{Code, Instruction, MemoryOperand, Register};
 

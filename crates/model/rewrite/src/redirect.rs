@@ -11,8 +11,8 @@ pub struct Redirect {
     pub ip: u64,
     /// Where its bytes are.
     pub rule: RemapRule,
-    /// The likely address in each iteration, for an access of [`Flow::slot_accesses`](crate::Flow::slot_accesses). The
-    /// clone serves that address only.
+    /// The likely address in each iteration, for an access of
+    /// [`Flow::slot_accesses`](crate::Flow::slot_accesses). The clone serves that address only.
     #[serde(rename = "seen")]
     pub expected: Option<u64>,
 }

@@ -9,12 +9,13 @@
 //!                outside, or in two pieces: plain ────────┤
 //!   Displaced    redirected ──────────────────────────────┴→ next instruction; the address is known at the entry
 //! ```
-//! Invariant: at the entry and at each plain or redirected instruction, registers, flags and stack are
-//! the program's, except for dead ones. So a fault there is one of the original instruction, and
-//! [`Rewritelet::map`] has that instruction.
+//! Invariant: at the entry and at each plain or redirected instruction, registers, flags and stack
+//! are the program's, except for dead ones. So a fault there is one of the original instruction,
+//! and [`Rewritelet::map`] has that instruction.
 //!
-//! [`RewriteletForm::Displaced`] serves faults: their handler knows the address. It is also the only form
-//! for an absolute operand whose view is out of reach: it loads the address into a scratch register.
+//! [`RewriteletForm::Displaced`] serves faults: their handler knows the address. It is also the
+//! only form for an absolute operand whose view is out of reach: it loads the address into a
+//! scratch register.
 //!
 //! Source: Taylor, *Cachekata*, section 5.3, figure 5.2.
 
@@ -69,7 +70,8 @@ impl Rewritelet {
     /// Makes the rewritelet for `site` at address `at`.
     ///
     /// # Errors
-    /// [`Error::Refused`] if the instruction cannot be redirected, or not from there; [`Error::Page`] if a page is invalid.
+    /// [`Error::Refused`] if the instruction cannot be redirected, or not from there;
+    /// [`Error::Page`] if a page is invalid.
     pub fn new(site: &AccessSite<'_>, form: &RewriteletForm, at: u64) -> Result<Self> {
         let ip = site.instruction.ip();
         let mut factory = InstructionInfoFactory::new();

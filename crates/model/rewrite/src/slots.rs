@@ -6,13 +6,13 @@
 //!   mov rax, [rbp - 24]        the same value, since nothing between has written the slot
 //!   add [rax + 8], 1           redirected without a check
 //! ```
-//! So an iteration has one check per slot instead of one per access. A second read of the slot becomes a
-//! load of the known value. A write to the slot by another thread in between takes effect one iteration
-//! later, and may appear after that thread's later writes. A jump, a call, an atomic instruction, a
-//! fence, or a possible write to the slot ends the reuse.
+//! So an iteration has one check per slot instead of one per access. A second read of the slot
+//! becomes a load of the known value. A write to the slot by another thread in between takes effect
+//! one iteration later, and may appear after that thread's later writes. A jump, a call, an atomic
+//! instruction, a fence, or a possible write to the slot ends the reuse.
 //!
-//! Limit: only frames by rbp, as in unoptimised code. Optimised code reads a stack word twice only if
-//! another thread may write it.
+//! Limit: only frames by rbp, as in unoptimised code. Optimised code reads a stack word twice only
+//! if another thread may write it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -253,7 +253,8 @@ mod tests {
 
     #[test]
     fn slot_accesses_exclude_slots_that_the_loop_writes() {
-        // 0: mov rax, [rbp - 24] (4); 4: add [rax], 1 (4); 8: add [rbp - 24], 8 (5) or [rbp - 8], 1; d: jne 0; ret
+        // 0: mov rax, [rbp - 24] (4); 4: add [rax], 1 (4); 8: add [rbp - 24], 8 (5) or [rbp - 8],
+        // 1; d: jne 0; ret
         for (written, found) in [(-24, vec![]), (-8, vec![0x1004])] {
             let mut code = CodeAssembler::new(64).unwrap();
             let mut head = code.create_label();

@@ -8,14 +8,15 @@
 //! A sample has a thread's instruction pointer and registers. The costly access is seldom the
 //! interrupted instruction, but it is in the same loop.
 //!
-//! Algorithm: the code is interpreted for one iteration from the interrupted instruction, with those
-//! values that are known. Both ways of a condition are followed, and no block twice. Then the code is
-//! interpreted backwards from the interrupted instruction: a register that was not written since an
-//! access had the same value then. This finds accesses before a call that loses the registers.
+//! Algorithm: the code is interpreted for one iteration from the interrupted instruction, with
+//! those values that are known. Both ways of a condition are followed, and no block twice. Then the
+//! code is interpreted backwards from the interrupted instruction: a register that was not written
+//! since an access had the same value then. This finds accesses before a call that loses the
+//! registers.
 //!
 //! Limits: memory is read at the walk, later than the sample; what depends on it is marked
-//! ([`LoopAccess::read_now`]). Instructions that are not interpreted lose the values they write. The
-//! result is evidence and no proof, so no code is rewritten because of it alone.
+//! ([`LoopAccess::read_now`]). Instructions that are not interpreted lose the values they write.
+//! The result is evidence and no proof, so no code is rewritten because of it alone.
 
 mod address;
 mod state;

@@ -6,15 +6,15 @@
 //!   line     ·······│·························│·························│
 //!                   └ SXY of element 0 and SX of element 1 are in one line
 //! ```
-//! Algorithm: members of *different* elements are separated by aligning the first member to a line, which
-//! pads the size too. Members of *one* element are separated by aligning the first member of each
-//! owner. Often both are needed. Offsets are computed as a compiler does, with each member's natural
-//! alignment: by its type, or, if that is unknown, by its size and offset. A member that would cross a
-//! line boundary is aligned to its size. A structure with members at unaligned offsets is packed; the
-//! new layout is not.
+//! Algorithm: members of *different* elements are separated by aligning the first member to a line,
+//! which pads the size too. Members of *one* element are separated by aligning the first member of
+//! each owner. Often both are needed. Offsets are computed as a compiler does, with each member's
+//! natural alignment: by its type, or, if that is unknown, by its size and offset. A member that
+//! would cross a line boundary is aligned to its size. A structure with members at unaligned
+//! offsets is packed; the new layout is not.
 //!
-//! Source: Cachekata, section 4.3, whose linear regression "has been hand-corrected to eliminate false
-//! sharing, by forcing each element of the array onto its own cache line".
+//! Source: Cachekata, section 4.3, whose linear regression "has been hand-corrected to eliminate
+//! false sharing, by forcing each element of the array onto its own cache line".
 
 mod member;
 #[cfg(test)]
@@ -147,7 +147,8 @@ impl ObjectLayout {
     /// Checks that the description is consistent.
     ///
     /// # Errors
-    /// The first member that overlaps the previous one or exceeds the element; an element without a size.
+    /// The first member that overlaps the previous one or exceeds the element; an element without a
+    /// size.
     pub fn check(&self) -> Result<()> {
         let wrong = |member: &str, problem, remedy| {
             Err(Error::Layout { object: self.name.clone(), member: member.to_owned(), problem, remedy })

@@ -1,11 +1,11 @@
-//! Detection of false sharing: from sampled accesses to verdicts per cache line, and from verdicts to
-//! rules that separate the bytes of different threads.
+//! Detection of false sharing: from sampled accesses to verdicts per cache line, and from verdicts
+//! to rules that separate the bytes of different threads.
 //!
-//! Two threads that write different bytes of one line contend for it as if they wrote the same bytes:
-//! false sharing. Samples of a running program show which thread accessed which bytes at which time.
-//! This crate accumulates them, classifies each line, bounds its cost, and derives a remedy: rules for
-//! the remapper, or a padded struct for the programmer. It depends on no instruction set, process or
-//! way to move a page.
+//! Two threads that write different bytes of one line contend for it as if they wrote the same
+//! bytes: false sharing. Samples of a running program show which thread accessed which bytes at
+//! which time. This crate accumulates them, classifies each line, bounds its cost, and derives a
+//! remedy: rules for the remapper, or a padded struct for the programmer. It depends on no
+//! instruction set, process or way to move a page.
 //!
 //! ```text
 //!   samples ── SampledAccess ──→ line_table ── LineUse ──→ verdict ──┬── JudgedLine ──→ rules ── PagePlan ──→ remapper
@@ -30,8 +30,8 @@
 //! | `ignore` | findings that are not reported |
 //! | `requests` | rules that a user requests |
 //!
-//! Limit: accesses come from timer samples. So a verdict can miss sharing; it says so if there are too
-//! few samples.
+//! Limit: accesses come from timer samples. So a verdict can miss sharing; it says so if there are
+//! too few samples.
 //!
 //! Source: Taylor, *Cachekata* (sections 4.3, 5 and 7.1). There hardware counters detect sharing.
 #![forbid(unsafe_code)]

@@ -4,16 +4,17 @@
 //!   by number ─→ slot: epoch, weight ─→ entry: thread, windows, joined ─→ entry: next thread ─→ …
 //!                                        └ bytes: read[0..64], written[0..64]
 //! ```
-//! Algorithm: weights decay by half-lives ([`crate::decay`]), with one epoch per slot. When the table is
-//! full, the lightest quarter of the lines is removed at once, so the cost per access does not depend on
-//! the table's size. A remaining line is never lighter than a removed one.
+//! Algorithm: weights decay by half-lives ([`crate::decay`]), with one epoch per slot. When the
+//! table is full, the lightest quarter of the lines is removed at once, so the cost per access does
+//! not depend on the table's size. A remaining line is never lighter than a removed one.
 //!
-//! Invariants: an ended thread is forgotten, so that it does not seem to contend with its successor. An
-//! access across lines counts in full in each of them, since it waits for all of them. So the weights of
-//! all lines may exceed the number of samples; the weight of one line does not.
+//! Invariants: an ended thread is forgotten, so that it does not seem to contend with its
+//! successor. An access across lines counts in full in each of them, since it waits for all of
+//! them. So the weights of all lines may exceed the number of samples; the weight of one line does
+//! not.
 //!
-//! Cost: an access takes a hash look-up, a search in at most [`MOST_THREADS`] entries, and one addition
-//! per byte. All memory is reserved at the start.
+//! Cost: an access takes a hash look-up, a search in at most [`MOST_THREADS`] entries, and one
+//! addition per byte. All memory is reserved at the start.
 
 mod entries;
 mod recent;
@@ -246,7 +247,8 @@ impl LineTable {
         self.entries.chain(self.slots[slot as usize].first).find(|&entry| self.entries.get(entry).thread == thread)
     }
 
-    /// Moves the line's epoch to `at_ns` if it is more than [`MOST_EXPONENT`] half-lives ago, so that weights stay small.
+    /// Moves the line's epoch to `at_ns` if it is more than [`MOST_EXPONENT`] half-lives ago, so
+    /// that weights stay small.
     fn move_epoch(&mut self, slot: u32, at_ns: u64) {
         let line = &mut self.slots[slot as usize];
         if self.half_life.exponent(line.epoch_ns, at_ns) <= MOST_EXPONENT {

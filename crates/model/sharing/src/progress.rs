@@ -4,9 +4,10 @@
 //!   samples of thread 7     |    |    |    |    |         one per fixed amount of its running time
 //!   its loop's counter     100  140  180  820 1460        40, 40, 640, 640 iterations per sample: 16 times faster
 //! ```
-//! A counter is identified by its instruction. The unit is the thread's own samples instead of time, so
-//! that waiting for a processor does not count as slow. A counter that goes backwards has been restarted
-//! with its loop. A counter with frequent restarts belongs to a short loop; it is ignored.
+//! A counter is identified by its instruction. The unit is the thread's own samples instead of
+//! time, so that waiting for a processor does not count as slow. A counter that goes backwards has
+//! been restarted with its loop. A counter with frequent restarts belongs to a short loop; it is
+//! ignored.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;

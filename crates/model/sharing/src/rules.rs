@@ -1,9 +1,9 @@
 //! Remap rules: the bytes of a page that move, and their views.
 //!
-//! A page with rules becomes inaccessible. Its bytes are in a home copy, those of each rule in a *view*, a
-//! page of its own at the same offset. Bytes of one line with different owners go to different views.
-//! Owners that share no line can share a view. So two views serve any number of threads with consecutive
-//! structures, and loops need only two clones:
+//! A page with rules becomes inaccessible. Its bytes are in a home copy, those of each rule in a
+//! *view*, a page of its own at the same offset. Bytes of one line with different owners go to
+//! different views. Owners that share no line can share a view. So two views serve any number of
+//! threads with consecutive structures, and loops need only two clones:
 //!
 //! ```text
 //!   line          0               1               2               3
@@ -18,7 +18,8 @@
 //! - A sampled access is never split. A line whose ranges would split one is refused with the reason.
 //! - A refused line keeps its bytes in place; the others of the page are planned without it.
 //!
-//! Source: Cachekata, section 5 and figure 5.1. There each isolated range has a line of its own in a pool.
+//! Source: Cachekata, section 5 and figure 5.1. There each isolated range has a line of its own in
+//! a pool.
 
 mod page;
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! The result of a trial: the speed of threads before and after a repair. Only the intervals are compared.
+//! The result of a trial: the speed of threads before and after a repair. Only the intervals are
+//! compared.
 //!
 //! ```text
 //!   before   ├────────●────────┤

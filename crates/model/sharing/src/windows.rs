@@ -1,5 +1,5 @@
-//! The times at which a thread was sampled at a line, in short windows, and whether two threads ran at the
-//! same time.
+//! The times at which a thread was sampled at a line, in short windows, and whether two threads ran
+//! at the same time.
 //!
 //! ```text
 //!   window          0   1   2   3   4   5   6   7   8   9
@@ -9,12 +9,12 @@
 //!   thread 1        x   x   x                   x   x   x
 //!   thread 3                x   x   x   x   x   x               2 in common; expected: 6 · 6 / 10 = 3.6: alternating
 //! ```
-//! Threads that never ran at the same time share nothing, whatever bytes they accessed. Neither do threads
-//! that alternate on one CPU, so a common window counts only if the CPUs differ.
+//! Threads that never ran at the same time share nothing, whatever bytes they accessed. Neither do
+//! threads that alternate on one CPU, so a common window counts only if the CPUs differ.
 //!
-//! Algorithm: independent threads have about as many common windows as expected by chance. Alternating
-//! threads have common windows only where a turn ends inside a window. The last 128 windows before the
-//! later thread's last one are compared; older ones are no evidence.
+//! Algorithm: independent threads have about as many common windows as expected by chance.
+//! Alternating threads have common windows only where a turn ends inside a window. The last 128
+//! windows before the later thread's last one are compared; older ones are no evidence.
 
 use serde::{Deserialize, Serialize};
 

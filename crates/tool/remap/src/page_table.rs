@@ -125,7 +125,7 @@ impl PageTable {
     /// If the process is gone.
     pub(crate) fn fill(&mut self, memory: &ProcessMemory, pid: u32, moved: &MovedPage, at: u64) -> Result<()> {
         let contents = moved.composed(memory)?;
-        let failed = |source| Error::Process { pid, operation: "put a page back in", source };
+        let failed = |source| Error::Process { pid, operation: "restore a page of", source };
         match self.copy(pid, at, &contents)? {
             // It was unmapped or filled meanwhile.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EEXIST | libc::ESRCH)) => {}
@@ -208,7 +208,7 @@ impl PageTable {
 /// Runs `act`, which may wait in the kernel until the userfaultfd is read; returns its result and
 /// the messages read meanwhile.
 fn while_reading<T>(fd: &Userfaultfd, pid: u32, act: impl FnOnce() -> T) -> Result<(T, Vec<Message>)> {
-    let failed = |source| Error::Process { pid, operation: "hear from", source };
+    let failed = |source| Error::Process { pid, operation: "read the userfaultfd of", source };
     let descriptor = fd.as_fd().try_clone_to_owned().map_err(failed)?;
     let reader = Userfaultfd::inherited(descriptor, fd.reach());
     let is_over = AtomicBool::new(false);

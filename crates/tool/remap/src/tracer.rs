@@ -30,6 +30,9 @@ use traced_thread::TracedThread;
 /// A system call by name and number.
 pub(crate) type SystemCall = (&'static str, libc::c_long);
 
+/// A thread that ran into an inserted trap, with the address at which it continues.
+pub(crate) type TrappedThread = (u32, u64);
+
 /// What a tracer asks about code that was inserted into the program.
 pub(crate) trait InsertedCode {
     /// Whether a thread at `ip` may just have run into an inserted trap. No call is injected there.
@@ -183,7 +186,7 @@ impl Tracer {
     ///
     /// # Errors
     /// As [`Threads::handle_stops`].
-    pub(crate) fn handle_stops(&mut self, code: &dyn InsertedCode) -> Result<(Option<ProcessEnd>, Vec<(u32, u64)>)> {
+    pub(crate) fn handle_stops(&mut self, code: &dyn InsertedCode) -> Result<(Option<ProcessEnd>, Vec<TrappedThread>)> {
         let memory = &self.memory;
         let mut trapped = Vec::new();
         let end = self.threads.handle_stops(&mut |traced| {

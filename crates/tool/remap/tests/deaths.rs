@@ -1,12 +1,13 @@
-//! The repairer is killed before each of its steps: the program continues and prints the right results.
+//! The repairer is killed before each of its steps: the program continues and prints the right
+//! results.
 //!
 //! ```text
 //!   test ── traces system calls of ──> repairer, another process of this test ── moves, serves, restores ──> program
 //!        ├─ kills it before the n-th step (ptrace, a write to memory, an ioctl, a signal), n = 1, 2, 3, …
 //!        └─ restores what is left, as a watchdog does; then the program must print the right results
 //! ```
-//! Cost: a run takes some 50 ms, and a repair has some hundred steps. `FIELDSTONE_DEATHS=N` kills at N of
-//! them, evenly spaced; the default is 12.
+//! Cost: a run takes some 50 ms, and a repair has some hundred steps. `FIELDSTONE_DEATHS=N` kills
+//! at N of them, evenly spaced; the default is 12.
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 #![allow(unsafe_code, reason = "a tracer of system calls, by ptrace(2) itself")]

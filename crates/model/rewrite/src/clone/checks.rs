@@ -38,7 +38,7 @@ pub(super) struct Check {
 
 /// The checks of a loop, and its redirected instructions.
 #[derive(Debug, Default)]
-pub(super) struct Checks {
+pub(super) struct CheckPlan {
     /// Checks of registers that the loop does not write.
     pub(super) at_entry: Vec<Check>,
     /// Other checks, by the instruction that they precede.
@@ -117,7 +117,7 @@ impl Check {
     }
 }
 
-impl Checks {
+impl CheckPlan {
     /// The checks for `redirects` in the loop.
     ///
     /// # Errors
@@ -180,7 +180,7 @@ impl Varying<'_> {
     }
 }
 
-impl Checks {
+impl CheckPlan {
     /// Checks of one block, each before its first access.
     fn in_block<'a>(
         &mut self,

@@ -106,7 +106,8 @@ fn jumps_to_overwritten_instructions_lead_to_their_copies() {
 
 #[test]
 fn a_changing_base_is_checked_before_its_access() {
-    // 0: mov rax, [rbp - 8] (4); 4: add [rax], 1 (4); 8: mov rdx, [rax + 8] (4); c: dec ecx; jne 0; ret
+    // 0: mov rax, [rbp - 8] (4); 4: add [rax], 1 (4); 8: mov rdx, [rax + 8] (4); c: dec ecx; jne 0;
+    // ret
     let mut code = CodeAssembler::new(64).unwrap();
     let mut head = code.create_label();
     code.set_label(&mut head).unwrap();
@@ -160,7 +161,8 @@ fn a_call_and_the_code_after_it_run_in_the_original() {
     assert_eq!(clone(&mut calls, &[6], &[], &[]).unwrap_err(), RefusalReason::NotInLoop);
 }
 
-/// 0: mov rax, [rbp - 8] (4); 4: add [rax], 1 (4); 8: mov rax, [rbp - 8] (4); c: add [rax + 8], 1 (5); 11: add [rbp - 24], 1 (5); dec ecx; jne 0
+/// 0: mov rax, [rbp - 8] (4); 4: add [rax], 1 (4); 8: mov rax, [rbp - 8] (4); c: add [rax + 8], 1
+/// (5); 11: add [rbp - 24], 1 (5); dec ecx; jne 0
 fn by_a_slot(expected: [u64; 2]) -> (LoopClone, Vec<Instruction>) {
     let mut code = CodeAssembler::new(64).unwrap();
     let mut head = code.create_label();

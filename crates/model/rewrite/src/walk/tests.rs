@@ -53,7 +53,8 @@ const RDX: usize = 2;
 const RSI: usize = 6;
 const RDI: usize = 7;
 
-/// 0: add [rdi + 8], 1 (5); 5: mov rax, [rsi + rcx * 8] (4); 9: inc rcx (3); c: cmp rcx, rdx (3); f: jne 0 (2); 11: ret
+/// 0: add [rdi + 8], 1 (5); 5: mov rax, [rsi + rcx * 8] (4); 9: inc rcx (3); c: cmp rcx, rdx (3);
+/// f: jne 0 (2); 11: ret
 fn sum() -> Program {
     let mut code = CodeAssembler::new(64).unwrap();
     let mut head = code.create_label();
@@ -108,7 +109,8 @@ fn a_walk_from_the_middle_of_a_block_equals_one_of_a_flow_from_there() {
 
 #[test]
 fn pointers_on_the_stack_are_read_now() {
-    // 0: mov rax, [rbp - 8] (4); 4: lock add [rax + 16], 1 (6); a: dec dword [rbp - 16] (3); d: jne 0
+    // 0: mov rax, [rbp - 8] (4); 4: lock add [rax + 16], 1 (6); a: dec dword [rbp - 16] (3); d: jne
+    // 0
     let mut code = CodeAssembler::new(64).unwrap();
     let mut head = code.create_label();
     code.set_label(&mut head).unwrap();
@@ -127,7 +129,8 @@ fn pointers_on_the_stack_are_read_now() {
 
 #[test]
 fn writes_of_a_walk_are_read_back() {
-    // push rcx; pop rdx; mov [rdx], eax; lea r8, [rdx + rdx + 1]; shl r8, 3; movzx, xor …; mov al, [r8]; jmp head
+    // push rcx; pop rdx; mov [rdx], eax; lea r8, [rdx + rdx + 1]; shl r8, 3; movzx, xor …; mov al,
+    // [r8]; jmp head
     let mut code = CodeAssembler::new(64).unwrap();
     let mut head = code.create_label();
     code.set_label(&mut head).unwrap();
@@ -147,7 +150,8 @@ fn writes_of_a_walk_are_read_back() {
 
 #[test]
 fn unknown_addresses_are_not_guessed() {
-    // 0: call rax; 2: add [rcx], 1; 6: mov [rbp - 8], rcx; mov rdx, [rbp - 8]; add [rdx], 1; jmp head
+    // 0: call rax; 2: add [rcx], 1; 6: mov [rbp - 8], rcx; mov rdx, [rbp - 8]; add [rdx], 1; jmp
+    // head
     let mut code = CodeAssembler::new(64).unwrap();
     let mut head = code.create_label();
     code.set_label(&mut head).unwrap();
@@ -167,8 +171,8 @@ fn unknown_addresses_are_not_guessed() {
 
 #[test]
 fn a_backward_walk_finds_addresses_that_a_call_loses() {
-    // 0: call rcx (2); 2: mov [rax], rcx (3); 5: call rcx (2); 7: mov rdx, [rax] (3); a: lock xadd [rax + 8], rdx (6);
-    // 10: mov [rdx], rcx (3); 13: nop; 14: jmp 0
+    // 0: call rcx (2); 2: mov [rax], rcx (3); 5: call rcx (2); 7: mov rdx, [rax] (3); a: lock xadd
+    // [rax + 8], rdx (6); 10: mov [rdx], rcx (3); 13: nop; 14: jmp 0
     let mut code = CodeAssembler::new(64).unwrap();
     let mut head = code.create_label();
     code.set_label(&mut head).unwrap();
@@ -230,7 +234,8 @@ fn an_observed_address_is_used_if_the_registers_give_none() {
 
 #[test]
 fn a_backward_walk_uses_only_certain_predecessors() {
-    // 0: call rcx (2); 2: test ecx, ecx (2); 4: jz a (2); 6: mov [rax], rcx (3); 9: nop; a: mov [rdi], rcx (3); d: rep stosb (2); f: jmp 0
+    // 0: call rcx (2); 2: test ecx, ecx (2); 4: jz a (2); 6: mov [rax], rcx (3); 9: nop; a: mov
+    // [rdi], rcx (3); d: rep stosb (2); f: jmp 0
     let mut code = CodeAssembler::new(64).unwrap();
     let (mut head, mut join) = (code.create_label(), code.create_label());
     code.set_label(&mut head).unwrap();

@@ -1,13 +1,14 @@
-//! The machine of a test: memory, code in it that runs with given registers, and a small fault handler.
+//! The machine of a test: memory, code in it that runs with given registers, and a small fault
+//! handler.
 //!
 //! ```text
 //!   CODE    the original             PAGE   the remapped page, inaccessible in rewritten runs
 //!   CACHE   rewritten code           HOME, VIEWS   its bytes in such runs
 //!   STACK   the code's stack         PLAIN  memory that is not remapped
 //! ```
-//! Assembly code exchanges all general registers and flags with [`MachineState`] at entry and exit. The
-//! code under test ends with a jump through memory to the exit. A fault on the page resumes the thread
-//! in the rewritelet for the instruction.
+//! Assembly code exchanges all general registers and flags with [`MachineState`] at entry and exit.
+//! The code under test ends with a jump through memory to the exit. A fault on the page resumes the
+//! thread in the rewritelet for the instruction.
 #![allow(unsafe_code, reason = "runs code that was made a moment ago, on memory of its own")]
 
 use std::ptr;
@@ -257,8 +258,8 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
     let rip = &mut frame.uc_mcontext.gregs[usize::try_from(libc::REG_RIP).unwrap_or(0)];
     // SAFETY: `run` has set the pointer, and its caller keeps the agent until the code has ended.
     let Some(agent) = (unsafe { AGENT.load(Ordering::SeqCst).as_ref() }) else {
-        // The fault is outside of the code under test: a bug of the test. The default action reports it.
-        // SAFETY: signal() is async-signal-safe and gets valid arguments.
+        // The fault is outside of the code under test: a bug of the test. The default action
+        // reports it. SAFETY: signal() is async-signal-safe and gets valid arguments.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
         return;
     };

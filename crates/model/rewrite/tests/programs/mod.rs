@@ -5,8 +5,8 @@
 //!   rsi  constant, in plain memory     r10  an index, masked before each use
 //!   r15  counts down                   rax rcx rdx rbx r8 r9  data
 //! ```
-//! Some loops have a second path around their head, as from an `if` with an `else`: it precedes the head
-//! and is taken each second time.
+//! Some loops have a second path around their head, as from an `if` with an `else`: it precedes the
+//! head and is taken each second time.
 
 use iced_x86::code_asm::{
     AsmMemoryOperand, AsmRegister32, AsmRegister64, CodeAssembler, CodeLabel, al, byte_ptr, cl, cx, dl, dword_ptr, eax,

@@ -3,7 +3,7 @@
 //! ```text
 //!   the access: jmp ladder        in piece 0? ── yes: redirected ─┐
 //!                                 in piece 1? ── yes: redirected ─┼─> next instruction
-//!                                 no: as it was ──────────────────┘
+//!                                 no: unchanged ──────────────────┘
 //! ```
 //! All threads share one ladder, and each access pays for its checks. Ladders exist for comparison
 //! with clones.

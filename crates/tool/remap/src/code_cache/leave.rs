@@ -103,7 +103,7 @@ impl CodeCache {
                 continue;
             }
             if !self.leave(memory, &mut registers) {
-                let why = format!("thread {thread} cannot be led out of the code at {:#x}", registers.rip);
+                let why = format!("thread {thread} cannot leave the inserted code at {:#x}", registers.rip);
                 return Err(Error::Refused { pid, why });
             }
             self.heads.move_to_copy(&mut registers);

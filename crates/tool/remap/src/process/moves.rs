@@ -35,7 +35,7 @@ impl Process {
     pub fn move_page(&mut self, request: &PageRequest) -> Result<MovedPage> {
         let page = request.page;
         if self.pages.pages().contains(page) {
-            return Err(page_error(page, "it was moved already: put it back first"));
+            return Err(page_error(page, "it is moved already: restore it first"));
         }
         if self.pages.pages().len() >= MAX_PAGES {
             return Err(page_error(page, &format!("{MAX_PAGES} pages are moved already")));

@@ -186,7 +186,7 @@ impl Process {
         let operand = jump.unwrap_or_else(|| Operand::of(&instruction, &mut factory));
         let operand = operand.map_err(|error| error.to_string())?;
         let address = operand.address(registers);
-        let moved = self.pages.pages().get(page).ok_or("it was put back")?;
+        let moved = self.pages.pages().get(page).ok_or("it was restored")?;
         let piece = moved.page.piece(address, operand.bytes);
         let piece = piece.ok_or("it touches bytes of two places, or of another page too")?;
         if futex::locks_inheriting_mutex(&instruction, &self.as_seen(), address, operand.bytes) {

@@ -73,7 +73,7 @@ impl Process {
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                 self.tracer.resume_all(&self.code).map(|()| None)
             }
-            Err(source) => Err(Error::Process { pid: self.pid(), operation: "hear from", source }),
+            Err(source) => Err(Error::Process { pid: self.pid(), operation: "read the userfaultfd of", source }),
         }
     }
 

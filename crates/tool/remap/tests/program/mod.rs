@@ -1,5 +1,5 @@
-//! The C programs of all tests: two threads with false sharing, and a phase in which the program does
-//! something else.
+//! The C programs of all tests: two threads with false sharing, and a phase in which the program
+//! does something else.
 //!
 //! ```text
 //!   program   prints its pages ── reads a byte ── meanwhile() ── prints "done" ── reads a byte ── meanwhile() ── prints results
@@ -63,7 +63,8 @@ static void *count(void *which) {
   return 0;
 }
 int main(void) {
-  // The shell that runs the tests may have left descriptors open: the program begins with the three that every program has.
+  // The shell that runs the tests may have left descriptors open: the program begins with the three
+  // that every program has.
   syscall(SYS_close_range, 3, ~0U, 0);
   char *pages = (char *)mmap(0, 12288, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   second = (char *)mmap(0, 16384, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
