@@ -101,9 +101,9 @@ impl LatencyCase {
 }
 
 /// The time when an event was read, in seconds, and the event.
-type TimedEvent = (f64, TimedEvent);
+type ReceivedEvent = (f64, TimedEvent);
 
-fn read_events(lines: ChildStdout) -> Vec<TimedEvent> {
+fn read_events(lines: ChildStdout) -> Vec<ReceivedEvent> {
     let lines = BufReader::new(lines).lines().map_while(Result::ok).map(|line| (now_s(), line));
     lines.filter_map(|(at_s, line)| Some((at_s, serde_json::from_str(&line).ok()?))).collect()
 }
@@ -114,7 +114,7 @@ fn now_s() -> f64 {
     now.tv_sec as f64 + now.tv_nsec as f64 * 1e-9
 }
 
-fn milliseconds(timed: &[TimedEvent], first_thread: u32, began_s: f64, threads_s: f64) -> f64 {
+fn milliseconds(timed: &[ReceivedEvent], first_thread: u32, began_s: f64, threads_s: f64) -> f64 {
     let repairer_began_s = timed.iter().map(|(at_s, event)| at_s - event.at_ms * 1e-3).min_by(f64::total_cmp);
     let events: Vec<TimedEvent> = timed.iter().map(|(_, event)| event.clone()).collect();
     match (repairer_began_s, complete_at_ms(&events, first_thread, threads_s)) {

@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 
-use fieldstone_sys::sampling::{Told, Touched};
+use fieldstone_sys::sampling::{HardwareSample, MemoryAccess};
 
 use crate::tuning::{MAX_ADDRESS_AGE_NS, MAX_HARDWARE_ENTRIES};
 
@@ -34,8 +34,8 @@ struct LastAddress {
 
 impl HardwareSamples {
     /// Adds a sample. `line_of` returns the line of an address.
-    pub(crate) fn record(&mut self, sample: &Told, line_of: impl FnOnce(u64) -> u64) {
-        let Some(Touched { address, is_contended }) = sample.touched else { return };
+    pub(crate) fn record(&mut self, sample: &HardwareSample, line_of: impl FnOnce(u64) -> u64) {
+        let Some(MemoryAccess { address, is_contended }) = sample.access else { return };
         let (line, at_ns) = (line_of(address), sample.time_ns);
         if self.addresses.len() >= MAX_HARDWARE_ENTRIES {
             self.addresses.clear();
@@ -66,8 +66,8 @@ impl HardwareSamples {
 mod tests {
     use super::*;
 
-    fn sample(tid: u32, ip: u64, address: u64, is_contended: bool) -> Told {
-        Told { tid, time_ns: 1_000, ip, touched: Some(Touched { address, is_contended }), jumps: vec![] }
+    fn sample(tid: u32, ip: u64, address: u64, is_contended: bool) -> HardwareSample {
+        HardwareSample { tid, time_ns: 1_000, ip, access: Some(MemoryAccess { address, is_contended }), jumps: vec![] }
     }
 
     fn line_of(address: u64) -> u64 {
@@ -106,6 +106,6 @@ mod tests {
             samples.record(&sample(1, 7, address, is_contended), line_of);
         }
         assert_eq!([4, 5, 6].map(|line| samples.contended(line)), [2, 1, 0]);
-        samples.record(&Told { touched: None, ..sample(1, 7, 0, true) }, |_| panic!("the sample has no address"));
+        samples.record(&HardwareSample { access: None, ..sample(1, 7, 0, true) }, |_| panic!("the sample has no address"));
     }
 }
