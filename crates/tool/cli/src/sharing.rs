@@ -171,7 +171,7 @@ fn write_report(arguments: &Arguments, sharing: &Sharing) -> anyhow::Result<()> 
         SharingFormat::Json => json()?,
     };
     write_results(
-        &text,
+        &words,
         [(arguments.json.as_deref(), &json), (arguments.html.as_deref(), &|| html::render(&document))],
     )
 }

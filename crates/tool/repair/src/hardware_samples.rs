@@ -106,6 +106,7 @@ mod tests {
             samples.record(&sample(1, 7, address, is_contended), line_of);
         }
         assert_eq!([4, 5, 6].map(|line| samples.contended(line)), [2, 1, 0]);
-        samples.record(&HardwareSample { access: None, ..sample(1, 7, 0, true) }, |_| panic!("the sample has no address"));
+        samples
+            .record(&HardwareSample { access: None, ..sample(1, 7, 0, true) }, |_| panic!("the sample has no address"));
     }
 }
