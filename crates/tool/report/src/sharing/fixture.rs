@@ -41,7 +41,7 @@ fn judged(settings: Settings, uses: &[Use]) -> Vec<(JudgedLine, LineCost)> {
     let now_ns = 20_000_000;
     let all = lines.total(now_ns);
     let heaviest = lines.heaviest(usize::MAX, now_ns).into_iter();
-    looked_at
+    heaviest
         .map(|line| (LineCost::of(&line, all).unwrap(), line))
         .map(|(cost, line)| (JudgedLine::new(line), cost))
         .collect()
