@@ -78,7 +78,7 @@ fn a_finding_that_is_known_can_be_ignored() {
     let options = ["sharing", "--ignore", file.to_str().unwrap()];
     let Some(output) = run_together(&options, &program, COUNTING) else { return };
     let told = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.code() == Some(0) && told.contains("1 finding is not told"), "{told}{}", said(&output));
+    assert!(output.status.code() == Some(0) && told.contains("1 finding is not reported"), "{told}{}", said(&output));
     std::fs::write(&file, "nonsense").unwrap();
     let output = run(&options, &program, COUNTING).unwrap();
     assert!(output.status.code() == Some(2) && said(&output).contains("known.txt"), "{}", said(&output));
