@@ -79,7 +79,7 @@ fn a_known_finding_can_be_ignored() {
     let options = ["sharing", "--ignore", file.to_str().unwrap()];
     let Some(output) = run_together(&options, &program, COUNTING) else { return };
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.code() == Some(0) && text.contains("1 finding is not told"), "{text}{}", stderr(&output));
+    assert!(output.status.code() == Some(0) && text.contains("1 finding is not reported"), "{text}{}", stderr(&output));
     std::fs::write(&file, "nonsense").unwrap();
     let output = run(&options, &program, COUNTING).unwrap();
     assert!(output.status.code() == Some(2) && stderr(&output).contains("known.txt"), "{}", stderr(&output));
