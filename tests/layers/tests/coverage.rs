@@ -133,9 +133,9 @@ fn each_kind_of_wrong_row_is_named() {
         assert!(found.len() == 2 && found[0].contains(complaint), "{row}: {found:?}");
         assert!(found[1].contains("its ids are"), "{found:?}");
     }
-    for good in
+    for valid in
         ["fieldstone profile --load COMMAND --check-output -- --wings", "fieldstone doctor", "make targets-region"]
     {
-        assert_eq!(command_problem(good), None);
+        assert_eq!(command_problem(valid), None);
     }
 }
