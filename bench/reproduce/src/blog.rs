@@ -134,7 +134,7 @@ fn sweep_trees<const BLOCK: usize>(layout: Layout, len: usize) -> Result<Prepare
         (0..len).fold(0, |sum, at| add(sum, unsafe { *tree.get_unchecked(at) }))
     });
     let fixed = kernel!(layout, move || deep.fixed::<3>().map_or(0, |tree| {
-        // SAFETY: as above.
+        // SAFETY: `0..len` keeps each index below the length of the tree.
         (0..len).fold(0, |sum, at| add(sum, unsafe { *tree.get_unchecked(at) }))
     }));
     let kernels = vec![

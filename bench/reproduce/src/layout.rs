@@ -75,12 +75,12 @@ fn deeper<R, F: FnOnce() -> R>(frames: usize, work: F) -> R {
 #[inline(always)]
 pub fn nops<const BYTES: usize>() {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: nops change nothing.
+    // SAFETY: a nop changes neither registers nor memory.
     unsafe {
         core::arch::asm!(".rept {count}", "nop", ".endr", count = const BYTES, options(nomem, nostack, preserves_flags));
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: nops change nothing.
+    // SAFETY: a nop changes neither registers nor memory.
     unsafe {
         core::arch::asm!(".rept {count}", "nop", ".endr", count = const BYTES / 4, options(nomem, nostack, preserves_flags));
     }

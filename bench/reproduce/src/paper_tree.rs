@@ -303,7 +303,7 @@ mod tests {
             // SAFETY: only indices below the length are asked for.
             let walk = |tree: &Small| (0..len).all(|at| unsafe { *tree.get_unchecked(at) } == make(at));
             prop_assert!(walk(&tree));
-            // SAFETY: as above.
+            // SAFETY: `0..len` keeps each index below the length of the tree.
             let fixed = (0..len).all(|at| make(at) == unsafe {
                 match depth {
                     1 => *tree.fixed::<1>().unwrap().get_unchecked(at),
@@ -318,7 +318,7 @@ mod tests {
             prop_assert!(tree.stride(step, from..to).copied().eq((from..to).step_by(step).map(make)));
             // SAFETY: the length is at least 1.
             unsafe { *tree.get_unchecked_mut(len - 1) = 99 };
-            // SAFETY: as above.
+            // SAFETY: the length is at least 1, so its last index exists.
             prop_assert_eq!(unsafe { *tree.get_unchecked(len - 1) }, 99);
         }
     }

@@ -81,7 +81,7 @@ fn view_ns(rounds: usize, mechanism: Mechanism, random: &mut SplitMix64) -> Resu
     let memory = Memory::shared(UNITS * PAGE.bytes)?;
     memory.populate()?;
     let view = memory.alias()?;
-    // SAFETY: inside the view.
+    // SAFETY: the callers pass units below UNITS, so the address is inside the view.
     let write = |unit, value| unsafe { view.as_ptr().add(unit * PAGE.bytes).write_volatile(value) };
     (0..UNITS).for_each(|unit| write(unit, 0));
     let trapping = controlled(memory, mechanism)?;

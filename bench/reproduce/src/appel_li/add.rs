@@ -35,7 +35,7 @@ pub(super) fn add_ns(rounds: usize) -> Option<f64> {
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn add_18(mut sum: u64) -> Option<u64> {
-    // SAFETY: registers only.
+    // SAFETY: the instructions read and write two registers that the compiler chose.
     unsafe {
         std::arch::asm!(".rept 18", "add {0}, {1}", ".endr", inout(reg) sum, in(reg) 3_u64, options(nomem, nostack));
     }
@@ -45,7 +45,7 @@ fn add_18(mut sum: u64) -> Option<u64> {
 #[cfg(any(target_arch = "aarch64", target_arch = "riscv64"))]
 #[inline(always)]
 fn add_18(mut sum: u64) -> Option<u64> {
-    // SAFETY: registers only.
+    // SAFETY: the instructions read and write two registers that the compiler chose.
     unsafe {
         std::arch::asm!(".rept 18", "add {0}, {0}, {1}", ".endr", inout(reg) sum, in(reg) 3_u64, options(nomem, nostack));
     }

@@ -109,14 +109,14 @@ impl Units {
     /// Writes a byte of a unit.
     pub(super) fn write(self, memory: &Memory, unit: usize, value: u8) {
         assert!(unit < UNITS && self.of(unit).end <= memory.bytes());
-        // SAFETY: inside the memory.
+        // SAFETY: the assertion above keeps the byte inside the memory.
         unsafe { memory.as_ptr().add(self.of(unit).start).write_volatile(value) };
     }
 
     /// Reads what `write` wrote.
     pub(super) fn read(self, memory: &Memory, unit: usize) -> u8 {
         assert!(unit < UNITS && self.of(unit).end <= memory.bytes());
-        // SAFETY: inside the memory.
+        // SAFETY: the assertion above keeps the byte inside the memory.
         unsafe { memory.as_ptr().add(self.of(unit).start).read_volatile() }
     }
 }

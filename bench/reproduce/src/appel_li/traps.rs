@@ -191,7 +191,7 @@ fn map2(setting: Setting) -> Result<f64> {
     let memory = Memory::shared(UNITS * PAGE.bytes)?;
     memory.populate()?;
     let never = |_: &Fault<'_>| Answer::Chain;
-    // SAFETY: the handler does nothing.
+    // SAFETY: the handler accesses no memory and takes no lock.
     let trapping = unsafe { Trapping::with(memory, Watch::Writes, setting.mechanism, never) }?;
     trapping.protect(0..UNITS * PAGE.bytes)?;
     let since = Instant::now();

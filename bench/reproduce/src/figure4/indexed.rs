@@ -66,7 +66,7 @@ impl<T: Copy, const BLOCK_BYTES: usize> Index<usize> for PaperTree<T, BLOCK_BYTE
     #[inline(always)]
     fn index(&self, index: usize) -> &T {
         check(index, self.len());
-        // SAFETY: just checked.
+        // SAFETY: `check` panics unless the index is below the length.
         unsafe { self.get_unchecked(index) }
     }
 }
@@ -75,7 +75,7 @@ impl<T: Copy, const BLOCK_BYTES: usize> IndexMut<usize> for PaperTree<T, BLOCK_B
     #[inline(always)]
     fn index_mut(&mut self, index: usize) -> &mut T {
         check(index, self.len());
-        // SAFETY: just checked.
+        // SAFETY: `check` panics unless the index is below the length.
         unsafe { self.get_unchecked_mut(index) }
     }
 }

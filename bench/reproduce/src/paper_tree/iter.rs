@@ -38,7 +38,7 @@ impl<'a, T: Copy, const BLOCK_BYTES: usize> Iter<'a, T, BLOCK_BYTES> {
         }
         let per_leaf = PaperTree::<T, BLOCK_BYTES>::PER_LEAF;
         self.next = (first - first % per_leaf + per_leaf).min(self.end);
-        // SAFETY: `first` is an element.
+        // SAFETY: `first` is below `end`, which is at most the length.
         self.here = unsafe { self.tree.place(self.tree.depth, first) };
         // SAFETY: the elements up to the next leaf's first lie in this one.
         self.leaf_end = unsafe { self.here.add(self.next - first) };

@@ -60,7 +60,7 @@ fn readers_continue_when_a_larger_directory_fails() {
         assert!((0..refused).all(|at| reader.get(at) == Some(&[at; 64])));
         numbers = refused..;
         #[expect(unsafe_code, reason = "frees raw blocks")]
-        // SAFETY: nothing uses the block.
+        // SAFETY: the test holds no reference into the block.
         unsafe {
             pool.free(block).unwrap();
         }

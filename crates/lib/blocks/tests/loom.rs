@@ -127,12 +127,12 @@ fn memory_is_released_while_another_thread_allocates() {
         let pool = Pool::with_block_bytes(HeapFrames, CHUNK_BYTES).unwrap();
         pool.set_limit(CHUNK_BYTES);
         let first = pool.alloc().unwrap();
-        // SAFETY: nothing uses the block.
+        // SAFETY: the test holds no reference into the block.
         unsafe { pool.free(first).unwrap() };
         let other = pool.clone();
         let releases = [pool.clone(), other].map(|pool| thread::spawn(move || pool.release_free()));
         if let Ok(block) = pool.alloc() {
-            // SAFETY: nothing uses the block.
+            // SAFETY: the test holds no reference into the block.
             unsafe { pool.free(block).unwrap() };
         }
         releases.into_iter().for_each(|thread| assert!(thread.join().is_ok()));

@@ -173,7 +173,7 @@ impl Memory {
     /// # Errors
     /// `ENOMEM` without memory.
     pub fn populate(&self) -> Result<()> {
-        // SAFETY: populating changes no contents.
+        // SAFETY: populating reads the pages in and changes no contents.
         let done = unsafe { madvise(self.0.start.as_ptr().cast(), self.0.bytes, Advice::LinuxPopulateWrite) };
         done.map_err(|errno| Error::system("madvise(POPULATE_WRITE)", self.start(), self.0.bytes, errno))
     }

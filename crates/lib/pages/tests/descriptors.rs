@@ -188,7 +188,7 @@ fn privileges_dropped_later_change_nothing() {
         for mechanism in TRAPS {
             let status = forked(|| {
                 let stage = Stage::new(mechanism);
-                // SAFETY: the calls take integers.
+                // SAFETY: the system calls take integers and no pointer.
                 unsafe {
                     if libc::geteuid() == 0 {
                         assert_eq!((libc::setgid(65534), libc::setuid(65534)), (0, 0));

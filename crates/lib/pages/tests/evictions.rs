@@ -108,7 +108,7 @@ fn a_signal_handler_accesses_pages_while_they_are_filled_and_evicted() {
             let filling = filling(tracked, mechanism);
             WATCHED.store(filling.memory().as_ptr(), Ordering::Relaxed);
             let before = ALARMS.load(Ordering::Relaxed);
-            // SAFETY: pthread_self takes no argument.
+            // SAFETY: pthread_self takes no argument and cannot fail.
             let (this, done) = (unsafe { libc::pthread_self() }, AtomicBool::new(false));
             std::thread::scope(|scope| {
                 scope.spawn(|| {

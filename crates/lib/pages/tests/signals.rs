@@ -149,7 +149,7 @@ extern "C" fn counts(_signal: c_int) {
     // SAFETY: the buffer is a static of seven bytes.
     unsafe { libc::write(2, c"called\n".as_ptr().cast(), 7) };
     if CALLS.fetch_add(1, Ordering::Relaxed) > 5 {
-        // SAFETY: _exit ends the process.
+        // SAFETY: _exit ends the process and returns to no caller.
         unsafe { libc::_exit(77) };
     }
 }

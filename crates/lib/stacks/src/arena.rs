@@ -125,7 +125,7 @@ static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 /// Takes the lock and keeps it after return: for the duration of a fork.
 pub(crate) fn lock(signals: BlockedSignals) {
     acquire();
-    // SAFETY: `acquire` took the lock.
+    // SAFETY: `acquire` took the lock, which this call releases.
     unsafe { *ARENA.signals.get() = Some(signals) };
 }
 

@@ -129,7 +129,7 @@ pub(crate) fn set_guard(guard: usize) {
 #[inline(always)]
 pub(crate) fn stack_pointer() -> usize {
     let stack_pointer;
-    // SAFETY: reads a register.
+    // SAFETY: the instruction reads a register and no memory.
     unsafe { asm!("mov {}, rsp", out(reg) stack_pointer, options(nostack, nomem, preserves_flags)) };
     stack_pointer
 }
@@ -296,7 +296,7 @@ pub(crate) fn register_destructor(thread: &mut ThreadStack) {
         };
     }
     let this = core::ptr::from_mut(thread).cast::<c_void>();
-    // SAFETY: the key exists.
+    // SAFETY: the key was created before the first thread used it.
     thread.is_registered = unsafe { libc::pthread_setspecific(key - 1, this) } == 0;
 }
 

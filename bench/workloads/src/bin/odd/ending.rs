@@ -32,7 +32,7 @@ pub(crate) fn kill_self() -> Result<u64, Error> {
 
 /// Ignores SIGTERM from here on.
 pub(crate) fn ignore_sigterm() {
-    // SAFETY: SIG_IGN installs no code.
+    // SAFETY: SIG_IGN installs no code that could run in a signal handler.
     unsafe { libc::signal(libc::SIGTERM, libc::SIG_IGN) };
 }
 

@@ -49,7 +49,7 @@ fn a_pool_needs_little_address_space_to_begin() {
         assert!(blocks.len() >= 64, "{} blocks", blocks.len());
         assert!(matches!(pool.alloc_run(100), Err(Error::System { .. })));
         assert!(pool.reserve_prefault(2 << 20).is_err());
-        // SAFETY: nothing uses the blocks.
+        // SAFETY: the test holds no reference into the blocks.
         blocks.into_iter().for_each(|block| unsafe { pool.free(block).unwrap() });
         assert_eq!(pool.stats().used_bytes, 0);
     });

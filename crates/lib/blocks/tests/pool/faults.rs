@@ -53,7 +53,7 @@ fn a_limit_holds_until_it_is_raised() {
     pool.set_limit(3 * CHUNK_BYTES);
     let third = pool.alloc().unwrap();
     for block in taken.into_iter().chain([third]) {
-        // SAFETY: nothing uses the block.
+        // SAFETY: the test holds no reference into the block.
         unsafe { pool.free(block).unwrap() };
     }
     pool.set_limit(0);
@@ -68,7 +68,7 @@ fn blocks_come_in_address_order() {
     let blocks: Vec<_> = (0..COUNT).map(|_| pool.alloc().unwrap()).collect();
     assert!(blocks.windows(2).all(|pair| pair[1].addr().get() == pair[0].addr().get() + 4096));
     let [low, middle, high] = if cfg!(miri) { [7, 30, 70] } else { [7, 100, 300] };
-    // SAFETY: nothing uses the blocks.
+    // SAFETY: the test holds no reference into the blocks.
     unsafe { [high, low, middle].iter().for_each(|&at| pool.free(blocks[at]).unwrap()) };
     assert_eq!([pool.alloc(), pool.alloc(), pool.alloc()], [Ok(blocks[low]), Ok(blocks[middle]), Ok(blocks[high])]);
 }

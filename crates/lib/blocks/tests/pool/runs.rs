@@ -77,7 +77,7 @@ fn large_runs_from_a_fixed_range() {
     pool.release_free();
     let whole = pool.alloc_run(6 * CHUNK_BYTES / pool.block_bytes()).unwrap();
     assert!(matches!(pool.alloc_run(64), Err(Error::NoRun { .. })));
-    // SAFETY: nothing uses the run.
+    // SAFETY: the test holds no reference into the run.
     unsafe { pool.free_run(whole, 6 * CHUNK_BYTES / pool.block_bytes()).unwrap() };
     assert_eq!(pool.stats().used_bytes, 0);
     drop(pool);

@@ -77,7 +77,7 @@ fn advise_segment(data: Range<usize>, file_end: usize) {
         if !matches!(kind(), PageKind::Small4k | PageKind::Folio64k) {
             // Pages that the loader touched keep the range from being huge; before Linux 6.1 it
             // stays small.
-            // SAFETY: MADV_COLLAPSE keeps the contents.
+            // SAFETY: MADV_COLLAPSE keeps the contents of the pages.
             unsafe { raw::madvise(from_file, bytes, libc::MADV_COLLAPSE) };
         }
         count(PlacementReason::Globals, bytes);
