@@ -77,7 +77,7 @@ impl<T> Deref for Contiguous<T> {
 
 impl<T> DerefMut for Contiguous<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as above, and it is ours alone.
+        // SAFETY: `len` elements were written, the frames live as long as this, and `self` is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }

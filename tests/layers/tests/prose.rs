@@ -108,6 +108,29 @@ fn printed_blocks_of_pages_and_saved_names_are_left_out() {
     assert_eq!(findings(checked(page, false), &forbidden).len(), 2);
 }
 
+/// The lines of a source whose `SAFETY:` comment states nothing: fewer than five words, or a reference to another comment.
+fn empty_safety(source: &str) -> Vec<usize> {
+    let refers = |text: &str| ["as above", "see above", "the same"].iter().any(|start| text.starts_with(start));
+    let lines = source.lines().enumerate().filter_map(|(index, line)| Some((index, line.split_once("// SAFETY: ")?.1)));
+    lines.filter(|(_, text)| text.split_whitespace().count() < 5 || refers(text)).map(|(index, _)| index + 1).collect()
+}
+
+#[test]
+fn every_safety_comment_states_an_invariant() {
+    let mut found = Vec::new();
+    for file in files().iter().filter(|file| file.extension().is_some_and(|ending| ending == "rs")) {
+        let source = fs::read_to_string(root().join(file)).expect("a source is text");
+        found.extend(empty_safety(&source).into_iter().map(|line| format!("{}:{line}", file.display())));
+    }
+    assert!(found.is_empty(), "SAFETY comments without an invariant:\n{}", found.join("\n"));
+}
+
+#[test]
+fn a_safety_comment_without_an_invariant_is_found() {
+    let source = "// SAFETY: as above, and it is ours\n// SAFETY: just checked.\n// SAFETY: the range lies inside the mapping.\n";
+    assert_eq!(empty_safety(source), [1, 2]);
+}
+
 /// The targets of the relative links in a page, without their anchors.
 fn links(page: &str) -> Vec<&str> {
     let targets = page.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next());

@@ -159,7 +159,7 @@ fn vm_write(to: *mut u8, value: u8) -> io::Result<()> {
         libc::iovec { iov_base: (&raw const value).cast_mut().cast(), iov_len: 1 },
         libc::iovec { iov_base: to.cast(), iov_len: 1 },
     );
-    // SAFETY: as above; the source is a live local, which is only read.
+    // SAFETY: the callers pass a byte of their own memory; the source is a live local, which is only read.
     match unsafe { libc::process_vm_writev(libc::getpid(), &raw const from, 1, &raw const to, 1, 0) } {
         1 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -125,7 +125,7 @@ static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 /// Takes the lock and keeps it after return: for the duration of a fork.
 pub(crate) fn lock(signals: BlockedSignals) {
     acquire();
-    // SAFETY: `acquire` took the lock, which this call releases.
+    // SAFETY: this thread holds the lock that `acquire` took, so no other thread uses the field.
     unsafe { *ARENA.signals.get() = Some(signals) };
 }
 

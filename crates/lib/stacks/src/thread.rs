@@ -296,7 +296,7 @@ pub(crate) fn register_destructor(thread: &mut ThreadStack) {
         };
     }
     let this = core::ptr::from_mut(thread).cast::<c_void>();
-    // SAFETY: the key was created before the first thread used it.
+    // SAFETY: `key` was created above and is never deleted; `this` lives as long as its thread.
     thread.is_registered = unsafe { libc::pthread_setspecific(key - 1, this) } == 0;
 }
 
