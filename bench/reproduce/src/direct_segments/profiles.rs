@@ -1,6 +1,6 @@
 //! The results of a workload's profiles: the values that the tables need, where they are known.
 
-use fieldstone_report::translation::{ModelledConfiguration, Range, Translation};
+use fieldstone_report::translation::{Interval, ModelledConfiguration, Translation};
 use fieldstone_report::{Footprint, PermissionShare, Profile, Summary};
 use fieldstone_stats::median;
 
@@ -47,7 +47,7 @@ impl Bounded {
         Self { value, ends: None }
     }
 
-    pub(super) fn estimated(range: Range) -> Self {
+    pub(super) fn estimated(range: Interval) -> Self {
         Self { value: range.likely, ends: Some(Ends { low: range.low, high: range.high, confidence: None }) }
     }
 

@@ -1,6 +1,7 @@
 //! The rows of a workload, each with the place where its number is.
 
 use fieldstone_report::Footprint;
+use fieldstone_report::translation::is_too_wide;
 
 use crate::experiment::{Figure, Row, Shows};
 
@@ -107,7 +108,7 @@ fn cost(processor: Processor, line: &str) -> Vec<Reading> {
     let fetches = Reading::new(row("4 KiB pages: instructions", Some("4KB I-TLB")), move |profiles| {
         let share = profiles.configuration(processor, "4k")?.instruction_share?;
         // At the price of walks for data: of a program with next to none of these that is noise.
-        (!share.is_too_wide()).then(|| Bounded::estimated(share))
+        (!is_too_wide(share)).then(|| Bounded::estimated(share))
     });
     all.insert(1, fetches);
     all

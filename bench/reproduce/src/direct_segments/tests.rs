@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use fieldstone_report::translation::Range;
+use fieldstone_report::translation::Interval;
 use fieldstone_report::{PermissionShare, Profile};
 
 use super::profiles::{Processor, Profiles};
@@ -98,7 +98,7 @@ fn an_unknown_value_is_a_dash() {
     (untraced.here.translation, untraced.paper.translation) = (None, None);
     let mut wide = profiles();
     for modelled in &mut wide.here.translation.as_mut().unwrap().configurations {
-        modelled.instruction_share = Some(Range { low: 0.0, likely: 0.3, high: 0.6 });
+        modelled.instruction_share = Some(Interval { low: 0.0, likely: 0.3, high: 0.6 });
     }
     for (profiles, dashes) in [(unpriced, 16), (idle, 26), (untraced, 34), (wide, 1)] {
         let figures = figures(&profiles);

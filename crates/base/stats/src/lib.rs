@@ -7,8 +7,10 @@
 //! ```
 
 mod estimate;
+mod interval;
 pub mod random;
 mod rounds;
 
 pub use estimate::{Estimate, FEWEST_FOR_INTERVAL, median, noise, pairs_for};
+pub use interval::Interval;
 pub use rounds::{Rounds, order};

@@ -8,25 +8,10 @@
 //! stays inside 0 to 1 and is valid for few samples. Fractional and decayed weights make it wider
 //! than necessary, never narrower.
 
+pub use fieldstone_stats::Interval;
 use serde::{Deserialize, Serialize};
 
 use crate::line_use::LineUse;
-
-/// Probability that an interval contains the true value.
-pub const CONFIDENCE: f64 = 0.95;
-/// Standard deviations to each side for it.
-const DEVIATIONS: f64 = 1.959_964;
-
-/// A measured value with its interval.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Interval {
-    /// Lower end.
-    pub low: f64,
-    /// The measured value.
-    pub likely: f64,
-    /// Upper end.
-    pub high: f64,
-}
 
 /// An upper bound of a line's cost.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -40,37 +25,6 @@ pub struct LineCost {
     /// Maximum gain of a repair, as a share of the threads' time: the upper end of `share`.
     #[serde(rename = "most_given_back")]
     pub max_gain: f64,
-}
-
-impl Interval {
-    /// The share of `part` in `all` samples, with Wilson's interval. `None` without samples. Values
-    /// outside of 0 to `all` are clamped.
-    #[must_use]
-    pub fn of_share(part: f64, all: f64) -> Option<Self> {
-        if !(all.is_finite() && all > 0.0) || part.is_nan() {
-            return None;
-        }
-        let likely = (part / all).clamp(0.0, 1.0);
-        let square = DEVIATIONS * DEVIATIONS / all;
-        let middle = (likely + square / 2.0) / (1.0 + square);
-        let to_each_side = (likely * (1.0 - likely) * square + square * square / 4.0).sqrt() / (1.0 + square);
-        let low = (middle - to_each_side).clamp(0.0, likely);
-        Some(Self { low, likely, high: (middle + to_each_side).clamp(likely, 1.0) })
-    }
-
-    /// The mean of several rates, with the interval of a normal distribution. `None` for fewer than
-    /// two.
-    #[must_use]
-    pub fn of_rates(rates: &[f64]) -> Option<Self> {
-        if rates.len() < 2 {
-            return None;
-        }
-        let count = rates.len() as f64;
-        let likely = rates.iter().sum::<f64>() / count;
-        let spread = rates.iter().map(|rate| (rate - likely).powi(2)).sum::<f64>() / (count - 1.0);
-        let to_each_side = DEVIATIONS * (spread / count).sqrt();
-        Some(Self { low: likely - to_each_side, likely, high: likely + to_each_side })
-    }
 }
 
 impl LineCost {

@@ -8,7 +8,7 @@
 //! It produces [`Counts`], which [`cost`] converts to time.
 //!
 //! ```text
-//!   trace → region ─ PlacedAccess ─┬→ simulator ── Counts ──┬→ cost ── ThreePointEstimate
+//!   trace → region ─ PlacedAccess ─┬→ simulator ── Counts ──┬→ cost ── Interval
 //!                                  ├→ miss_ratio: misses    │
 //!                                  │      per TLB size      └← Calibration, MosaicFit: from measurements
 //!                                  └→ tree: blocks instead of translation
@@ -52,9 +52,7 @@ pub mod tree;
 
 pub use access::PlacedAccess;
 pub use configuration::{Configuration, RegionPages, Scheme};
-pub use cost::{
-    Calibration, CalibrationPattern, CalibrationPoint, MosaicFit, MosaicRun, PageWalkCost, ThreePointEstimate,
-};
+pub use cost::{Calibration, CalibrationPattern, CalibrationPoint, Interval, MosaicFit, MosaicRun, PageWalkCost};
 pub use error::{Error, Result};
 pub use miss_ratio::{MissRatioCurve, MissRatioPoint};
 pub use mmu::{Mmu, TlbArray, TlbDescription, TlbLevel, WalkCaches};

@@ -16,7 +16,7 @@
 //! KiB pages, so each price checks the other.
 
 use fieldstone_report::Sample;
-use fieldstone_report::translation::{Mixture as ReportedMixture, Mosaics, Range, Translation};
+use fieldstone_report::translation::{Interval, Mixture as ReportedMixture, Mosaics, Translation};
 use fieldstone_stats::Estimate;
 use fieldstone_translation::{MosaicFit, MosaicRun, Result};
 use fieldstone_wire::{Mixture, PageKind};
@@ -50,11 +50,13 @@ pub(super) fn fit(
     }
     let small_s = timed.first().filter(|first| first.mixture.share == 0.0).map(|first| first.mixture.measured_s.likely);
     for timed in timed.iter_mut().filter(|timed| timed.mixture.share > 0.0) {
-        let saved =
-            translation.configuration(&timed.mixture.configuration).and_then(|modelled| modelled.time).map(Range::rest);
+        let saved = translation
+            .configuration(&timed.mixture.configuration)
+            .and_then(|modelled| modelled.time)
+            .map(Interval::rest);
         timed.mixture.priced_s = small_s.zip(saved).map(|(small_s, saved)| {
             let after = |saved: f64| (small_s - saved * native_s).max(0.0);
-            Range { low: after(saved.high), likely: after(saved.likely), high: after(saved.low) }
+            Interval { low: after(saved.high), likely: after(saved.likely), high: after(saved.low) }
         });
     }
     Some(fit_lines(timed))
@@ -122,9 +124,9 @@ fn percent(kind: Mixture) -> Option<u32> {
     }
 }
 
-fn median_range(values: &[f64]) -> Option<Range> {
+fn median_range(values: &[f64]) -> Option<Interval> {
     let Estimate { low, median, high, .. } = Estimate::of_median(values)?;
-    Some(Range { low, likely: median, high })
+    Some(Interval { low, likely: median, high })
 }
 
 #[cfg(test)]
@@ -144,7 +146,7 @@ mod tests {
                 100 => "2M".to_owned(),
                 percent => format!("{percent} % on 2M"),
             };
-            let time = Range { low: 0.9, likely: 0.9, high: 0.9 };
+            let time = Interval { low: 0.9, likely: 0.9, high: 0.9 };
             let data = Side { walks: walks / 10, ..Side::default() };
             translation.configurations.push(ModelledConfiguration {
                 name,

@@ -11,11 +11,11 @@
 //! where its pieces join. [`Calibration`] computes the price.
 
 use fieldstone_report::quantity::{count, estimate, nanoseconds, plural, rough_share, share};
-use fieldstone_report::translation::{ModelledConfiguration, Range, Translation, WalkCost as ReportedWalkCost};
-use fieldstone_sharing::Interval;
+use fieldstone_report::translation::{ModelledConfiguration, Translation, WalkCost as ReportedWalkCost};
+use fieldstone_stats::Interval;
 use fieldstone_translation::{
     Calibration, CalibrationPattern, CalibrationPoint, Configuration, Counts, PageSize, PageWalkCost, PlacedAccess,
-    Simulator, ThreePointEstimate,
+    Simulator,
 };
 
 use crate::calibrate::{LoadDifference, PhaseDependence, ReplayResult};
@@ -89,7 +89,7 @@ pub(super) fn price(
     }
     let all = baseline.data.walks + baseline.instruction.walks;
     translation.walk_cost = Some(ReportedWalkCost {
-        ns: range(cost.of(&baseline).times(1.0 / all.max(1) as f64)),
+        ns: cost.of(&baseline).times(1.0 / all.max(1) as f64),
         from: "replay".to_owned(),
         how: method_text(&cost, results, replayed, load_ns),
         noise: Some(noise(replayed.likely)),
@@ -127,12 +127,12 @@ pub(super) fn phase_dependence(results: &TraceResults) -> Vec<PhaseDependence> {
 }
 
 /// The mean share over all phases, weighted by their loads.
-fn mean_dependence(phase_dependence: &[PhaseDependence]) -> Range {
+fn mean_dependence(phase_dependence: &[PhaseDependence]) -> Interval {
     let loads: usize = phase_dependence.iter().map(|of| of.loads).sum();
     let mean = |share: fn(&PhaseDependence) -> f64| {
         phase_dependence.iter().map(|of| share(of) * of.loads as f64).sum::<f64>() / loads.max(1) as f64
     };
-    Range { low: mean(|of| of.fewest), likely: mean(|of| of.likely), high: mean(|of| of.most) }
+    Interval { low: mean(|of| of.fewest), likely: mean(|of| of.likely), high: mean(|of| of.most) }
 }
 
 /// Accesses of the whole run per counted access.
@@ -165,7 +165,7 @@ fn calibration(
         pattern,
         near_walks,
         far_walks,
-        ns: ThreePointEstimate { low, likely, high },
+        ns: Interval { low, likely, high },
     };
     let mut points = vec![point(CalibrationPattern::Program, [walks.near, walks.far], [low, likely.likely, high])];
     // A sequence much larger than the TLB's reach finds no page again: one walk per page.
@@ -188,8 +188,8 @@ fn noise(found: LoadDifference) -> f64 {
 }
 
 /// The difference, scaled down if its loads on 4 KiB pages take longer than `load_ns`.
-fn cap(found: LoadDifference, load_ns: f64) -> ThreePointEstimate {
-    ThreePointEstimate { low: found.low, likely: found.median, high: found.high }.times(cap_factor(found, load_ns))
+fn cap(found: LoadDifference, load_ns: f64) -> Interval {
+    Interval { low: found.low, likely: found.median, high: found.high }.times(cap_factor(found, load_ns))
 }
 
 /// The scale for a difference, 0 to 1.
@@ -198,7 +198,7 @@ fn cap_factor(found: LoadDifference, load_ns: f64) -> f64 {
 }
 
 fn method_text(cost: &PageWalkCost, results: &TraceResults, replayed: &ReplayResult, load_ns: f64) -> String {
-    let ns = |of: ThreePointEstimate| estimate(&range(of), nanoseconds);
+    let ns = |of: Interval| estimate(&of, nanoseconds);
     let near_and_far = if cost.near_ns == cost.far_ns {
         String::new()
     } else {
@@ -249,21 +249,16 @@ fn set_shares(
     run: (f64, f64),
 ) {
     let ((baseline, own), (run_ns, sampled)) = (counts, run);
-    let reported = |estimate: ThreePointEstimate| range(wider(estimate, sampled));
+    let reported = |estimate: Interval| wider(estimate, sampled);
     modelled.data_share = Some(reported(cost.share(&own.data, scale, run_ns)));
     modelled.instruction_share = Some(reported(cost.share(&own.instruction, scale, run_ns)));
     modelled.time = Some(reported(cost.saving(baseline, own, scale, run_ns)).rest());
 }
 
 /// Widens the interval by a part of its ends; a share is at most 1.
-fn wider(estimate: ThreePointEstimate, by: f64) -> ThreePointEstimate {
-    let ThreePointEstimate { low, likely, high } = estimate;
-    ThreePointEstimate { low: low - by * low.abs(), likely, high: (high + by * high.abs()).min(1.0) }
-}
-
-fn range(estimate: ThreePointEstimate) -> Range {
-    let ThreePointEstimate { low, likely, high } = estimate;
-    Range { low, likely, high }
+fn wider(estimate: Interval, by: f64) -> Interval {
+    let Interval { low, likely, high } = estimate;
+    Interval { low: low - by * low.abs(), likely, high: (high + by * high.abs()).min(1.0) }
 }
 
 #[cfg(test)]
@@ -308,7 +303,7 @@ mod tests {
         (translation, configurations.to_vec(), results, replayed)
     }
 
-    fn is_near(found: Range, [low, likely, high]: [f64; 3]) {
+    fn is_near(found: Interval, [low, likely, high]: [f64; 3]) {
         let all = [(found.low, low), (found.likely, likely), (found.high, high)];
         assert!(all.iter().all(|(found, wanted)| (found - wanted).abs() < 1e-9), "{found:?}");
     }
@@ -448,7 +443,7 @@ mod tests {
 
     #[test]
     fn differing_bursts_widen_an_estimate() {
-        let estimate = ThreePointEstimate { low: 0.2, likely: 0.4, high: 0.6 };
+        let estimate = Interval { low: 0.2, likely: 0.4, high: 0.6 };
         assert_eq!(wider(estimate, 0.0), estimate);
         let wide = wider(estimate, 0.5);
         assert!((wide.low - 0.1).abs() < 1e-9 && wide.likely == 0.4 && (wide.high - 0.9).abs() < 1e-9, "{wide:?}");

@@ -9,7 +9,7 @@
 use crate::shell;
 use crate::stats::Estimate;
 use crate::summary::{KindSummary, Summary, Verdict, counted, usual_outcome};
-use crate::{Metric, Profile, Range, Translation, TranslationSummary};
+use crate::{Interval, Metric, Profile, Translation, TranslationSummary};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -71,9 +71,9 @@ pub struct PriceDiff {
     /// Where the price is from: `calibrated`, or `mosaics`.
     pub name: &'static str,
     /// In A; none if it is not known there.
-    pub a_ns: Option<Range>,
+    pub a_ns: Option<Interval>,
     /// In B, likewise.
-    pub b_ns: Option<Range>,
+    pub b_ns: Option<Interval>,
 }
 
 /// Part of the walks for data, on 4 KiB pages, that are for one site's memory, or for memory of no
@@ -189,7 +189,7 @@ fn configurations(a: Option<&TranslationSummary>, b: Option<&TranslationSummary>
 
 /// The prices that A or B has. A calibrated price is never compared with a fitted one.
 fn prices(a: &Profile, b: &Profile) -> Vec<PriceDiff> {
-    type Price = fn(&Translation) -> Option<Range>;
+    type Price = fn(&Translation) -> Option<Interval>;
     let ways: [(&'static str, Price); 2] = [
         ("calibrated", |of| of.walk_cost.as_ref()?.ns.finite()),
         ("mosaics", |of| of.mosaics.as_ref()?.fitted_ns.finite()),

@@ -61,7 +61,7 @@ pub use saved::Saved;
 pub use sharing::Sharing;
 pub use summary::{Cost, KindSummary, Summary, Verdict};
 pub use translation::summary::TranslationSummary;
-pub use translation::{Range, Translation};
+pub use translation::{Interval, Translation};
 
 #[cfg(test)]
 extern crate self as fieldstone_report;

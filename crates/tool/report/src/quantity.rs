@@ -4,7 +4,7 @@
 //! Measured numbers have three significant digits, bytes have binary units, and a space is before
 //! each unit.
 
-use crate::translation::Range;
+use crate::translation::Interval;
 
 /// Seconds as `12.3 s`, `456 ms`, `7.89 ms`, `12.3 µs`, `30.1 ns`; hours stay seconds, so that
 /// ratios are easy to read.
@@ -114,7 +114,7 @@ pub fn interval(low: f64, high: f64, write: fn(f64) -> String) -> String {
 
 /// An estimate with its bounds, which share its unit: `34.1 % (20.9–47.3)`.
 /// A bound without a number has words: `0.01 % (< 0.01 % to 0.02 %)`.
-pub fn estimate(of: &Range, write: fn(f64) -> String) -> String {
+pub fn estimate(of: &Interval, write: fn(f64) -> String) -> String {
     let [likely, low, high] = [of.likely, of.low, of.high].map(write);
     if high.starts_with('<') && low == high {
         return high;
@@ -127,7 +127,7 @@ pub fn estimate(of: &Range, write: fn(f64) -> String) -> String {
 }
 
 /// The bounds of an estimate whose middle means nothing: `10.8 % to 100.0 %`.
-pub fn bounds(of: &Range, write: fn(f64) -> String) -> String {
+pub fn bounds(of: &Interval, write: fn(f64) -> String) -> String {
     let [low, high] = [of.low, of.high].map(write);
     if low == high { low } else { format!("{low} to {high}") }
 }
@@ -241,18 +241,18 @@ mod tests {
         let rough = [0.0, 0.001, 0.0625, 0.5, 0.974, 0.997, 1.0].map(rough_share);
         assert_eq!(rough, ["0 %", "< 1 %", "6 %", "50 %", "97 %", "99 %", "100 %"]);
         assert_eq!(interval(0.59, 0.6124, ratio), "0.590 – 0.612");
-        let range = Range { low: 0.209, likely: 0.341, high: 1.0 };
+        let range = Interval { low: 0.209, likely: 0.341, high: 1.0 };
         assert_eq!(estimate(&range, share), "34.1 % (20.9–100.0)");
         assert_eq!(estimate(&range, hundredths), "0.34 (0.21–1.00)");
-        let range = Range { low: 7e-7, likely: 0.0001, high: 0.0002 };
+        let range = Interval { low: 7e-7, likely: 0.0001, high: 0.0002 };
         assert_eq!(estimate(&range, share), "0.01 % (< 0.01 % to 0.02 %)");
-        let range = Range { low: 1e-9, likely: 7e-7, high: 9e-7 };
+        let range = Interval { low: 1e-9, likely: 7e-7, high: 9e-7 };
         assert_eq!(estimate(&range, share), "< 0.01 %");
-        let range = Range { low: 0.0, likely: 0.56, high: 0.89 };
+        let range = Interval { low: 0.0, likely: 0.56, high: 0.89 };
         assert_eq!(estimate(&range, hundredths), "0.56 (< 0.01 to 0.89)", "no run takes no time");
         assert_eq!(bounds(&range, hundredths), "< 0.01 to 0.89");
-        assert_eq!(bounds(&Range { low: 1.0, likely: 1.0, high: 1.0 }, hundredths), "1.00");
-        assert_eq!(estimate(&Range { low: 0.0, likely: 9.04, high: 32.4 }, nanoseconds), "9.04 ns (0.00–32.4)");
+        assert_eq!(bounds(&Interval { low: 1.0, likely: 1.0, high: 1.0 }, hundredths), "1.00");
+        assert_eq!(estimate(&Interval { low: 0.0, likely: 9.04, high: 32.4 }, nanoseconds), "9.04 ns (0.00–32.4)");
         let rates = [0.0, 1e-9, 0.0042, 0.99, 0.996, 961.7].map(rate);
         assert_eq!(rates, ["0", "< 0.001", "0.004", "0.990", "1.00", "962"]);
     }

@@ -2,7 +2,7 @@
 //! the time.
 //!
 //! Counts are of the counted part of a trace: all of it, or its bursts without their warm-up.
-//! Estimates have the type [`Range`]. A field without a value is empty, and [`Translation::unseen`]
+//! Estimates have the type [`Interval`]. A field without a value is empty, and [`Translation::unseen`]
 //! has the reason.
 //!
 //! ```text
@@ -20,6 +20,7 @@ pub mod summary;
 pub mod verdict;
 
 use crate::quantity::{estimate, nanoseconds, percent};
+pub use fieldstone_stats::Interval;
 use serde::{Deserialize, Serialize};
 
 /// The largest factor by which a model can make a run longer or shorter.
@@ -28,48 +29,17 @@ const MOST_TIMES: f64 = 100.0;
 /// Bounds of a share that are further apart than this are no estimate.
 const TOO_WIDE: f64 = 0.5;
 
-/// An estimated number.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Range {
-    /// Lower bound.
-    pub low: f64,
-    /// The best guess.
-    pub likely: f64,
-    /// Upper bound.
-    pub high: f64,
+/// Whether, as a share, an estimate's bounds are too far apart to be one.
+#[must_use]
+pub fn is_too_wide(share: Interval) -> bool {
+    share.high - share.low > TOO_WIDE
 }
 
-impl Range {
-    /// 1 less the number: the relative time becomes the saving, and the other way round.
-    #[must_use]
-    pub fn rest(self) -> Self {
-        Self { low: 1.0 - self.high, likely: 1.0 - self.likely, high: 1.0 - self.low }
-    }
-
-    /// The sum; both may be at their bounds at once.
-    #[must_use]
-    pub fn plus(self, other: Self) -> Self {
-        Self { low: self.low + other.low, likely: self.likely + other.likely, high: self.high + other.high }
-    }
-
-    /// Whether, as a share, its bounds are too far apart to be an estimate.
-    #[must_use]
-    pub fn is_too_wide(self) -> bool {
-        self.high - self.low > TOO_WIDE
-    }
-
-    /// Itself, if all three numbers are finite.
-    #[must_use]
-    pub fn finite(self) -> Option<Self> {
-        [self.low, self.likely, self.high].into_iter().all(f64::is_finite).then_some(self)
-    }
-
-    /// Itself, if it can be a relative time: a file may hold any numbers.
-    #[must_use]
-    pub fn as_share(self) -> Option<Self> {
-        let is_ordered = self.low <= self.likely && self.likely <= self.high;
-        (is_ordered && self.low >= -MOST_TIMES && self.high <= MOST_TIMES).then_some(self)
-    }
+/// The estimate, if it can be a relative time: a file may hold any numbers.
+#[must_use]
+pub fn as_share(of: Interval) -> Option<Interval> {
+    let is_ordered = of.low <= of.likely && of.likely <= of.high;
+    (is_ordered && of.low >= -MOST_TIMES && of.high <= MOST_TIMES).then_some(of)
 }
 
 /// The result of a traced run.
@@ -185,11 +155,11 @@ pub struct ModelledConfiguration {
     /// Fetches of instructions.
     pub instruction: Side,
     /// Share of the run's time in walks for data, where walks have a price.
-    pub data_share: Option<Range>,
+    pub data_share: Option<Interval>,
     /// The same for instructions.
-    pub instruction_share: Option<Range>,
+    pub instruction_share: Option<Interval>,
     /// Time that a run would take, as a share of that on 4 KiB pages.
-    pub time: Option<Range>,
+    pub time: Option<Interval>,
 }
 
 /// Counts of one kind of access.
@@ -329,7 +299,7 @@ pub struct Moment {
 #[serde(default)]
 pub struct WalkCost {
     /// Nanoseconds a walk.
-    pub ns: Range,
+    pub ns: Interval,
     /// Its source: `replay`, `counters`, `mosaics` and so on.
     pub from: String,
     /// The source in words.
@@ -359,7 +329,7 @@ pub struct Mosaics {
     /// Nanoseconds a walk: the slope of the line. Likely is the median of the lines of single
     /// rounds, between the ends of its interval, or of their range where there are too few rounds
     /// for one.
-    pub fitted_ns: Range,
+    pub fitted_ns: Interval,
     /// The largest relative error of a prediction by the line through the other mixtures.
     pub worst_error: f64,
     /// Degree of the polynomial that predicts best; above 1, the time is not linear.
@@ -372,7 +342,7 @@ impl Mosaics {
     /// Sentences on the fit and the calibrated price.
     #[must_use]
     pub fn sentences(&self, calibrated: Option<&WalkCost>) -> Vec<String> {
-        let ns = |of: &Range| estimate(of, nanoseconds);
+        let ns = |of: &Interval| estimate(of, nanoseconds);
         let mut sentences = vec![format!("Price of a walk by the line through these times: {}.", ns(&self.fitted_ns))];
         if let Some(cost) = calibrated.filter(|cost| cost.ns.finite().is_some()) {
             let meet = cost.ns.low <= self.fitted_ns.high && self.fitted_ns.low <= cost.ns.high;
@@ -410,10 +380,10 @@ pub struct Mixture {
     /// Runs that were measured.
     pub runs: u32,
     /// The measured time: median and interval, or range where there are too few runs for one.
-    pub measured_s: Range,
+    pub measured_s: Interval,
     /// The time by the calibrated price, from the measured one on 4 KiB pages; `None` without such
     /// a price, and for 4 KiB pages.
-    pub priced_s: Option<Range>,
+    pub priced_s: Option<Interval>,
     /// The time on the line.
     pub fitted_s: f64,
     /// The time on the line through the other mixtures.

@@ -13,7 +13,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{PageWalkCost, ThreePointEstimate};
+use super::{Interval, PageWalkCost};
 use crate::error::{Error, Result};
 
 /// The upper bound of a walk's cost in ns, to limit noise.
@@ -44,7 +44,7 @@ pub struct CalibrationPoint {
     /// The same for walks whose entry's cache line was not recently used.
     pub far_walks: f64,
     /// Nanoseconds per load on 4 KiB pages minus those on 2 MiB pages.
-    pub ns: ThreePointEstimate,
+    pub ns: Interval,
 }
 
 /// Measurements at one footprint.
@@ -97,23 +97,23 @@ impl CalibrationPoint {
     }
 
     /// The price of a walk, near or far.
-    fn one_price(&self) -> ThreePointEstimate {
+    fn one_price(&self) -> Interval {
         self.ns.map(|ns| (ns / self.walks()).clamp(0.0, MAX_NS))
     }
 
     /// The price of a far walk if a near one costs `near`.
-    fn far_price(&self, near: ThreePointEstimate) -> ThreePointEstimate {
+    fn far_price(&self, near: Interval) -> Interval {
         self.ns.map(|ns| ((ns - self.near_walks * near.likely) / self.far_walks).clamp(0.0, MAX_NS))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Calibration, CalibrationPattern, CalibrationPoint, ThreePointEstimate};
+    use super::{Calibration, CalibrationPattern, CalibrationPoint, Interval};
 
     fn point(pattern: CalibrationPattern, near_walks: f64, far_walks: f64, ns: [f64; 3]) -> CalibrationPoint {
         let [low, likely, high] = ns;
-        CalibrationPoint { pattern, near_walks, far_walks, ns: ThreePointEstimate { low, likely, high } }
+        CalibrationPoint { pattern, near_walks, far_walks, ns: Interval { low, likely, high } }
     }
 
     fn calibration() -> Calibration {
@@ -127,9 +127,9 @@ mod tests {
     #[test]
     fn near_walks_are_subtracted_before_far_ones_are_priced() {
         let cost = calibration().walk_cost().unwrap();
-        assert_eq!(cost.near_ns, ThreePointEstimate { low: 2.0, likely: 3.0, high: 4.0 });
+        assert_eq!(cost.near_ns, Interval { low: 2.0, likely: 3.0, high: 4.0 });
         // (6.5 − 0.5 × 3) / 0.5 for the likely value.
-        assert_eq!(cost.far_ns, ThreePointEstimate { low: 10.0, likely: 37.0, high: 120.0 });
+        assert_eq!(cost.far_ns, Interval { low: 10.0, likely: 37.0, high: 120.0 });
     }
 
     #[test]
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn noise_is_clamped_to_the_bounds_of_a_price() {
         let mut noisy = calibration();
-        noisy.points[0].ns = ThreePointEstimate { low: -50.0, likely: -5.0, high: 1e9 };
+        noisy.points[0].ns = Interval { low: -50.0, likely: -5.0, high: 1e9 };
         let cost = noisy.walk_cost().unwrap();
         assert_eq!((cost.far_ns.low, cost.far_ns.likely, cost.far_ns.high), (0.0, 0.0, 1000.0));
     }
@@ -183,7 +183,7 @@ mod tests {
         let error = lacking.walk_cost().unwrap_err().to_string();
         assert!(error.contains("Program") && error.contains("beyond the reach"), "{error}");
         let mut no_slower = calibration();
-        no_slower.points[0].ns = ThreePointEstimate { low: -2.0, likely: -1.0, high: 0.0 };
+        no_slower.points[0].ns = Interval { low: -2.0, likely: -1.0, high: 0.0 };
         let error = no_slower.walk_cost().unwrap_err().to_string();
         assert!(error.contains("not slower"), "{error}");
     }

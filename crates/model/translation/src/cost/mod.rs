@@ -20,79 +20,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::simulator::{Counts, SideCounts};
 
+pub use fieldstone_stats::Interval;
+
 pub use calibration::{Calibration, CalibrationPattern, CalibrationPoint};
 pub use mosaic_fit::{MosaicFit, MosaicRun};
-
-/// An estimate with its bounds.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct ThreePointEstimate {
-    /// The lower bound.
-    pub low: f64,
-    /// The most likely value.
-    pub likely: f64,
-    /// The upper bound.
-    pub high: f64,
-}
-
-impl ThreePointEstimate {
-    /// A value without uncertainty.
-    #[must_use]
-    pub const fn exact(value: f64) -> Self {
-        Self { low: value, likely: value, high: value }
-    }
-
-    /// The product with a factor. A negative factor swaps the bounds.
-    #[must_use]
-    pub fn times(self, factor: f64) -> Self {
-        self.map(|value| value * factor)
-    }
-
-    /// The sum: bound plus bound.
-    #[must_use]
-    pub fn plus(self, other: Self) -> Self {
-        Self::sorted(self.low + other.low, self.likely + other.likely, self.high + other.high)
-    }
-
-    /// The difference to `other`, with the same cause of uncertainty: bound minus bound.
-    #[must_use]
-    pub fn minus(self, other: Self) -> Self {
-        Self::sorted(self.low - other.low, self.likely - other.likely, self.high - other.high)
-    }
-
-    /// The share of `whole`, clamped to -1 to 1; 0 if `whole` is not positive.
-    #[must_use]
-    pub fn share_of(self, whole: f64) -> Self {
-        if whole > 0.0 { self.map(|value| (value / whole).clamp(-1.0, 1.0)) } else { Self::exact(0.0) }
-    }
-
-    fn map(self, change: impl Fn(f64) -> f64) -> Self {
-        Self::sorted(change(self.low), change(self.likely), change(self.high))
-    }
-
-    fn sorted(one: f64, likely: f64, other: f64) -> Self {
-        Self { low: one.min(other).min(likely), likely, high: one.max(other).max(likely) }
-    }
-}
 
 /// The cost of a page walk.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct PageWalkCost {
     /// A walk whose last entry's cache line was recently used, in ns.
-    pub near_ns: ThreePointEstimate,
+    pub near_ns: Interval,
     /// A walk that reads its last entry from farther away, in ns.
-    pub far_ns: ThreePointEstimate,
+    pub far_ns: Interval,
 }
 
 impl PageWalkCost {
     /// Nanoseconds of all counted walks, for data and instructions.
     #[must_use]
-    pub fn of(&self, counts: &Counts) -> ThreePointEstimate {
+    pub fn of(&self, counts: &Counts) -> Interval {
         self.of_side(&counts.data).plus(self.of_side(&counts.instruction))
     }
 
     /// Nanoseconds of the walks for data or instructions.
     #[must_use]
-    pub fn of_side(&self, side: &SideCounts) -> ThreePointEstimate {
+    pub fn of_side(&self, side: &SideCounts) -> Interval {
         let far = side.walks_pte_line_missed;
         self.near_ns.times((side.walks - far) as f64).plus(self.far_ns.times(far as f64))
     }
@@ -101,26 +52,26 @@ impl PageWalkCost {
     /// the counted accesses (1 for a full trace; for bursts, all accesses divided by the counted
     /// ones).
     #[must_use]
-    pub fn share(&self, side: &SideCounts, scale: f64, run_ns: f64) -> ThreePointEstimate {
+    pub fn share(&self, side: &SideCounts, scale: f64, run_ns: f64) -> Interval {
         self.of_side(side).times(scale).share_of(run_ns)
     }
 
     /// The share of the run time that `other` would save; negative if it would cost time. `counts`
     /// are those of the configuration that ran for `run_ns`.
     #[must_use]
-    pub fn saving(&self, counts: &Counts, other: &Counts, scale: f64, run_ns: f64) -> ThreePointEstimate {
+    pub fn saving(&self, counts: &Counts, other: &Counts, scale: f64, run_ns: f64) -> Interval {
         self.of(counts).minus(self.of(other)).times(scale).share_of(run_ns)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{PageWalkCost, ThreePointEstimate};
+    use super::{Interval, PageWalkCost};
     use crate::simulator::{Counts, SideCounts};
 
     const COST: PageWalkCost = PageWalkCost {
-        near_ns: ThreePointEstimate { low: 3.0, likely: 3.0, high: 3.0 },
-        far_ns: ThreePointEstimate { low: 5.0, likely: 50.0, high: 100.0 },
+        near_ns: Interval { low: 3.0, likely: 3.0, high: 3.0 },
+        far_ns: Interval { low: 5.0, likely: 50.0, high: 100.0 },
     };
 
     fn counts(walks: u64, far: u64) -> Counts {
@@ -132,23 +83,23 @@ mod tests {
     fn near_and_far_walks_are_priced_separately() {
         // 60 near ones: 180 ns. 40 far ones: 200, 2000, 4000 ns.
         let cost = COST.of(&counts(100, 40));
-        assert_eq!(cost, ThreePointEstimate { low: 380.0, likely: 2180.0, high: 4180.0 });
+        assert_eq!(cost, Interval { low: 380.0, likely: 2180.0, high: 4180.0 });
         let share = COST.share(&counts(100, 40).data, 2.0, 10_000.0);
-        assert_eq!(share, ThreePointEstimate { low: 0.076, likely: 0.436, high: 0.836 });
+        assert_eq!(share, Interval { low: 0.076, likely: 0.436, high: 0.836 });
     }
 
     #[test]
     fn a_saving_is_a_difference_and_can_be_negative() {
         let (many, few) = (counts(100, 40), counts(20, 0));
         let saving = COST.saving(&many, &few, 1.0, 10_000.0);
-        assert_eq!(saving, ThreePointEstimate { low: 0.032, likely: 0.212, high: 0.412 });
+        assert_eq!(saving, Interval { low: 0.032, likely: 0.212, high: 0.412 });
         let loss = COST.saving(&few, &many, 1.0, 10_000.0);
-        assert_eq!(loss, ThreePointEstimate { low: -0.412, likely: -0.212, high: -0.032 });
+        assert_eq!(loss, Interval { low: -0.412, likely: -0.212, high: -0.032 });
     }
 
     #[test]
     fn shares_are_clamped_and_defined_for_an_empty_whole() {
-        assert_eq!(ThreePointEstimate::exact(7.0).share_of(5.0), ThreePointEstimate::exact(1.0));
-        assert_eq!(ThreePointEstimate::exact(7.0).share_of(0.0), ThreePointEstimate::exact(0.0));
+        assert_eq!(Interval::exact(7.0).share_of(5.0), Interval::exact(1.0));
+        assert_eq!(Interval::exact(7.0).share_of(0.0), Interval::exact(0.0));
     }
 }

@@ -9,7 +9,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::ThreePointEstimate;
+use super::Interval;
 use crate::error::{Error, Result};
 
 /// One real run, with walks simulated or counted on the same mosaic.
@@ -82,11 +82,11 @@ impl MosaicFit {
 
     /// Predicts the time of a run with `walks` walks, in ns.
     #[must_use]
-    pub fn ns(&self, walks: f64) -> ThreePointEstimate {
+    pub fn ns(&self, walks: f64) -> Interval {
         let at = (walks - self.fewest) / (self.most - self.fewest);
         let inside = at.clamp(0.0, 1.0);
         let likely = value(&self.coefficients, inside) + slope(&self.coefficients, inside) * (at - inside);
-        ThreePointEstimate { low: likely * (1.0 - self.error), likely, high: likely * (1.0 + self.error) }
+        Interval { low: likely * (1.0 - self.error), likely, high: likely * (1.0 + self.error) }
     }
 
     /// Nanoseconds per walk: the slope from the fewest walks to the most. Negative if the time

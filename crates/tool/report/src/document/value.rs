@@ -5,7 +5,7 @@
 
 use crate::quantity;
 use crate::stats::Estimate;
-use crate::translation::Range;
+use crate::translation::Interval;
 use std::fmt;
 
 /// What stands behind a number that a noisy measurement is behind.
@@ -55,7 +55,7 @@ pub enum Value {
     /// An estimate with its bounds: `34.1 % (20.9–47.3)`.
     Estimate {
         /// The numbers.
-        range: Range,
+        range: Interval,
         /// The unit of all three.
         unit: Unit,
         /// Whether the middle means nothing: `10.8 % to 100.0 %`.
@@ -88,7 +88,7 @@ impl Unit {
     }
 
     /// An estimate in this unit.
-    pub const fn estimate(self, range: Range) -> Value {
+    pub const fn estimate(self, range: Interval) -> Value {
         Value::Estimate { range, unit: self, bounds_only: false, is_noisy: false }
     }
 }
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn an_estimate_is_marked_where_it_is_noisy_and_has_no_middle_where_that_means_nothing() {
-        let range = Range { low: 0.209, likely: 0.341, high: 1.0 };
+        let range = Interval { low: 0.209, likely: 0.341, high: 1.0 };
         assert_eq!(Unit::Share.estimate(range).to_string(), "34.1 % (20.9–100.0)");
         let marked = Value::Estimate { range, unit: Unit::Share, bounds_only: true, is_noisy: true };
         assert_eq!(marked.to_string(), "20.9 % to 100.0 % ~");

@@ -6,7 +6,7 @@ use crate::document::{Block, Cell, CellLine, Column, Document, Limit, Rest, Row,
 use crate::render::csv::{Records, full};
 use crate::reports::profile::estimate_fields;
 use crate::stats::Estimate;
-use crate::translation::Range;
+use crate::translation::Interval;
 use crate::{Diff, KindDiff};
 
 /// Sites that a terminal shows; the others are one row.
@@ -61,7 +61,7 @@ fn walks(configurations: &[ConfigurationDiff]) -> Table {
 
 fn prices(prices: &[PriceDiff]) -> Table {
     let columns = [Column::text("price of a walk"), Column::number("A"), Column::number("B")];
-    let ns = |range: Option<Range>| range.map(|range| Unit::Nanoseconds.estimate(range));
+    let ns = |range: Option<Interval>| range.map(|range| Unit::Nanoseconds.estimate(range));
     Table::new(columns).with_rows(prices.iter().map(|of| row![of.name, ns(of.a_ns), ns(of.b_ns)]))
 }
 
@@ -97,7 +97,7 @@ pub fn records(diff: &Diff) -> Vec<Records> {
         [vec![of.name.clone()], walks.to_vec(), vec![String::new(); 3]].concat()
     };
     let price = |of: &PriceDiff| {
-        let likely = |range: Option<Range>| full(range.map(|of| of.likely));
+        let likely = |range: Option<Interval>| full(range.map(|of| of.likely));
         [vec![String::new(); 4], vec![of.name.to_owned(), likely(of.a_ns), likely(of.b_ns)]].concat()
     };
     let modelled = diff.configurations.iter().map(walks).chain(diff.prices.iter().map(price));

@@ -8,7 +8,7 @@ use crate::document::{Block, Cell, CellLine, Column, Limit, Rest, Row, Table, Un
 use crate::stats::Estimate;
 use crate::translation::sites::{SiteLine, called};
 use crate::translation::sources::sources;
-use crate::translation::{Mosaics, Range};
+use crate::translation::{Interval, Mosaics};
 use crate::{Translation, TranslationSummary};
 
 /// Sites that a terminal shows; the others are one row.
@@ -82,7 +82,7 @@ fn modelled(summary: &TranslationSummary) -> Table {
 
 /// An estimate, marked where a noisy replay is behind it; of one that can be anything, only the
 /// bounds.
-fn estimate(summary: &TranslationSummary, range: Range, unit: Unit) -> Value {
+fn estimate(summary: &TranslationSummary, range: Interval, unit: Unit) -> Value {
     Value::Estimate { range, unit, bounds_only: summary.is_unclear(), is_noisy: summary.noisy.is_some() }
 }
 
@@ -95,7 +95,7 @@ fn priced(summary: &TranslationSummary) -> Block {
         Column::number("time to 4k").explained("Time is that of a run, as a share of one on 4 KiB pages."),
     ];
     let priced = summary.configurations.iter().filter(|of| of.share().is_some() || of.time.is_some());
-    let cell = |range: Option<Range>, unit| range.map(|range| estimate(summary, range, unit));
+    let cell = |range: Option<Interval>, unit| range.map(|range| estimate(summary, range, unit));
     let rows = priced.map(|of| {
         row![
             &of.name,

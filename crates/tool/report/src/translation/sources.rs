@@ -76,7 +76,7 @@ fn counters(traced: &Translation) -> String {
 mod tests {
     use super::*;
     use crate::Program;
-    use crate::translation::{Range, WalkCost};
+    use crate::translation::{Interval, WalkCost};
 
     fn all(traced: &Translation) -> Vec<(&'static str, String)> {
         sources(traced, &TranslationSummary::of(traced, &[], &Program::default()))
@@ -95,7 +95,8 @@ mod tests {
         traced.uncounted = Some("a virtual machine".into());
         assert_eq!(said(&traced, "Hardware counters"), "none was read: a virtual machine");
         assert_eq!(all(&traced).len(), 4);
-        traced.walk_cost = Some(WalkCost { ns: Range { high: f64::NAN, ..Range::default() }, ..WalkCost::default() });
+        traced.walk_cost =
+            Some(WalkCost { ns: Interval { high: f64::NAN, ..Interval::default() }, ..WalkCost::default() });
         assert!(said(&traced, "Price of a walk").starts_with("not known"));
     }
 
@@ -118,7 +119,7 @@ mod tests {
             bursts: 1,
             counted: vec![CounterReading { kind: "4k".into(), walks: 1234, walk_cycles: Some(30), cycles: 100 }],
             walk_cost: Some(WalkCost {
-                ns: Range { low: 9.0, likely: 30.0, high: 91.0 },
+                ns: Interval { low: 9.0, likely: 30.0, high: 91.0 },
                 how: "replayed".into(),
                 ..WalkCost::default()
             }),

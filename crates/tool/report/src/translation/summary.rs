@@ -11,7 +11,7 @@
 
 use super::sites::SiteLine;
 use super::verdict::{WalkVerdict, best};
-use super::{Mixture, ModelledConfiguration, Mosaics, Range, Translation, WalkCost, canonical};
+use super::{Interval, Mixture, ModelledConfiguration, Mosaics, Translation, WalkCost, as_share, canonical};
 use crate::Program;
 use crate::document::NOISY_MARK;
 use crate::quantity;
@@ -61,16 +61,16 @@ pub struct ConfigurationSummary {
     /// Part of the walks for data that are far.
     pub far_share: Option<f64>,
     /// Share of the time in walks for data.
-    pub data_share: Option<Range>,
+    pub data_share: Option<Interval>,
     /// The same for instructions.
-    pub instruction_share: Option<Range>,
+    pub instruction_share: Option<Interval>,
     /// Time of a run, as a share of that on 4 KiB pages.
-    pub time: Option<Range>,
+    pub time: Option<Interval>,
 }
 
 impl ConfigurationSummary {
     /// Share of the time in walks of both kinds; none if neither has a price.
-    pub fn share(&self) -> Option<Range> {
+    pub fn share(&self) -> Option<Interval> {
         match (self.data_share, self.instruction_share) {
             (Some(data), Some(instruction)) => Some(data.plus(instruction)),
             (one, other) => one.or(other),
@@ -78,8 +78,8 @@ impl ConfigurationSummary {
     }
 
     /// Part of the time on 4 KiB pages that it saves.
-    pub fn saving(&self) -> Option<Range> {
-        self.time.map(Range::rest)
+    pub fn saving(&self) -> Option<Interval> {
+        self.time.map(Interval::rest)
     }
 }
 
@@ -91,7 +91,7 @@ pub struct Prediction {
     /// The configuration that models it.
     pub configuration: String,
     /// Time on it, as a share of that on 4 KiB pages, predicted.
-    pub time: Range,
+    pub time: Interval,
     /// The measured ratio.
     pub measured: Estimate,
     /// The same of time in user mode alone, which walks are part of; kernel time is taken from the
@@ -238,9 +238,9 @@ fn configuration(of: &ModelledConfiguration, traced: &Translation) -> Configurat
         instruction_walks_per_thousand: thousand(instruction.walks, traced.counted_instructions),
         references_a_walk: part(data.walk_references, data.walks),
         far_share: part(data.far_walks, data.walks),
-        data_share: of.data_share.and_then(Range::as_share),
-        instruction_share: of.instruction_share.and_then(Range::as_share),
-        time: of.time.and_then(Range::as_share),
+        data_share: of.data_share.and_then(as_share),
+        instruction_share: of.instruction_share.and_then(as_share),
+        time: of.time.and_then(as_share),
     }
 }
 

@@ -51,10 +51,10 @@ fn nothing_counted_is_no_rate() {
 fn a_price_divided_by_nothing_is_none() {
     let mut profile = fixture::profile();
     let traced = profile.translation.as_mut().unwrap();
-    let nan = Some(Range { likely: f64::NAN, ..Range::default() });
+    let nan = Some(Interval { likely: f64::NAN, ..Interval::default() });
     for of in &mut traced.configurations {
         (of.data_share, of.instruction_share, of.time) =
-            (nan, None, Some(Range { high: f64::INFINITY, ..Range::default() }));
+            (nan, None, Some(Interval { high: f64::INFINITY, ..Interval::default() }));
     }
     let summary = of(&profile);
     assert!(summary.configurations.iter().all(|of| of.share().is_none() && of.time.is_none()));
@@ -63,15 +63,15 @@ fn a_price_divided_by_nothing_is_none() {
 
 #[test]
 fn shares_of_both_kinds_add_up_bound_by_bound() {
-    let data = Range { low: 0.1, likely: 0.2, high: 0.4 };
+    let data = Interval { low: 0.1, likely: 0.2, high: 0.4 };
     let mut profile = fixture::profile();
     let small = &mut profile.translation.as_mut().unwrap().configurations[0];
-    (small.data_share, small.instruction_share) = (Some(data), Some(Range { low: 0.0, likely: 0.25, high: 0.5 }));
-    assert_eq!(of(&profile).configurations[0].share(), Some(Range { low: 0.1, likely: 0.45, high: 0.9 }));
+    (small.data_share, small.instruction_share) = (Some(data), Some(Interval { low: 0.0, likely: 0.25, high: 0.5 }));
+    assert_eq!(of(&profile).configurations[0].share(), Some(Interval { low: 0.1, likely: 0.45, high: 0.9 }));
     profile.translation.as_mut().unwrap().configurations[0].instruction_share = None;
     assert_eq!(of(&profile).configurations[0].share(), Some(data));
-    let saving = Range { low: 0.25, likely: 0.5, high: 1.5 }.rest();
-    assert_eq!(saving, Range { low: -0.5, likely: 0.5, high: 0.75 });
+    let saving = Interval { low: 0.25, likely: 0.5, high: 1.5 }.rest();
+    assert_eq!(saving, Interval { low: -0.5, likely: 0.5, high: 0.75 });
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn measured_kinds_stand_beside_what_models_them() {
     let unknown = Prediction { user: None, ..thp.clone() };
     assert_eq!(unknown.error(), (0.67 - thp.measured.median).abs());
     assert!(thp.meets() && thp.verdict == Verdict::Gain);
-    let apart = Prediction { time: Range { low: 0.9, likely: 0.95, high: 0.99 }, ..thp.clone() };
+    let apart = Prediction { time: Interval { low: 0.9, likely: 0.95, high: 0.99 }, ..thp.clone() };
     assert!(!apart.meets());
 }
 
@@ -140,7 +140,7 @@ fn what_cannot_be_a_share_is_not_known() {
     for (low, high) in [(0.0, -1e308), (-1e308, 0.5), (0.0, 1e308)] {
         let mut profile = fixture::profile();
         let small = &mut profile.translation.as_mut().unwrap().configurations[0];
-        small.instruction_share = Some(Range { low, likely: 0.0, high });
+        small.instruction_share = Some(Interval { low, likely: 0.0, high });
         assert_eq!(of(&profile).configurations[0].instruction_share, None, "{low} {high}");
     }
 }

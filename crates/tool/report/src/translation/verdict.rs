@@ -5,7 +5,7 @@
 
 use super::names::plain;
 use super::summary::{TranslationSummary, model_of};
-use super::{Range, Translation};
+use super::{Interval, Translation, is_too_wide};
 use crate::quantity::{bounds, estimate, percent, rate, share};
 use crate::summary::{KindSummary, Verdict, WORTHWHILE};
 use crate::{Advice, Program};
@@ -38,26 +38,26 @@ pub enum WalkVerdict {
     /// The bounds of the price are too far apart for an estimate.
     Unclear {
         /// Share of the time in walks.
-        share: Range,
+        share: Interval,
         /// The fastest page kind in real runs, and what it saved; `None` if no measurement decided.
         measured: Option<(String, f64)>,
     },
     /// Walks take too little time to matter.
     Cheap {
         /// Share of the time in walks.
-        share: Range,
+        share: Interval,
         /// A page kind that gained in real runs all the same, and how much; `None` if none did.
         gained: Option<(String, f64)>,
     },
     /// The TLBs are those of another processor.
     Foreign {
         /// Share of the time in walks on that processor.
-        share: Range,
+        share: Interval,
     },
     /// Walks take a considerable part of the time.
     Costly {
         /// Share of the time in walks.
-        share: Range,
+        share: Interval,
         /// Part of it that is for instructions.
         instructions: f64,
         /// The site, or memory of no site, with most walks for data, and its part of them.
@@ -89,14 +89,14 @@ pub enum Cure {
         /// The page kind.
         kind: String,
         /// What it saves, predicted.
-        saving: Range,
+        saving: Interval,
         /// The evidence of real runs.
         evidence: Evidence,
     },
     /// Larger pages do not help; a direct segment would, but no processor has one.
     SegmentOnly {
         /// What it would save.
-        saving: Range,
+        saving: Interval,
     },
     /// Nothing that was modelled.
     None,
@@ -160,7 +160,7 @@ impl WalkVerdict {
         if share.likely < WORTHWHILE && share.high < MAY_BE {
             return Self::Cheap { share, gained: best(kinds).filter(|(_, gain)| *gain >= WORTHWHILE) };
         }
-        if share.likely < WORTHWHILE || share.is_too_wide() || share.likely > TOO_MUCH {
+        if share.likely < WORTHWHILE || is_too_wide(share) || share.likely > TOO_MUCH {
             return Self::Unclear { share, measured: best(kinds) };
         }
         let instructions = small.instruction_share.map_or(0.0, |of| of.likely) / share.likely;
@@ -223,7 +223,7 @@ impl Cure {
 
     /// The measured kind of these pages that did best; of those that none decided, the one that
     /// needs least.
-    fn pages(name: &str, saving: Range, kinds: &[KindSummary], command: &[String]) -> Self {
+    fn pages(name: &str, saving: Interval, kinds: &[KindSummary], command: &[String]) -> Self {
         let of_name = || kinds.iter().filter(|kind| model_of(&kind.name) == Some(name));
         let decided = |kind: &&KindSummary| {
             matches!(kind.verdict, Some(Verdict::Gain | Verdict::Loss | Verdict::NoGain | Verdict::Failed))
@@ -277,7 +277,7 @@ impl fmt::Display for WalkVerdict {
                 write!(
                     f,
                     "The share of the time in page walks is not known: from {} on 4 KiB pages, because the price of a walk is uncertain here.",
-                    bounds(&Range { high: of.high.min(1.0), ..*of }, share)
+                    bounds(&Interval { high: of.high.min(1.0), ..*of }, share)
                 )?;
                 match measured {
                     None => f.write_str(NOT_MEASURED),

@@ -15,7 +15,7 @@ fn traced(turn: impl FnOnce(&mut Translation)) -> WalkVerdict {
 }
 
 fn shares(of: &mut Translation, share: f64) {
-    let range = Some(Range { low: share / 2.0, likely: share, high: share * 1.5 });
+    let range = Some(Interval { low: share / 2.0, likely: share, high: share * 1.5 });
     (of.configurations[0].data_share, of.configurations[0].instruction_share) = (range, None);
 }
 
@@ -46,7 +46,7 @@ fn prediction_and_measurement_stand_side_by_side_and_the_measurement_decides() {
 #[test]
 fn an_estimate_with_wide_bounds_is_reported_as_unclear() {
     let wide = |of: &mut Translation| {
-        of.configurations[0].data_share = Some(Range { low: 0.08, likely: 0.97, high: 1.0 });
+        of.configurations[0].data_share = Some(Interval { low: 0.08, likely: 0.97, high: 1.0 });
     };
     let measured = traced(wide);
     let WalkVerdict::Unclear { measured: Some((kind, gain)), .. } = &measured else { panic!("{measured:?}") };
@@ -54,11 +54,11 @@ fn an_estimate_with_wide_bounds_is_reported_as_unclear() {
     for part in ["from 8.0 % to 100.0 %".to_owned(), format!("on {kind} it took {} less", percent(*gain))] {
         assert!(words.contains(&part), "{part}: {words}");
     }
-    let all = traced(|of| of.configurations[0].data_share = Some(Range { low: 0.9, likely: 1.0, high: 1.0 }));
+    let all = traced(|of| of.configurations[0].data_share = Some(Interval { low: 0.9, likely: 1.0, high: 1.0 }));
     assert!(matches!(all, WalkVerdict::Unclear { .. }), "a program does something between its walks: {all:?}");
     let little = |high| {
         traced(move |of| {
-            of.configurations[0].data_share = Some(Range { low: 0.0, likely: 0.001, high });
+            of.configurations[0].data_share = Some(Interval { low: 0.0, likely: 0.001, high });
             of.configurations[0].instruction_share = None;
         })
     };
@@ -118,7 +118,7 @@ fn a_prediction_that_may_be_no_saving_recommends_nothing() {
         verdict(move |profile| {
             profile.samples.retain(|sample| retain(&sample.kind, sample.round));
             let large = &mut profile.translation.as_mut().unwrap().configurations[1];
-            large.time = Some(Range { low: 0.5, likely: 0.65, high: 1.0 - low });
+            large.time = Some(Interval { low: 0.5, likely: 0.65, high: 1.0 - low });
         })
     };
     let undecided = |of: &WalkVerdict| {
@@ -154,15 +154,15 @@ fn a_kind_that_fails_fast_has_no_gain() {
 #[test]
 fn one_gib_pages_must_be_worth_their_reserve() {
     let one_gib = traced(|of| {
-        of.configurations[1].time = Some(Range { low: 0.9, likely: 0.95, high: 1.0 });
-        of.configurations[2].time = Some(Range { low: 0.6, likely: 0.7, high: 0.8 });
+        of.configurations[1].time = Some(Interval { low: 0.9, likely: 0.95, high: 1.0 });
+        of.configurations[2].time = Some(Interval { low: 0.6, likely: 0.7, high: 0.8 });
     });
     assert!(one_gib.parts().1.unwrap().contains("--pages hugetlb-1g"));
 }
 
 #[test]
 fn walks_that_larger_pages_do_not_save_are_reported() {
-    let none = Some(Range { low: 0.99, likely: 1.0, high: 1.0 });
+    let none = Some(Interval { low: 0.99, likely: 1.0, high: 1.0 });
     let segment = traced(|of| of.configurations[1..3].iter_mut().for_each(|of| of.time = none));
     assert!(segment.to_string().contains("A direct segment would take 33.7 %"), "{segment}");
     let nothing = traced(|of| of.configurations[1..].iter_mut().for_each(|of| of.time = none));
@@ -198,7 +198,7 @@ fn memory_of_no_site_is_named_where_it_dominates() {
 #[test]
 fn walks_for_instructions_are_not_attributed_to_an_allocation() {
     let fetches =
-        traced(|of| of.configurations[0].instruction_share = Some(Range { low: 0.3, likely: 0.4, high: 0.5 }));
+        traced(|of| of.configurations[0].instruction_share = Some(Interval { low: 0.3, likely: 0.4, high: 0.5 }));
     assert!(
         fetches.to_string().contains("most of it for instructions") && !fetches.to_string().contains("build_graph")
     );

@@ -8,7 +8,7 @@ use crate::render::csv::{Records, full};
 use crate::stats::Estimate;
 use crate::translation::sites::SiteLine;
 use crate::translation::summary::ConfigurationSummary;
-use crate::translation::{Mixture, Range};
+use crate::translation::{Interval, Mixture};
 use crate::{KindSummary, Summary, TranslationSummary};
 
 const SUMMARY: &str = "kind,verdict,runs,failed,value_s,value_low_s,value_high_s,ratio,ratio_low,ratio_high,ratio_confidence,\
@@ -80,7 +80,7 @@ fn modelled_fields(of: &ConfigurationSummary, is_unclear: bool) -> Vec<String> {
 
 /// Real runs on the mixture of pages; empty where there were none.
 fn mixture_fields(of: Option<&Mixture>) -> Vec<String> {
-    let range = |range: Option<Range>| [range.map(|of| of.likely), range.map(|of| of.low), range.map(|of| of.high)];
+    let range = |range: Option<Interval>| [range.map(|of| of.likely), range.map(|of| of.low), range.map(|of| of.high)];
     let mut fields = vec![of.map(|of| of.walks)];
     fields.extend(range(of.map(|of| of.measured_s)));
     fields.extend(range(of.and_then(|of| of.priced_s)));

@@ -3,8 +3,8 @@
 use crate::document::{Unit, Value};
 use crate::quantity::address;
 use crate::sharing::{LineReport, MemoryKind, MemoryOwner, Sharing};
-use crate::translation::Range;
-use fieldstone_sharing::{Advice, Interval, LineCost, Redesign, Verdict};
+use crate::translation::Interval;
+use fieldstone_sharing::{Advice, LineCost, Redesign, Verdict};
 use std::collections::BTreeSet;
 
 /// The findings on one object, heaviest first.
@@ -66,8 +66,8 @@ pub(super) fn together<'a>(lines: impl Iterator<Item = &'a LineReport>) -> LineC
 }
 
 /// The share of the threads' time, with its interval.
-pub(super) fn cost_value(LineCost { share: Interval { low, likely, high }, .. }: &LineCost) -> Value {
-    Unit::Share.estimate(Range { low: *low, likely: *likely, high: *high })
+pub(super) fn cost_value(cost: &LineCost) -> Value {
+    Unit::Share.estimate(cost.share)
 }
 
 /// The same in words: `58.0 % (55.1–61.2)`.

@@ -7,7 +7,7 @@ use crate::quantity::{bytes, estimate, rate, seconds, share};
 use crate::reports::colours::{PAGE_SIZES, colour_of};
 use crate::translation::sites::{SiteLine, shortened};
 use crate::translation::summary::ConfigurationSummary;
-use crate::translation::{Mixture, Moment, Mosaics, Range, Reach, Translation};
+use crate::translation::{Interval, Mixture, Moment, Mosaics, Reach, Translation};
 
 /// Configurations beyond this are left to the table.
 const MOST_CONFIGURATIONS: usize = 24;
@@ -44,13 +44,13 @@ fn joined(words: impl Iterator<Item = String>) -> String {
 /// no price, or one that can be anything: a bar would end at a guess.
 pub(super) fn shares(summary: &TranslationSummary) -> Option<Plot> {
     let priced = summary.configurations.iter().filter_map(|of| Some((of, of.share()?)));
-    let priced: Vec<(&ConfigurationSummary, Range)> = priced.take(MOST_CONFIGURATIONS).collect();
+    let priced: Vec<(&ConfigurationSummary, Interval)> = priced.take(MOST_CONFIGURATIONS).collect();
     if priced.is_empty() || summary.is_unclear() {
         return None;
     }
     let words = priced.iter().map(|(of, all)| format!("{}: {}.", of.name, estimate(all, share)));
     let largest = priced.iter().map(|(_, all)| all.high.max(all.likely)).fold(0.0, f64::max);
-    let row = |(of, all): &(&ConfigurationSummary, Range)| {
+    let row = |(of, all): &(&ConfigurationSummary, Interval)| {
         let (data, colour) = (of.data_share.map_or(0.0, |data| data.likely), Some(colour_of(&of.name)));
         BarRow {
             name: shortened(&of.name, 16),
@@ -231,8 +231,9 @@ pub(super) fn mosaics(of: &Mosaics) -> Option<Plot> {
         points: mixtures.iter().map(|of| (of.share, of.fitted_s)).collect(),
         intervals: Vec::new(),
     };
-    let ranges = |colour, shift: f64, range: fn(&Mixture) -> Option<Range>| {
-        let ranges: Vec<(f64, Range)> = mixtures.iter().filter_map(|of| Some((of.share + shift, range(of)?))).collect();
+    let ranges = |colour, shift: f64, range: fn(&Mixture) -> Option<Interval>| {
+        let ranges: Vec<(f64, Interval)> =
+            mixtures.iter().filter_map(|of| Some((of.share + shift, range(of)?))).collect();
         Series {
             colour,
             form: SeriesForm::Intervals,

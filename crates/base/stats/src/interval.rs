@@ -1,0 +1,106 @@
+//! A value with bounds, and its arithmetic.
+//!
+//! A confidence interval has 95 % probability to contain the true value. Bounds of a model have no
+//! probability. Sources: Wilson's interval of a share (JASA 1927); the normal interval of a mean.
+
+use serde::{Deserialize, Serialize};
+
+/// Standard deviations to each side of a 95 % interval of the normal distribution.
+const DEVIATIONS: f64 = 1.959_964;
+
+/// A value with its bounds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Interval {
+    /// The lower bound.
+    pub low: f64,
+    /// The measured or most likely value.
+    pub likely: f64,
+    /// The upper bound.
+    pub high: f64,
+}
+
+impl Interval {
+    /// Probability that a confidence interval contains the true value.
+    pub const CONFIDENCE: f64 = 0.95;
+
+    /// The share of `part` in `all` samples, with Wilson's interval. `None` without samples. Values
+    /// outside of 0 to `all` are clamped.
+    #[must_use]
+    pub fn of_share(part: f64, all: f64) -> Option<Self> {
+        if !(all.is_finite() && all > 0.0) || part.is_nan() {
+            return None;
+        }
+        let likely = (part / all).clamp(0.0, 1.0);
+        let square = DEVIATIONS * DEVIATIONS / all;
+        let middle = (likely + square / 2.0) / (1.0 + square);
+        let to_each_side = (likely * (1.0 - likely) * square + square * square / 4.0).sqrt() / (1.0 + square);
+        let low = (middle - to_each_side).clamp(0.0, likely);
+        Some(Self { low, likely, high: (middle + to_each_side).clamp(likely, 1.0) })
+    }
+
+    /// The mean of several rates, with the interval of a normal distribution. `None` for fewer than
+    /// two.
+    #[must_use]
+    pub fn of_rates(rates: &[f64]) -> Option<Self> {
+        if rates.len() < 2 {
+            return None;
+        }
+        let count = rates.len() as f64;
+        let likely = rates.iter().sum::<f64>() / count;
+        let spread = rates.iter().map(|rate| (rate - likely).powi(2)).sum::<f64>() / (count - 1.0);
+        let to_each_side = DEVIATIONS * (spread / count).sqrt();
+        Some(Self { low: likely - to_each_side, likely, high: likely + to_each_side })
+    }
+
+    /// A value without uncertainty.
+    #[must_use]
+    pub const fn exact(value: f64) -> Self {
+        Self { low: value, likely: value, high: value }
+    }
+
+    /// The product with a factor. A negative factor swaps the bounds.
+    #[must_use]
+    pub fn times(self, factor: f64) -> Self {
+        self.map(|value| value * factor)
+    }
+
+    /// The sum; both may be at their bounds at once.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self::sorted(self.low + other.low, self.likely + other.likely, self.high + other.high)
+    }
+
+    /// The difference to `other`, with the same cause of uncertainty: bound minus bound.
+    #[must_use]
+    pub fn minus(self, other: Self) -> Self {
+        Self::sorted(self.low - other.low, self.likely - other.likely, self.high - other.high)
+    }
+
+    /// 1 less the number: a relative time becomes the saving, and the other way round.
+    #[must_use]
+    pub fn rest(self) -> Self {
+        Self { low: 1.0 - self.high, likely: 1.0 - self.likely, high: 1.0 - self.low }
+    }
+
+    /// The share of `whole`, clamped to -1 to 1; 0 if `whole` is not positive.
+    #[must_use]
+    pub fn share_of(self, whole: f64) -> Self {
+        if whole > 0.0 { self.map(|value| (value / whole).clamp(-1.0, 1.0)) } else { Self::exact(0.0) }
+    }
+
+    /// Itself, if all three numbers are finite.
+    #[must_use]
+    pub fn finite(self) -> Option<Self> {
+        [self.low, self.likely, self.high].into_iter().all(f64::is_finite).then_some(self)
+    }
+
+    /// The image under a monotonic function. A falling one swaps the bounds.
+    #[must_use]
+    pub fn map(self, change: impl Fn(f64) -> f64) -> Self {
+        Self::sorted(change(self.low), change(self.likely), change(self.high))
+    }
+
+    fn sorted(one: f64, likely: f64, other: f64) -> Self {
+        Self { low: one.min(other).min(likely), likely, high: one.max(other).max(likely) }
+    }
+}
