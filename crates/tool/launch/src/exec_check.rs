@@ -197,14 +197,23 @@ fn quoted(file: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write as _;
     use std::process::Command;
 
-    /// An executable file with these contents, in a temporary directory.
+    /// An executable file with these contents, in a temporary directory. A child process writes it: other tests
+    /// of this process fork, and a fork that inherits a descriptor for writing makes execve fail with ETXTBSY.
     fn file(contents: &[u8]) -> (tempfile::TempDir, PathBuf) {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("file");
-        fs::write(&file, contents).unwrap();
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        let mut shell = Command::new("sh")
+            .args(["-c", "cat > \"$0\" && chmod 755 \"$0\""])
+            .arg(&file)
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        // Dropped at the end of the statement, which ends the input of the shell.
+        shell.stdin.take().unwrap().write_all(contents).unwrap();
+        assert!(shell.wait().unwrap().success());
         (directory, file)
     }
 
