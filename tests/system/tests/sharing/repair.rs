@@ -330,7 +330,7 @@ fn a_running_process_is_repaired_and_detached() {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(repairer.stdout.take().unwrap()).lines();
-    let redirected = lines.by_ref().map_while(Result::ok).filter(|line| line.contains("\"redirected\"")).nth(1);
+    let redirected = lines.by_ref().map_while(Result::ok).filter(|line| line.contains("\"led\"")).nth(1);
     if redirected.is_some() {
         check_reports_of_the_repair(running.id(), repairer.id());
         interrupt(repairer.id());
