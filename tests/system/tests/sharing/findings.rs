@@ -204,7 +204,7 @@ fn a_counter_on_two_lines_is_reported_with_a_layout_on_one() {
     let Some(fixture) = Fixture::new() else { return };
     let Some(report) = report_on(&fixture, "tight", "800000000") else { return };
     for part in [
-        "first lies across two cache lines: each access to it takes both.",
+        "first is on two cache lines: each access to it takes both.",
         "- leave out the attribute packed: by it first lies across two cache lines",
         "// 64: written by thread",
         "alignas(64) volatile long unsigned int second;",
