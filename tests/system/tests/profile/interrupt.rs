@@ -49,7 +49,8 @@ fn timed_runs_are_reported_when_the_trace_is_interrupted() {
     let Some(fixture) = Fixture::new().filter(|_| has_tracer()) else { return };
     let options =
         format!("--trace --full --no-sites --runs 1 --pages 4k --json {}", fixture.path("timed.json").display());
-    let mut started = start_until(&mut fixture.command(&options, &["gups", "16M", "200000000"]), "one more run is traced");
+    let mut started =
+        start_until(&mut fixture.command(&options, &["gups", "16M", "200000000"]), "one more run is traced");
     fixture.wait_for("qemu-x86_64");
     kill("INT", &started.id().to_string());
     assert_eq!(started.code(), Some(130));
