@@ -267,6 +267,10 @@ mod tests {
         assert_eq!(witness.has_received(libc::SIGUSR1), Some(false));
         assert_eq!(witness.has_received(libc::SIGTERM), Some(true), "SIGTERM does not end it");
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        // It has no command line yet in the middle of its exec, at which spawn returns.
+        while !command_line_of(child.id()).is_some_and(|line| line.starts_with(b"sleep")) {
+            std::thread::yield_now();
+        }
         witness.copy_command_line(child.id());
         assert_eq!(witness.has_received(libc::SIGUSR1), Some(false), "a reply follows the copy");
         let words = std::fs::read(format!("/proc/{}/cmdline", witness.pid())).unwrap();
