@@ -8,8 +8,10 @@ fn main() {
     println!("cargo::rerun-if-env-changed=CXX");
     println!("cargo::rustc-check-cfg=cfg(has_cpp, has_boost)");
     let boost = ["/usr/include", "/usr/local/include"].map(|root| Path::new(root).join("boost/container/deque.hpp"));
-    // Also watch missing files: Boost may be installed later.
-    boost.iter().for_each(|header| println!("cargo::rerun-if-changed={}", header.display()));
+    // A header may be installed later: then a folder on the way to it changes. Cargo takes a missing file for changed at each build.
+    for path in boost.iter().filter_map(|header| header.ancestors().find(|path| path.exists())) {
+        println!("cargo::rerun-if-changed={}", path.display());
+    }
     let has_boost = boost.iter().any(|header| header.exists());
     let mut build = cc::Build::new();
     build.cpp(true).std("c++17").opt_level(3).file("src/deque.cpp").cargo_warnings(false);
