@@ -30,7 +30,7 @@ mod soak;
 use std::time::Duration;
 
 use anyhow::Context;
-use fieldstone_stats::{Estimate, order};
+use fieldstone_stats::{Estimate, pair};
 
 use crate::cell::{Cell, Verdict};
 use crate::goals::{Goal, Goals, Limit};
@@ -152,14 +152,7 @@ fn compare_runs(
         .with_context(|| format!("{} {}", goal.name, comparison.case))?;
     let mut pairs = Pairs::default();
     let measure_round = |round: usize| {
-        let (mut by_repair, mut by_plain) = (None, None);
-        for side in order(2, round) {
-            match side {
-                0 => by_repair = Some(repaired(size)?),
-                _ => by_plain = Some(plain(size)?),
-            }
-        }
-        let (repaired, plain) = by_repair.zip(by_plain).context("both sides run in each round")?;
+        let (repaired, plain) = pair(round, || repaired(size), || plain(size))?;
         let counts = pairs.add(comparison, &plain, &repaired)?;
         Ok(if counts { pairs.last_ratio(goal.limit) } else { None })
     };

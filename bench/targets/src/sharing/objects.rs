@@ -6,9 +6,9 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use fieldstone_repair::{RepairEvent, RepairStats};
-use fieldstone_stats::{median, order};
+use fieldstone_stats::{median, pair};
 
 use super::comparisons::WorkSize;
 use super::program_run::{Programs, Run, find_size};
@@ -62,15 +62,9 @@ fn print_row(programs: &Programs, program: &str, option: &'static str) -> anyhow
         outputs.insert(run.output.clone());
         run.threads_s()
     };
-    for pair in 0..PAIRS {
-        let (mut without, mut with) = (None, None);
-        for side in order(2, pair) {
-            match side {
-                0 => without = Some(programs.plain(program, "", size)?),
-                _ => with = Some(programs.repaired(program, "", size)?),
-            }
-        }
-        let (without, with) = without.zip(with).context("both sides run in each pair")?;
+    for round in 0..PAIRS {
+        let (without, with) =
+            pair(round, || programs.plain(program, "", size), || programs.repaired(program, "", size))?;
         let (without_s, with_s) = (take(&without), take(&with.run));
         plain.push(without_s);
         repaired.push(with_s);

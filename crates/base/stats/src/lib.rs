@@ -13,4 +13,4 @@ mod rounds;
 
 pub use estimate::{Estimate, FEWEST_FOR_INTERVAL, median, noise, pairs_for};
 pub use interval::Interval;
-pub use rounds::{Rounds, order};
+pub use rounds::{Rounds, order, pair};

@@ -13,6 +13,24 @@ pub fn order(contenders: usize, round: usize) -> impl Iterator<Item = usize> {
     (0..contenders).map(move |place| if is_backward { contenders - 1 - place } else { place })
 }
 
+/// The results of both sides of a pair, run in the order of a round.
+///
+/// # Errors
+/// The first error of a side; the side after it does not run.
+pub fn pair<A, B, E>(
+    round: usize,
+    one: impl FnOnce() -> Result<A, E>,
+    other: impl FnOnce() -> Result<B, E>,
+) -> Result<(A, B), E> {
+    if order(2, round).next() == Some(0) {
+        let one = one()?;
+        Ok((one, other()?))
+    } else {
+        let other = other()?;
+        Ok((one()?, other))
+    }
+}
+
 /// The measured values of contenders that ran alternately, mostly in seconds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rounds {
@@ -114,6 +132,23 @@ mod tests {
             (0..6).filter_map(place).sum::<usize>()
         };
         assert_eq!([places(0), places(1), places(2)], [6, 6, 6]);
+    }
+
+    #[test]
+    fn a_pair_alternates_its_order_and_ends_with_an_error() {
+        for (round, expected) in [(0, "ab"), (1, "ba"), (2, "ab")] {
+            let sequence = std::cell::RefCell::new(String::new());
+            let side = |name: char| {
+                sequence.borrow_mut().push(name);
+                Ok::<_, ()>(name)
+            };
+            assert_eq!(pair(round, || side('a'), || side('b')), Ok(('a', 'b')));
+            assert_eq!(*sequence.borrow(), expected);
+        }
+        assert_eq!(
+            pair(0, || Err::<(), _>("stopped"), || -> Result<(), _> { panic!("it does not run") }),
+            Err("stopped")
+        );
     }
 
     #[test]

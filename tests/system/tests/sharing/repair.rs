@@ -98,7 +98,7 @@ fn repaired_programs_keep_their_results() {
         for (level, rounds) in ["-O0", "-O2"].into_iter().zip(rounds) {
             let program = fixture.build(name, &["-g", level]);
             let Some(stats) = repaired(&fixture, run, &program, &["--rounds", rounds]) else { return };
-            assert!(stats.sampling.analysed > 0, "{name} {level}: nobody sampled: {stats:?}");
+            assert!(stats.sampling.analysed > 0, "{name} {level}: no sample was analysed: {stats:?}");
             println!("{name} {level}: {} events", stats.events.len());
         }
     }

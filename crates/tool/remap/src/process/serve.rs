@@ -186,7 +186,7 @@ impl Process {
 
     /// Lets threads exit. The kernel marks the robust mutexes of an exiting thread and does not
     /// wait for a missing page then, so moved pages with such mutexes are restored before. If the
-    /// whole process exits, nobody reads the marks.
+    /// whole process exits, no thread reads the marks.
     pub(super) fn finish_exits(&mut self) -> Result<()> {
         for thread in self.tracer.exiting() {
             let restored = self.restore_for_exit(thread);
