@@ -24,10 +24,11 @@ use std::time::Duration;
 
 use fieldstone_sys::userfault::FaultEvent;
 
+use crate::arch::cycles;
 use crate::fault::{Access, Fault, Outcome};
 use crate::region::Region;
 use crate::request_queue::{Request, RequestQueue};
-use crate::shared_userfaultfd::{SharedUserfaultfd, cycles};
+use crate::shared_userfaultfd::SharedUserfaultfd;
 use crate::threads::{current_thread, end_process, is_running, spawn};
 use crate::{fork, registry};
 
