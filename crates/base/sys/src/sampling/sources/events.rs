@@ -1,15 +1,16 @@
 //! Perf events of a process: the clock's samples and those of the sampling hardware
-//! ([`super::hardware`]).
+//! ([`crate::sampling::hardware`]).
 //!
 //! Hardware samples are optional: hardware that cannot be opened, or fails later, is left out.
 
 use perf_event::data::{self, MemOp, MemSnoop};
 
-use super::hardware::{HardwareSample, HardwareSource, MemoryAccess};
+use super::perf;
 use super::rings::{Rings, Sampled};
-use super::{Drained, Sample, Source, perf};
 use crate::Result;
 use crate::process::threads;
+use crate::sampling::hardware::{HardwareSample, HardwareSource, MemoryAccess};
+use crate::sampling::{Drained, Sample, Source};
 
 /// Size of a hardware ring. It may overflow; the clock's rings need most of the memory that a user
 /// may lock.
@@ -122,9 +123,9 @@ mod tests {
     use perf_event::events::{Breakpoint, Software};
     use perf_event::{Builder, SampleFlag};
 
-    use super::super::hardware::ACCESS_FIELDS;
     use super::super::perf::IDENTITY;
     use super::*;
+    use crate::sampling::hardware::ACCESS_FIELDS;
 
     /// Parses a sample record with these words after its header, as an event with these fields has
     /// it.

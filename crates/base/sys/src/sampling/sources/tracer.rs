@@ -26,10 +26,9 @@ use std::ptr;
 use rustix::fs::{CWD, Mode, OFlags, RawDir, openat};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::Sample;
-use super::registers::Registers;
 use super::sample_ring::{RingEntry, SampleRing, TracerPhase};
 use super::thread_state::{path, thread_state};
+use crate::sampling::{Registers, Sample};
 
 /// Capacity in threads; further ones are not sampled.
 const THREADS: usize = 1024;

@@ -16,11 +16,10 @@ use std::collections::HashMap;
 use perf_event::data::{self, Record, SampleRegsAbi};
 use perf_event::{Counter, Sampler};
 
-use super::perf::Kind;
-use super::registers::Registers;
-use super::{Drained, MAX_PAUSED_EVENTS, Sample, perf};
+use super::perf::{self, Kind};
 use crate::Result;
 use crate::process::threads;
+use crate::sampling::{Drained, MAX_PAUSED_EVENTS, Registers, Sample};
 
 /// A type that sample records are converted to.
 pub(super) trait Sampled: Send + Sized {
@@ -78,7 +77,7 @@ impl<S: Sampled> Rings<S> {
         Self { pid, kinds, open, origins: Origins::new(threads), early, records: Vec::new() }
     }
 
-    /// As [`super::Source::drain`].
+    /// As [`crate::sampling::Source::drain`].
     pub(super) fn drain(&mut self, samples: &mut Vec<S>) -> Result<Drained> {
         let mut drained = std::mem::take(&mut self.early);
         for ring in &mut self.open.rings {
@@ -102,7 +101,7 @@ impl<S: Sampled> Rings<S> {
         Ok(drained)
     }
 
-    /// As [`super::Source::pause`].
+    /// As [`crate::sampling::Source::pause`].
     pub(super) fn pause(&mut self) -> Result<bool> {
         if threads(self.pid)?.len() * self.open.rings.len() > MAX_PAUSED_EVENTS {
             return Ok(false);
@@ -112,7 +111,7 @@ impl<S: Sampled> Rings<S> {
         Ok(true)
     }
 
-    /// As [`super::Source::resume`].
+    /// As [`crate::sampling::Source::resume`].
     pub(super) fn resume(&mut self) -> Result<()> {
         if self.open.rings.is_empty() {
             let new = perf::open(self.pid, &self.kinds, perf::RING_BYTES)?;

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use super::Sample;
+use crate::sampling::Sample;
 
 /// Capacity in entries: 40 seconds of one thread's samples at 100 Hz.
 const ENTRIES: usize = 4096;

@@ -28,7 +28,8 @@ use perf_event::{Builder, Clock, Counter, SampleFlag, Sampler};
 
 use super::registers::PERF_MASK;
 use super::rings::{Open, Rings, Sampled};
-use super::{SamplingMethod, tasks};
+use super::tasks;
+use crate::sampling::SamplingMethod;
 use crate::{Error, Result, kernel_file};
 
 /// Size of a ring, about 650 samples. Two of them with control pages, which an exec needs, and the
@@ -223,8 +224,8 @@ fn cpu_list(text: &str) -> Option<Vec<usize>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Sample;
     use super::*;
+    use crate::sampling::Sample;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
     use std::time::Duration;

@@ -25,8 +25,9 @@ use std::ptr;
 use std::time::{Duration, Instant};
 
 use super::sample_ring::{RingEntry, SampleRing, TracerPhase};
-use super::{Drained, Sample, SamplingMethod, Source, tracer};
+use super::tracer;
 use crate::helper_process::block_signals;
+use crate::sampling::{Drained, Sample, SamplingMethod, Source};
 use crate::{Error, Result, scheduling};
 
 /// Upper bound for attaching, which stops no thread and usually takes milliseconds.
