@@ -2,16 +2,13 @@
 
 use std::path::PathBuf;
 
-#[cfg(target_arch = "x86_64")]
-use anyhow::Context;
 use anyhow::bail;
 use clap::Args;
-#[cfg(target_arch = "x86_64")]
-use fieldstone_repair::RepairStats;
 use fieldstone_report::{Diff, Document, Saved, Summary, csv, html, reports, saved, text};
 use serde::Serialize;
 
 use crate::output::{MeasurementFormat, print, style};
+use crate::repair;
 
 /// Print measurements saved by `profile --json`, `sharing --json`, `run --stats` or `attach --huge
 /// --stats`
@@ -75,10 +72,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
             };
             print(&text)?;
         }
-        #[cfg(target_arch = "x86_64")]
         Saved::Repair(saved) => print_repair(arguments, *saved)?,
-        #[cfg(not(target_arch = "x86_64"))]
-        Saved::Repair(_) => bail!("cannot print {}: it holds a repair, which needs x86-64", arguments.file.display()),
         Saved::RunStats(stats) => print_statistics(arguments, &*stats, reports::run::document)?,
         Saved::Collapse(collapse) => print_statistics(arguments, &*collapse, reports::collapse::document)?,
     }
@@ -86,20 +80,18 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
 }
 
 /// Prints the file of `run --repair --stats`.
-#[cfg(target_arch = "x86_64")]
 fn print_repair(arguments: &Arguments, saved: serde_json::Value) -> anyhow::Result<()> {
     let file = arguments.file.display();
     if arguments.format == MeasurementFormat::Csv {
         bail!("cannot print {file} as CSV: it holds the events of a repair\ntry: fieldstone report {file}");
     }
-    let stats: RepairStats = serde_json::from_value(saved)
-        .with_context(|| format!("cannot read the repair in {file}: it was cut short or edited"))?;
-    let report = reports::repair::document(&crate::repair::report(&stats));
+    let (json, report) = repair::read_saved(saved, &arguments.file)?;
+    let report = reports::repair::document(&report);
     if let Some(path) = &arguments.html {
         saved::write(&html::render(&report)?, path)?;
     }
     print(&if arguments.format == MeasurementFormat::Json {
-        saved::to_json(&stats)?
+        json
     } else {
         text::render(&report, style())
     })?;
