@@ -99,6 +99,7 @@ impl Process {
             this.children.use_stub_page(this.tracer.stub_page());
             this.tracer.resume_all(&this.code)?;
             this.unreported = this.restore_orphans(None)?;
+            this.tracer.resume_all(&this.code)?;
             return Ok(this);
         };
         let mut this = Self::new(tracer, PageTable::new(pages, userfault), code);
@@ -134,7 +135,7 @@ impl Process {
         self.end_abandoned_calls()?;
         self.tracer.resume_all(&self.code)?;
         self.unreported = self.restore_orphans(old_stub_page)?;
-        let Some(stub_page) = old_stub_page else { return Ok(()) };
+        let Some(stub_page) = old_stub_page else { return self.tracer.resume_all(&self.code) };
         self.children.use_stub_page(self.tracer.stub_page());
         self.update_record()?;
         let restored = self.restore_all(&RestoreReason::Abandoned)?;
