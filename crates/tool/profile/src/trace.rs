@@ -5,7 +5,7 @@
 //!                                 (record)                        │ ├ process_memory  region and allocations
 //! tracer          starts QEMU                                     │ ├ allocations     owner of an address
 //! executable      the file that QEMU runs for a script            │ ├ cores           TLBs of a thread
-//! sites           the record of allocation sites                  │ ├ bursts          sampling error
+//!                                                                 │ ├ bursts          sampling error
 //! simulation      TraceSimulator                                  │ └ sample          addresses to replay
 //! ```
 //!
