@@ -1,6 +1,6 @@
 //! New layouts: contended members, advice, and the absence of contention afterwards.
 
-use super::{Advice, Member, ObjectLayout};
+use super::{Advice, Member, ObjectLayout, best_redesign};
 use crate::access::SampledAccess;
 use crate::error::Error;
 use crate::line_table::LineTable;
@@ -91,6 +91,42 @@ fn members_that_would_share_a_line_are_separated_too() {
 fn no_layout_separates_threads_on_one_member() {
     let redesign = queue().redesign(&judged(&[(1, 0x1000, 4, true), (2, 0x1004, 4, true)])).unwrap().unwrap();
     assert!(!redesign.separates_all());
+}
+
+/// A flag of one thread, and a structure whose members two other threads write, on one line: moving
+/// the flag leaves the members together.
+#[test]
+fn the_layout_that_separates_the_most_threads_is_the_best() {
+    let flag = ObjectLayout {
+        name: "flag".to_owned(),
+        address: 0x1020,
+        stride: 8,
+        members: vec![member("long flag", 0, 8)],
+        ..queue()
+    };
+    let lines = judged(&[(1, 0x1000, 8, true), (2, 0x1010, 8, true), (3, 0x1020, 8, true)]);
+    for objects in [[&flag, &queue()], [&queue(), &flag]] {
+        let best = best_redesign(objects, &lines[0].line, &lines).unwrap();
+        assert!(best.text.starts_with("struct queue {"), "{}", best.text);
+    }
+    assert_eq!(best_redesign([&flag], &lines[0].line, &lines), flag.redesign(&lines).unwrap());
+    assert_eq!(best_redesign([], &lines[0].line, &lines), None);
+}
+
+/// Two threads on one member of the first object: its layout cannot separate them.
+#[test]
+fn a_layout_that_leaves_threads_together_is_not_the_best() {
+    let counter = ObjectLayout {
+        name: "counter".to_owned(),
+        address: 0x1020,
+        stride: 8,
+        members: vec![member("long counter", 0, 8)],
+        ..queue()
+    };
+    let lines = judged(&[(1, 0x1020, 4, true), (2, 0x1024, 4, true), (3, 0x1000, 8, true)]);
+    let best = best_redesign([&counter, &queue()], &lines[0].line, &lines).unwrap();
+    assert!(best.text.starts_with("struct queue {"), "{}", best.text);
+    assert_eq!(best_redesign([&counter], &lines[0].line, &lines), counter.redesign(&lines).unwrap());
 }
 
 #[test]
