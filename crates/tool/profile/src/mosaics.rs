@@ -16,8 +16,8 @@
 //! KiB pages, so each price checks the other.
 
 use fieldstone_report::Sample;
-use fieldstone_report::translation::{Interval, Mixture as ReportedMixture, Mosaics, Translation};
-use fieldstone_stats::Estimate;
+use fieldstone_report::translation::{Mixture as ReportedMixture, Mosaics, Translation};
+use fieldstone_stats::{Estimate, Interval};
 use fieldstone_translation::{MosaicFit, MosaicRun, Result};
 use fieldstone_wire::{Mixture, PageKind};
 
@@ -125,8 +125,7 @@ fn percent(kind: Mixture) -> Option<u32> {
 }
 
 fn median_range(values: &[f64]) -> Option<Interval> {
-    let Estimate { low, median, high, .. } = Estimate::of_median(values)?;
-    Some(Interval { low, likely: median, high })
+    Estimate::of_median(values).map(|found| found.interval())
 }
 
 #[cfg(test)]

@@ -4,9 +4,9 @@
 //! prints something else, is not recommended; then a gain, then why a gain cannot be decided, then
 //! that there is none.
 
-use crate::stats;
 use crate::summary::{KindSummary, Verdict, WORTHWHILE};
 use crate::{Advice, Finding, Footprint, Metric, Profile, RegionStats};
+use fieldstone_stats::{FEWEST_FOR_INTERVAL, pairs_for};
 
 /// Less memory than this, in bytes, has no note.
 const NOTEWORTHY_BYTES: u64 = 16 << 20;
@@ -89,12 +89,12 @@ fn first(
         return Advice::Run { kind: best.name.clone(), gain, metric, growth, command };
     }
     let with = |verdict| kinds.iter().filter(move |kind| kind.verdict == Some(verdict));
-    let need = stats::FEWEST_FOR_INTERVAL;
+    let need = FEWEST_FOR_INTERVAL;
     if let Some(have) = with(Verdict::NotEnoughRuns).map(|kind| kind.ratio.map_or(0, |ratio| ratio.n)).max() {
         return Advice::NotEnoughRuns { have, need };
     }
     if let Some(runs) =
-        with(Verdict::TooNoisy).filter_map(|kind| kind.ratio).map(|r| stats::pairs_for(&r, WORTHWHILE)).max()
+        with(Verdict::TooNoisy).filter_map(|kind| kind.ratio).map(|r| pairs_for(&r, WORTHWHILE)).max()
     {
         let (noise, runs) = (noise.unwrap_or(0.0), Some(runs).filter(|runs| *runs <= MOST_RUNS));
         return Advice::TooNoisy { noise, runs, by_the_clock: profile.metric == Metric::Time };

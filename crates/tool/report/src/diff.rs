@@ -7,9 +7,9 @@
 //! they, and the sites' shares of them, are compared as they are.
 
 use crate::shell;
-use crate::stats::Estimate;
 use crate::summary::{KindSummary, Summary, Verdict, counted, usual_outcome};
-use crate::{Interval, Metric, Profile, Translation, TranslationSummary};
+use crate::{Metric, Profile, Translation, TranslationSummary};
+use fieldstone_stats::{Estimate, Interval};
 use serde::Serialize;
 use std::collections::BTreeMap;
 

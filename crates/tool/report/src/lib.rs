@@ -43,7 +43,6 @@ pub mod run;
 pub mod saved;
 pub mod sharing;
 pub mod shell;
-pub(crate) use fieldstone_stats as stats;
 pub mod summary;
 pub mod translation;
 
@@ -61,7 +60,7 @@ pub use saved::Saved;
 pub use sharing::Sharing;
 pub use summary::{Cost, KindSummary, Summary, Verdict};
 pub use translation::summary::TranslationSummary;
-pub use translation::{Interval, Translation};
+pub use translation::Translation;
 
 #[cfg(test)]
 extern crate self as fieldstone_report;

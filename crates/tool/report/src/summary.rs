@@ -13,9 +13,9 @@
 //!   is too noisy.
 
 use crate::quantity::percent;
-use crate::stats::{self, Estimate};
 use crate::translation::summary::TranslationSummary;
 use crate::{Advice, Finding, Metric, Profile, Resident, Sample};
+use fieldstone_stats::{Estimate, median};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -165,7 +165,7 @@ impl Summary {
             profile.kinds.iter().map(|kind| summarise(profile, &kind.name, usual.as_deref())).collect();
         let baseline: Vec<f64> =
             counted(profile, &profile.baseline, usual.as_deref()).iter().map(|sample| sample.value).collect();
-        let noise = stats::noise(&baseline);
+        let noise = fieldstone_stats::noise(&baseline);
         let (advice, notes) = Advice::on(profile, &kinds, noise, usual.as_deref());
         let traced = profile.translation.as_ref();
         let translation = traced.map(|traced| TranslationSummary::of(traced, &kinds, &profile.program));
@@ -273,7 +273,7 @@ fn has_failed(profile: &Profile, name: &str) -> bool {
 
 fn cost(samples: &[&Sample]) -> Option<Cost> {
     let seconds =
-        |field: fn(&Sample) -> f64| stats::median(&samples.iter().map(|sample| field(sample)).collect::<Vec<_>>());
+        |field: fn(&Sample) -> f64| median(&samples.iter().map(|sample| field(sample)).collect::<Vec<_>>());
     Some(Cost {
         wall_s: seconds(|sample| sample.wall_s)?,
         user_s: seconds(|sample| sample.user_s)?,

@@ -20,7 +20,7 @@ pub mod summary;
 pub mod verdict;
 
 use crate::quantity::{estimate, nanoseconds, percent};
-pub use fieldstone_stats::Interval;
+use fieldstone_stats::Interval;
 use serde::{Deserialize, Serialize};
 
 /// The largest factor by which a model can make a run longer or shorter.

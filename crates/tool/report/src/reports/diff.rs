@@ -5,9 +5,8 @@ use crate::diff::{ConfigurationDiff, PriceDiff, SiteDiff};
 use crate::document::{Block, Cell, CellLine, Column, Document, Limit, Rest, Row, Table, Unit, Value, row};
 use crate::render::csv::{Records, full};
 use crate::reports::profile::estimate_fields;
-use crate::stats::Estimate;
-use crate::translation::Interval;
 use crate::{Diff, KindDiff};
+use fieldstone_stats::{Estimate, Interval};
 
 /// Sites that a terminal shows; the others are one row.
 const MOST_SITES: usize = 10;

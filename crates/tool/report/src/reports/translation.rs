@@ -5,11 +5,11 @@ mod plots;
 mod tests;
 
 use crate::document::{Block, Cell, CellLine, Column, Limit, Rest, Row, Table, Unit, Value, row};
-use crate::stats::Estimate;
 use crate::translation::sites::{SiteLine, called};
 use crate::translation::sources::sources;
-use crate::translation::{Interval, Mosaics};
+use crate::translation::Mosaics;
 use crate::{Translation, TranslationSummary};
+use fieldstone_stats::{Estimate, Interval};
 
 /// Sites that a terminal shows; the others are one row.
 const MOST_SITES: usize = 15;

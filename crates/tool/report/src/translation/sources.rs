@@ -76,7 +76,8 @@ fn counters(traced: &Translation) -> String {
 mod tests {
     use super::*;
     use crate::Program;
-    use crate::translation::{Interval, WalkCost};
+    use crate::translation::WalkCost;
+    use fieldstone_stats::Interval;
 
     fn all(traced: &Translation) -> Vec<(&'static str, String)> {
         sources(traced, &TranslationSummary::of(traced, &[], &Program::default()))

@@ -11,12 +11,12 @@
 
 use super::sites::SiteLine;
 use super::verdict::{WalkVerdict, best};
-use super::{Interval, Mixture, ModelledConfiguration, Mosaics, Translation, WalkCost, as_share, canonical};
+use super::{Mixture, ModelledConfiguration, Mosaics, Translation, WalkCost, as_share, canonical};
 use crate::Program;
 use crate::document::NOISY_MARK;
 use crate::quantity;
-use crate::stats::Estimate;
 use crate::summary::{Cost, KindSummary, Verdict, WORTHWHILE};
+use fieldstone_stats::{Estimate, Interval};
 use serde::Serialize;
 
 /// The meaning of a trace.

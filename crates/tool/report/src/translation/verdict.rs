@@ -5,10 +5,11 @@
 
 use super::names::plain;
 use super::summary::{TranslationSummary, model_of};
-use super::{Interval, Translation, is_too_wide};
+use super::{Translation, is_too_wide};
 use crate::quantity::{bounds, estimate, percent, rate, share};
 use crate::summary::{KindSummary, Verdict, WORTHWHILE};
 use crate::{Advice, Program};
+use fieldstone_stats::Interval;
 use serde::Serialize;
 use std::fmt;
 

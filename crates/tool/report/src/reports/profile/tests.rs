@@ -170,7 +170,7 @@ proptest! {
         }
         let traced = profile.translation.as_mut().unwrap();
         for (of, (value, bytes)) in traced.configurations.iter_mut().zip(values.iter().zip(&bytes)) {
-            let range = Some(crate::Interval { low: *value, likely: -value, high: value / 2.0 });
+            let range = Some(fieldstone_stats::Interval { low: *value, likely: -value, high: value / 2.0 });
             (of.data_share, of.instruction_share, of.time) = (range, range, range);
             (of.data.accesses, of.data.walks, of.data.far_walks) = (*bytes, bytes.wrapping_mul(3), u64::MAX);
         }
@@ -185,7 +185,7 @@ proptest! {
         }
         let mosaics = traced.mosaics.as_mut().unwrap();
         for (at, of) in mosaics.mixtures.iter_mut().enumerate() {
-            let range = crate::Interval { low: values[at], likely: -values[at], high: values[at + 1] };
+            let range = fieldstone_stats::Interval { low: values[at], likely: -values[at], high: values[at + 1] };
             (of.measured_s, of.priced_s, of.walks, of.share) = (range, Some(range), values[at + 2], values[at + 3]);
             (of.fitted_s, of.left_out_s) = (values[at + 4], values[at + 5]);
         }

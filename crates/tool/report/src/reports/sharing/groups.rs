@@ -3,8 +3,8 @@
 use crate::document::{Unit, Value};
 use crate::quantity::address;
 use crate::sharing::{LineReport, MemoryKind, MemoryOwner, Sharing};
-use crate::translation::Interval;
 use fieldstone_sharing::{Advice, LineCost, Redesign, Verdict};
+use fieldstone_stats::Interval;
 use std::collections::BTreeSet;
 
 /// The findings on one object, heaviest first.

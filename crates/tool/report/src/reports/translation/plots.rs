@@ -7,7 +7,8 @@ use crate::quantity::{bytes, estimate, rate, seconds, share};
 use crate::reports::colours::{PAGE_SIZES, colour_of};
 use crate::translation::sites::{SiteLine, shortened};
 use crate::translation::summary::ConfigurationSummary;
-use crate::translation::{Interval, Mixture, Moment, Mosaics, Reach, Translation};
+use crate::translation::{Mixture, Moment, Mosaics, Reach, Translation};
+use fieldstone_stats::Interval;
 
 /// Configurations beyond this are left to the table.
 const MOST_CONFIGURATIONS: usize = 24;

@@ -65,9 +65,9 @@ fn a_measurement_stands_above_a_prediction_and_what_a_noisy_replay_predicts_is_m
 fn what_can_be_anything_has_bounds_and_no_middle() {
     let mut profile = fixture::profile();
     let traced = profile.translation.as_mut().unwrap();
-    let wide = crate::Interval { low: 0.108, likely: 0.445, high: 1.0 };
+    let wide = fieldstone_stats::Interval { low: 0.108, likely: 0.445, high: 1.0 };
     (traced.configurations[0].data_share, traced.configurations[0].instruction_share) = (Some(wide), None);
-    traced.configurations[1].time = Some(crate::Interval { low: 0.0, likely: 0.46, high: 0.89 });
+    traced.configurations[1].time = Some(fieldstone_stats::Interval { low: 0.0, likely: 0.46, high: 0.89 });
     let text = text_of(&profile, Style { width: 120, colour: false });
     for part in ["from 10.8 % to 100.0 %", " 10.8 % to 100.0 % ", "< 0.01 to 0.89", "only its bounds"] {
         assert!(text.contains(part), "{part}\n{text}");
