@@ -14,6 +14,13 @@ pub trait Memory {
     fn read(&self, address: u64, into: &mut [u8]) -> usize;
 }
 
+/// A function that reads as [`Memory::read`] does.
+impl<F: Fn(u64, &mut [u8]) -> usize> Memory for F {
+    fn read(&self, address: u64, into: &mut [u8]) -> usize {
+        self(address, into)
+    }
+}
+
 /// A copy of memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MemoryImage {

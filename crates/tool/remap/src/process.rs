@@ -28,11 +28,12 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use fieldstone_sys::process::ProcessMemory;
+
 use crate::children::{ForkedChildren, Snapshot};
 use crate::code_cache::CodeCache;
 use crate::error::{Error, Result};
 use crate::event::{RemapEvent, RestoreReason};
-use crate::memory::ProcessMemory;
 use crate::page_table::PageTable;
 use crate::page_table::moved::{MovedPage, PageMap, ProgramView};
 use crate::page_table::userfault::SharedUserfault;

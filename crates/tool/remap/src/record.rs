@@ -10,11 +10,11 @@
 //! Invariant: a change of the process is recorded before it is made, unless undoing it needs
 //! nothing. Children have no record (`MADV_DONTFORK`).
 
+use fieldstone_sys::process::ProcessMemory;
 use serde::{Deserialize, Serialize};
 
 use crate::code_cache::CodeCache;
 use crate::error::{Error, Result};
-use crate::memory::ProcessMemory;
 use crate::page_table::PageTable;
 use crate::page_table::moved::PageMap;
 use crate::space::Mapping;

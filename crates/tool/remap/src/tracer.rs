@@ -18,10 +18,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use fieldstone_sys::ptrace::Tracee;
+use fieldstone_sys::process::ProcessMemory;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use crate::error::{Error, Result};
-use crate::memory::ProcessMemory;
 use crate::space::{Mapping, mappings};
 use call_stub::CallStub;
 use threads::{ProcessEnd, Threads};

@@ -20,6 +20,7 @@ use fieldstone_rewrite::walk::LoopAccess;
 use fieldstone_rewrite::{
     BasicBlock, CachedMemory, Flow, Loop, LoopCounter, Memory, Registers, TakenJumps, WINDOW_BYTES, Walk,
 };
+use fieldstone_sys::process::ProcessMemory;
 use fieldstone_sys::sampling;
 
 use crate::callers::callers;
@@ -61,10 +62,14 @@ struct CodeRegion {
 
 /// Calls `read` with the memory of a process as the program sees it: through `process` while pages
 /// are moved, else `plain`.
-pub(crate) fn with_memory<R>(process: Option<&Process>, plain: &dyn Memory, read: impl FnOnce(&dyn Memory) -> R) -> R {
+pub(crate) fn with_memory<R>(
+    process: Option<&Process>,
+    plain: &ProcessMemory,
+    read: impl FnOnce(&dyn Memory) -> R,
+) -> R {
     match process.map(Process::as_seen) {
         Some(seen) => read(&seen),
-        None => read(plain),
+        None => read(&|address: u64, into: &mut [u8]| plain.read(address, into)),
     }
 }
 

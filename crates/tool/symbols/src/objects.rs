@@ -46,9 +46,9 @@ mod words;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use fieldstone_remap::ProcessMemory;
-use fieldstone_rewrite::Registers;
+use fieldstone_rewrite::{Memory, Registers};
 use fieldstone_sharing::ObjectLayout;
+use fieldstone_sys::process::ProcessMemory;
 
 use crate::error::Result;
 use crate::names::CodeLocation;
@@ -131,7 +131,8 @@ impl Objects {
         if name.starts_with("[stack") {
             return AddressInfo::of(MemoryKind::Stack, format!("stack of thread {}", self.pid), range, address);
         }
-        let lookup = self.heap.in_arena(&self.memory, &self.maps, address);
+        let memory = reader(&self.memory);
+        let lookup = self.heap.in_arena(&memory, &self.maps, address);
         if let HeapLookup::Block(_) | HeapLookup::Free(_) = lookup {
             return address_info::of_heap(lookup, range, address);
         }
@@ -140,7 +141,7 @@ impl Objects {
             return info;
         }
         let lookup = match lookup {
-            HeapLookup::NotMalloc => heap::in_mapping(&self.memory, &self.maps, address),
+            HeapLookup::NotMalloc => heap::in_mapping(&memory, &self.maps, address),
             other => other,
         };
         if lookup != HeapLookup::NotMalloc {
@@ -158,7 +159,7 @@ impl Objects {
     /// samples of each thread that uses the memory give the best result.
     pub fn infer_type(&mut self, address: u64, samples: &[Registers]) -> Option<ObjectLayout> {
         let block = self.heap_block(address);
-        type_inference::TypeQuery::new(&self.modules, &self.memory, address, block).answer(samples)
+        type_inference::TypeQuery::new(&self.modules, &reader(&self.memory), address, block).answer(samples)
     }
 
     /// The addresses of the first variable with this symbol name, in `module` or in all modules.
@@ -181,11 +182,12 @@ impl Objects {
 
     /// The block of malloc that contains `address`: the `malloc_usable_size` bytes of its user.
     pub fn heap_block(&mut self, address: u64) -> Option<Range<u64>> {
-        if self.modules.at(address).is_some() || self.threads.stack_owner(&self.memory, &self.maps, address).is_some() {
+        let memory = reader(&self.memory);
+        if self.modules.at(address).is_some() || self.threads.stack_owner(&memory, &self.maps, address).is_some() {
             return None;
         }
-        let lookup = match self.heap.in_arena(&self.memory, &self.maps, address) {
-            HeapLookup::NotMalloc => heap::in_mapping(&self.memory, &self.maps, address),
+        let lookup = match self.heap.in_arena(&memory, &self.maps, address) {
+            HeapLookup::NotMalloc => heap::in_mapping(&memory, &self.maps, address),
             other => other,
         };
         if let HeapLookup::Block(block) = lookup { Some(block) } else { None }
@@ -193,8 +195,9 @@ impl Objects {
 
     /// Describes the memory of one thread: stack or thread-local memory.
     fn thread_memory(&self, address: u64, range: Range<u64>) -> Option<AddressInfo> {
-        let stack = self.threads.stack_owner(&self.memory, &self.maps, address);
-        let pointer = threads::thread_pointer_above(&self.memory, address, range.end);
+        let memory = reader(&self.memory);
+        let stack = self.threads.stack_owner(&memory, &self.maps, address);
+        let pointer = threads::thread_pointer_above(&memory, address, range.end);
         let program = self.program.as_ref().and_then(|path| self.modules.program(&self.maps, path));
         let variable = |(pointer, program)| address_info::thread_local(program, pointer, address);
         if let Some(info) = pointer.zip(program).and_then(variable) {
@@ -207,4 +210,9 @@ impl Objects {
         let name = if close { "thread-local memory or stack" } else { "stack" };
         Some(AddressInfo::of(MemoryKind::Stack, format!("{name} of thread {thread}"), range, address))
     }
+}
+
+/// The memory of a process, as the searches of this module read it.
+fn reader(memory: &ProcessMemory) -> impl Memory + '_ {
+    move |address: u64, into: &mut [u8]| memory.read(address, into)
 }

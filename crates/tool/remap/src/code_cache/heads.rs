@@ -23,9 +23,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use fieldstone_rewrite::patch::{HeadCopy, JUMP_BYTES};
 use fieldstone_rewrite::{HeadPatch, LoopClone, Redirect};
 use fieldstone_sys::ptrace;
+use fieldstone_sys::process::ProcessMemory;
 use serde::{Deserialize, Serialize};
 
-use crate::memory::ProcessMemory;
 use crate::page_table::moved::{PAGE_BYTES, page_with};
 
 /// Maximum number of clones of one loop. A thread that no clone fits runs through as many checks,

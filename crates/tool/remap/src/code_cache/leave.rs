@@ -17,12 +17,12 @@
 use std::time::{Duration, Instant};
 
 use fieldstone_sys::{ptrace, scheduling};
+use fieldstone_sys::process::ProcessMemory;
 use iced_x86::{Code as Kind, Decoder, DecoderOptions, Instruction, Register};
 
 use crate::code_cache::CodeCache;
 use crate::code_cache::frames::SignalFrame;
 use crate::error::{Error, Result, ignore_gone};
-use crate::memory::ProcessMemory;
 use crate::tracer::Tracer;
 use crate::tracer::status::{cpu_time_ns, user_ip, user_stack_pointer};
 use crate::tracer::traced_thread::TracedThread;
@@ -167,7 +167,7 @@ impl CodeCache {
 /// addresses.
 fn run_one(memory: &ProcessMemory, registers: &mut ptrace::Registers, pushed: &mut Vec<(u64, u64)>) -> Option<()> {
     let mut bytes = [0; 15];
-    let got = fieldstone_rewrite::Memory::read(memory, registers.rip, &mut bytes);
+    let got = memory.read(registers.rip, &mut bytes);
     let instruction = Decoder::with_ip(64, &bytes[..got], registers.rip, DecoderOptions::NONE).decode();
     registers.rip = instruction.next_ip();
     let flags = registers.eflags;

@@ -16,11 +16,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use fieldstone_rewrite::page::LINE_BYTES;
+use fieldstone_sys::process::ProcessMemory;
 use fieldstone_rewrite::{PagePiece, RemapRule, RemappedPage};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::memory::ProcessMemory;
 
 /// Bytes of a page.
 pub(crate) const PAGE_BYTES: u64 = 4096;

@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use fieldstone_sys::process::has_ended;
 use fieldstone_sys::ptrace::Tracee;
 use fieldstone_sys::scheduling;
+use fieldstone_sys::process::ProcessMemory;
 
 use crate::children::{ChildWatch, Snapshot, restore_child};
 use crate::error::Result;
 use crate::event::RemapEvent;
-use crate::memory::ProcessMemory;
 use crate::page_table::moved::MovedPage;
 use crate::process::Process;
 use crate::tracer::status::current_system_call;

@@ -18,9 +18,9 @@
 
 use fieldstone_sys::ptrace::Registers;
 use fieldstone_sys::userfault::Message;
+use fieldstone_sys::process::ProcessMemory;
 
 use crate::error::{Error, Result};
-use crate::memory::ProcessMemory;
 use crate::space::Mapping;
 
 /// Size of the stub page, and of it together with the data page that follows.
@@ -93,7 +93,7 @@ impl CallStub {
 
 /// Marks the stub at `address` as left by its thread.
 pub(crate) fn mark_idle(memory: &ProcessMemory, address: u64) -> Result<()> {
-    memory.write(address + BUSY_AT as u64, &0_u64.to_le_bytes())
+    Ok(memory.write(address + BUSY_AT as u64, &0_u64.to_le_bytes())?)
 }
 
 /// The stub that contains the instruction at `rip`, or `None`.
@@ -158,7 +158,7 @@ pub(crate) fn write_bootstrap_stub(pid: u32, memory: &ProcessMemory, mappings: &
 
 /// Clears the bytes of the bootstrap stub. No thread may be in it.
 pub(crate) fn clear_bootstrap_stub(memory: &ProcessMemory, bootstrap: u64) -> Result<()> {
-    memory.write(bootstrap, &[0; STUB_BYTES])
+    Ok(memory.write(bootstrap, &[0; STUB_BYTES])?)
 }
 
 /// Machine code of the stub.

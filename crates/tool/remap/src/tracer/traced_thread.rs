@@ -1,11 +1,11 @@
 //! A traced thread: its state, its pending signals, and system calls made on its behalf.
 
 use fieldstone_sys::ptrace::{Registers, SignalInfo, Tracee, is_raised_by_code};
+use fieldstone_sys::process::ProcessMemory;
 
 use super::call_stub::CallStub;
 use super::status::{has_pending_signal, ignores_signal};
 use crate::error::{Result, ignore_gone};
-use crate::memory::ProcessMemory;
 
 /// Code segment selector of 64-bit code.
 const CODE_SELECTOR_64_BIT: u64 = 0x33;
