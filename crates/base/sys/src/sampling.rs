@@ -59,7 +59,7 @@ use serde::Serialize;
 use crate::{Error, Result};
 
 pub use hardware::{HardwareSample, HardwareSource, MemoryAccess};
-pub use registers::Registers;
+pub use registers::SampledRegisters;
 
 /// Upper limit of stops per second and thread by ptrace: each costs two context switches.
 pub const MAX_STOPS_PER_SECOND: u32 = 100;
@@ -96,7 +96,7 @@ pub struct Sample {
     /// The CPU that it ran on.
     pub cpu: u32,
     /// Its registers. The instruction at `rip` has not been executed yet.
-    pub registers: Registers,
+    pub registers: SampledRegisters,
 }
 
 /// Results of one drain, without its samples.

@@ -21,7 +21,7 @@ use fieldstone_rewrite::{
     BasicBlock, CachedMemory, Flow, Loop, LoopCounter, Memory, Registers, TakenJumps, WINDOW_BYTES, Walk,
 };
 use fieldstone_sys::process::ProcessMemory;
-use fieldstone_sys::sampling;
+use fieldstone_sys::sampling::SampledRegisters;
 
 use crate::callers::callers;
 use crate::tuning::{MAX_CALLERS, MAX_CODE_REGIONS, SAMPLES_TO_SEE_ALL_BLOCKS};
@@ -80,7 +80,7 @@ impl SampledCode {
     pub(crate) fn accesses(
         &mut self,
         memory: &dyn Memory,
-        registers: &sampling::Registers,
+        registers: &SampledRegisters,
         recorded_address: &dyn Fn(u64) -> Option<u64>,
     ) -> Vec<LoopAccess> {
         let Some(region) = self.region(memory, registers.rip) else { return Vec::new() };
@@ -106,7 +106,7 @@ impl SampledCode {
 
     /// The counters of the loops around the sampled instruction and around its innermost caller
     /// that is in a loop, with their values.
-    pub(crate) fn counters(&mut self, memory: &dyn Memory, registers: &sampling::Registers) -> Vec<(LoopCounter, u64)> {
+    pub(crate) fn counters(&mut self, memory: &dyn Memory, registers: &SampledRegisters) -> Vec<(LoopCounter, u64)> {
         let Some(region) = self.region(memory, registers.rip) else { return Vec::new() };
         let registers = walk_registers(registers);
         let value = |registers: &Registers, counter: &LoopCounter| Some((*counter, counter.value(registers, memory)?));
@@ -203,8 +203,8 @@ impl CodeRegion {
 }
 
 /// The registers of a sample in the type that [`Walk`] takes.
-pub(crate) const fn walk_registers(sampled: &sampling::Registers) -> Registers {
-    let sampling::Registers { gpr, rip, rflags, fs_base, gs_base } = *sampled;
+pub(crate) const fn walk_registers(sampled: &SampledRegisters) -> Registers {
+    let SampledRegisters { gpr, rip, rflags, fs_base, gs_base } = *sampled;
     Registers { gpr, rip, rflags, fs_base, gs_base }
 }
 
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn a_recorded_jump_makes_a_loop_of_a_switch() {
         let image = MemoryImage { start: 0x40_0000, bytes: SWITCH.to_vec() };
-        let mut registers = sampling::Registers { rip: 0x40_0000, ..Default::default() };
+        let mut registers = SampledRegisters { rip: 0x40_0000, ..Default::default() };
         (registers.gpr[6], registers.gpr[7]) = (0x50_0000, 0x60_0000);
         let mut code = SampledCode::default();
         let addresses = |code: &mut SampledCode| {
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(addresses(&mut code), jump, "the target is unknown");
         code.record_jump(0x40_0002, 0x40_0005);
         assert_eq!(addresses(&mut code), jump, "the jump may have other targets");
-        let target = sampling::Registers { rip: 0x40_0009, ..registers };
+        let target = SampledRegisters { rip: 0x40_0009, ..registers };
         assert!(!code.accesses(&image, &target, &|_| None).is_empty());
         assert_eq!(addresses(&mut code), [jump[0], 0x50_0000], "a sample was taken at the target");
         code.record_jump(0x40_0002, 0x80_0000);
@@ -245,7 +245,7 @@ mod tests {
     fn an_address_from_a_hardware_sample_is_an_access_of_the_lap() {
         // head: call rax (2); add [rcx], 1 (4); jmp head (2)
         let image = MemoryImage { start: 0x40_0000, bytes: vec![0xff, 0xd0, 0x48, 0x83, 0x01, 0x01, 0xeb, 0xf8] };
-        let mut registers = sampling::Registers { rip: 0x40_0000, ..Default::default() };
+        let mut registers = SampledRegisters { rip: 0x40_0000, ..Default::default() };
         (registers.gpr[1], registers.gpr[4]) = (0x50_0000, 0x70_0000);
         let mut code = SampledCode::default();
         let recorded_address = |ip| (ip == 0x40_0002).then_some(0x50_0040);

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 /// General-purpose registers, instruction pointer and flags of a thread in user mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Registers {
+pub struct SampledRegisters {
     /// In the processor's order: rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 to r15.
     pub gpr: [u64; 16],
     /// The instruction pointer.
@@ -23,7 +23,7 @@ pub struct Registers {
 pub(super) const PERF_MASK: u64 = 0x00ff_03ff;
 
 #[cfg(target_arch = "x86_64")]
-impl Registers {
+impl SampledRegisters {
     /// Converts the words of [`PERF_MASK`]; `None` for another number of words.
     pub(super) const fn from_perf(words: &[u64]) -> Option<Self> {
         let [a, b, c, d, si, di, bp, sp, rip, rflags, r8, r9, r10, r11, r12, r13, r14, r15] = *words else {
@@ -51,11 +51,11 @@ mod tests {
     fn perf_words_become_their_registers() {
         // Each word is its register's number in asm/perf_regs.h.
         let words: Vec<u64> = (0..64).filter(|bit| PERF_MASK >> bit & 1 == 1).collect();
-        let registers = Registers::from_perf(&words).unwrap();
+        let registers = SampledRegisters::from_perf(&words).unwrap();
         // Numbers of rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi.
         assert_eq!(registers.gpr[..8], [0, 2, 3, 1, 7, 6, 4, 5]);
         assert_eq!(registers.gpr[8..], [16, 17, 18, 19, 20, 21, 22, 23]);
         assert_eq!((registers.rip, registers.rflags), (8, 9));
-        assert_eq!(Registers::from_perf(&words[1..]), None);
+        assert_eq!(SampledRegisters::from_perf(&words[1..]), None);
     }
 }

@@ -17,7 +17,7 @@ use perf_event::data::{self, Record, SampleRegsAbi};
 use perf_event::{Counter, Sampler};
 
 use super::perf::Kind;
-use super::registers::Registers;
+use super::registers::SampledRegisters;
 use super::{Drained, MAX_PAUSED_EVENTS, Sample, perf};
 use crate::Result;
 use crate::process::threads;
@@ -35,7 +35,7 @@ impl Sampled for Sample {
     /// Needs registers of 64-bit code.
     fn of(record: &data::Sample<'_>) -> Option<Self> {
         let words = record.regs_user().filter(|words| words.abi == SampleRegsAbi::ABI_64)?;
-        let registers = Registers { rip: record.ip()?, ..Registers::from_perf(&words.regs)? };
+        let registers = SampledRegisters { rip: record.ip()?, ..SampledRegisters::from_perf(&words.regs)? };
         Some(Self { tid: record.tid()?, time_ns: record.time()?, cpu: record.cpu()?, registers })
     }
 

@@ -27,7 +27,7 @@ use rustix::fs::{CWD, Mode, OFlags, RawDir, openat};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::Sample;
-use super::registers::Registers;
+use super::registers::SampledRegisters;
 use super::sample_ring::{RingEntry, SampleRing, TracerPhase};
 use super::thread_state::{path, thread_state};
 
@@ -275,7 +275,7 @@ fn read_sample(tid: libc::pid_t, cpu: u32) -> Option<Sample> {
         tid: tid.unsigned_abs(),
         time_ns: now_ns(),
         cpu,
-        registers: Registers::from_ptrace(&user),
+        registers: SampledRegisters::from_ptrace(&user),
     })
 }
 

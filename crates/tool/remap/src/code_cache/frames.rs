@@ -14,7 +14,7 @@
 //! code of Linux. Limits: a frame that a handler copied elsewhere, or one above [`SCANNED_BYTES`],
 //! is not found.
 
-use fieldstone_sys::ptrace::Registers;
+use fieldstone_sys::ptrace::TraceeRegisters;
 use fieldstone_sys::process::ProcessMemory;
 
 use crate::error::Result;
@@ -69,14 +69,14 @@ impl SignalFrame {
     }
 
     /// The saved registers, completed by those of `now`.
-    pub(crate) const fn registers(&self, now: &Registers) -> Registers {
+    pub(crate) const fn registers(&self, now: &TraceeRegisters) -> TraceeRegisters {
         let [r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, eflags] = self.words;
-        Registers { r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, eflags, ..*now }
+        TraceeRegisters { r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, eflags, ..*now }
     }
 
     /// Replaces the saved registers.
-    pub(crate) fn set(&self, memory: &ProcessMemory, to: &Registers) -> Result<()> {
-        let Registers {
+    pub(crate) fn set(&self, memory: &ProcessMemory, to: &TraceeRegisters) -> Result<()> {
+        let TraceeRegisters {
             r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, eflags, ..
         } = *to;
         let words = [r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, eflags];

@@ -113,7 +113,7 @@ impl HeadTable {
     }
 
     /// Moves a thread from an overwritten instruction to its copy; returns whether it was at one.
-    pub(super) fn move_to_copy(&self, registers: &mut ptrace::Registers) -> bool {
+    pub(super) fn move_to_copy(&self, registers: &mut ptrace::TraceeRegisters) -> bool {
         let copy = self.copies().into_iter().find(|&(original, _)| original == registers.rip);
         if let Some((_, copy)) = copy {
             registers.rip = copy;

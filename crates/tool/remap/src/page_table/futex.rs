@@ -9,7 +9,7 @@
 //! by an instruction, since no thread waits in that call.
 
 use fieldstone_rewrite::Memory;
-use fieldstone_sys::ptrace::Registers;
+use fieldstone_sys::ptrace::TraceeRegisters;
 use iced_x86::Instruction;
 
 const WAKE_OP: u64 = 5;
@@ -30,7 +30,7 @@ const NO_KIND: u32 = !0x3ff;
 const WORD_BYTES: u32 = 4;
 
 /// Words that the kernel writes in the system call of a thread with these registers.
-pub(crate) fn written_words(registers: &Registers) -> Vec<u64> {
+pub(crate) fn written_words(registers: &TraceeRegisters) -> Vec<u64> {
     if registers.orig_rax != libc::SYS_futex.cast_unsigned() {
         return Vec::new();
     }

@@ -198,7 +198,7 @@ impl Process {
 }
 
 /// The registers that an access may depend on.
-const fn from_kernel(kernel: &fieldstone_sys::ptrace::Registers) -> Registers {
+const fn from_kernel(kernel: &fieldstone_sys::ptrace::TraceeRegisters) -> Registers {
     let k = kernel;
     Registers {
         gpr: [
