@@ -38,7 +38,7 @@ enum Saver {
 
 /// What happened during a run.
 #[derive(Debug, Default)]
-struct Counts {
+struct StressCounts {
     saved: AtomicUsize,
     rounds: AtomicUsize,
     forks: AtomicUsize,
@@ -61,7 +61,7 @@ fn copy(from: &[AtomicU64], to: &[AtomicU64], bytes: std::ops::Range<usize>) {
     }
 }
 
-fn save(tracking: &Tracking, replica: &[AtomicU64], saver: Saver, counts: &Counts) {
+fn save(tracking: &Tracking, replica: &[AtomicU64], saver: Saver, counts: &StressCounts) {
     let memory = words(tracking.memory());
     if saver == Saver::ReadsFirst {
         for range in tracking.peek().unwrap() {
@@ -110,7 +110,7 @@ fn child(tracking: &Tracking, mechanism: Mechanism) -> bool {
 }
 
 /// One era: rounds of writes and saves, with a fork in the middle. Returns the first difference.
-fn era(tracking: &Tracking, model: &[AtomicU64], saver: Saver, counts: &Counts) -> Result<(), String> {
+fn era(tracking: &Tracking, model: &[AtomicU64], saver: Saver, counts: &StressCounts) -> Result<(), String> {
     static SEQUENCE: AtomicU64 = AtomicU64::new(1);
     let (memory, barrier, writing) = (words(tracking.memory()), Barrier::new(WRITERS + 1), AtomicBool::new(true));
     let replica: Vec<AtomicU64> = model.iter().map(|word| AtomicU64::new(word.load(Ordering::Relaxed))).collect();
@@ -168,8 +168,8 @@ fn seconds() -> Duration {
     Duration::from_secs(requested.unwrap_or(3))
 }
 
-fn stress(mechanism: Mechanism, saver: Saver) -> Result<Counts, String> {
-    let (start, mut counts) = (Instant::now(), Counts::default());
+fn stress(mechanism: Mechanism, saver: Saver) -> Result<StressCounts, String> {
+    let (start, mut counts) = (Instant::now(), StressCounts::default());
     let model: Vec<AtomicU64> = (0..WORDS).map(|_| AtomicU64::new(0)).collect();
     let mut tracking =
         Tracking::with(Memory::anonymous(PAGES * PAGE).unwrap(), mechanism).map_err(|e| e.to_string())?;

@@ -51,7 +51,7 @@ const ALL: [How; 5] = [How::PerRule, How::Ladder, How::Displaced, How::Clone, Ho
 
 /// Everything that a run leaves behind.
 #[derive(Debug, PartialEq, Eq)]
-struct RunResult {
+struct FinalState {
     gpr: [u64; 16],
     flags: u64,
     page: Vec<u8>,
@@ -112,12 +112,12 @@ impl Setup {
         }
     }
 
-    fn outcome(&self, state: &MachineState, page: Vec<u8>) -> RunResult {
+    fn outcome(&self, state: &MachineState, page: Vec<u8>) -> FinalState {
         let machine = &self.machine;
         let stack =
             (state.gpr[4] - machine.at(STACK)).checked_sub(RED_ZONE).expect("the stack pointer is in the stack");
         let bytes = usize::try_from(STACK_BYTES - stack).unwrap();
-        RunResult {
+        FinalState {
             gpr: state.gpr,
             flags: state.flags & FLAGS,
             page,
@@ -132,7 +132,7 @@ impl Setup {
     }
 
     /// Runs the original.
-    fn plain(&self, program: &Program) -> RunResult {
+    fn plain(&self, program: &Program) -> FinalState {
         let state = self.begin(program);
         let mut agent = Agent::default();
         let state = self.machine.run(self.head(program), &state, &mut agent);
@@ -141,7 +141,7 @@ impl Setup {
     }
 
     /// Runs the rewritten program; returns the number of faults too.
-    fn rewritten(&self, program: &Program, how: How) -> (RunResult, usize) {
+    fn rewritten(&self, program: &Program, how: How) -> (FinalState, usize) {
         self.rewritten_with(program, how, |_| {})
     }
 
@@ -151,7 +151,7 @@ impl Setup {
         program: &Program,
         how: How,
         change: impl FnOnce(&mut Vec<Redirect>),
-    ) -> (RunResult, usize) {
+    ) -> (FinalState, usize) {
         let state = self.begin(program);
         let mut rewriting = Rewriting::new(self, self.head(program));
         if how == How::Patched {

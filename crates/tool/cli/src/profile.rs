@@ -106,7 +106,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     let agent = place_agent()?;
     let restorer = Restorer::start()?;
     let interrupt = Interrupt::listen()?;
-    let mut progress = Progress::new(&plan);
+    let mut progress = ProfileProgress::new(&plan);
     let result = profile(&plan, &agent, &restorer, &interrupt, &mut |event| progress.update(&event));
     progress.bar.finish_and_clear();
     drop(restorer);
@@ -198,11 +198,11 @@ fn plan(arguments: &Arguments) -> anyhow::Result<ProfilePlan> {
 }
 
 /// Progress on standard error: a bar on a terminal, otherwise a few lines.
-struct Progress {
+struct ProfileProgress {
     bar: ProgressBar,
 }
 
-impl Progress {
+impl ProfileProgress {
     fn new(plan: &ProfilePlan) -> Self {
         let command = shell::join(&plan.program.command_line());
         match plan.kinds.as_slice() {

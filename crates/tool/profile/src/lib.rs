@@ -74,7 +74,7 @@ pub enum ProfileEvent {
 }
 
 /// One kind of page in the comparison, with its reservation.
-struct Candidate {
+struct KindCandidate {
     kind: Mixture,
     unavailable: Option<String>,
     /// The pool that is reserved for this kind until the profile ends.
@@ -197,8 +197,8 @@ impl ProfileSession<'_> {
         Ok(measurements)
     }
 
-    fn warm_up(&mut self, kind: Mixture) -> Result<Candidate> {
-        let mut candidate = Candidate {
+    fn warm_up(&mut self, kind: Mixture) -> Result<KindCandidate> {
+        let mut candidate = KindCandidate {
             kind,
             unavailable: None,
             _held: None,
@@ -367,10 +367,10 @@ impl ProfileSession<'_> {
         }
     }
 
-    fn describe(self, candidates: Vec<Candidate>, samples: Vec<Sample>, taken_at_unix_s: u64) -> Profile {
+    fn describe(self, candidates: Vec<KindCandidate>, samples: Vec<Sample>, taken_at_unix_s: u64) -> Profile {
         let plan = self.plan;
         let warm_up: Vec<_> = candidates.iter().filter_map(|candidate| candidate.warm_up.clone()).collect();
-        let kind = |candidate: &Candidate| Kind {
+        let kind = |candidate: &KindCandidate| Kind {
             name: candidate.kind.to_string(),
             unavailable: candidate.unavailable.clone(),
         };

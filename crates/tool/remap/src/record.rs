@@ -41,11 +41,11 @@ struct Contents<'a> {
     userfault: i32,
     #[serde(rename = "home")]
     stub_page: Option<u64>,
-    ours: State<'a>,
+    ours: RecordContents<'a>,
 }
 
 #[derive(Debug, Serialize)]
-struct State<'a> {
+struct RecordContents<'a> {
     moved: &'a PageMap,
     #[serde(flatten)]
     code: &'a CodeCache,
@@ -128,7 +128,7 @@ impl Record {
     pub(crate) fn update(&mut self, tracer: &Tracer, pages: &PageTable, code: &CodeCache) -> Result<()> {
         let why = "so much of it is redirected that it cannot be recorded for a later repairer".to_owned();
         let too_much = || Error::Refused { pid: tracer.pid(), why };
-        let ours = State { moved: pages.pages(), code };
+        let ours = RecordContents { moved: pages.pages(), code };
         let contents = Contents { userfault: pages.userfault().number(), stub_page: tracer.stub_page(), ours };
         let bytes = serde_json::to_vec(&contents).ok().filter(|bytes| bytes.len() as u64 <= HALF_BYTES);
         self.write(tracer.memory(), &bytes.ok_or_else(too_much)?)
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn a_record_is_read_as_it_was_written() {
         let (pages, code) = (PageMap::default(), CodeCache::default());
-        let contents = Contents { userfault: 812, stub_page: Some(0x5000), ours: State { moved: &pages, code: &code } };
+        let contents = Contents { userfault: 812, stub_page: Some(0x5000), ours: RecordContents { moved: &pages, code: &code } };
         let bytes = serde_json::to_vec(&contents).unwrap();
         let found = AbandonedRepair::parse(Record::new(0), &bytes).unwrap();
         assert!(found.userfault == 812 && found.stub_page == Some(0x5000) && found.pages.is_empty());

@@ -35,18 +35,18 @@ const USER_ADDRESSES: std::ops::Range<u64> = 0x1_0000..0x0000_8000_0000_0000;
 pub(crate) struct SampledCode {
     /// By sampled instruction; `None` where the code cannot be decoded. Instructions of one loop
     /// share a region.
-    regions: BTreeMap<u64, Option<Arc<CodeRegion>>>,
+    regions: BTreeMap<u64, Option<Arc<SampledFlow>>>,
     /// Number of samples per loop, by the address of its head.
     samples: HashMap<u64, u32>,
     /// Targets of indirect jumps from branch records.
     taken: TakenJumps,
     /// The code around calls, by return address.
-    callers: BTreeMap<u64, Option<Arc<CodeRegion>>>,
+    callers: BTreeMap<u64, Option<Arc<SampledFlow>>>,
 }
 
 /// Control flow around one instruction.
 #[derive(Debug)]
-struct CodeRegion {
+struct SampledFlow {
     flow: Flow,
     /// The innermost loop around the instruction.
     inner_loop: Option<Loop>,
@@ -129,7 +129,7 @@ impl SampledCode {
     pub(crate) fn record_jump(&mut self, from: u64, to: u64) {
         let is_near = from.abs_diff(to) <= 2 * WINDOW_BYTES;
         if is_near && self.taken.len() < MAX_CODE_REGIONS && self.taken.insert((from, to)) {
-            let has_jump = |region: &Arc<CodeRegion>| region.flow.instructions.contains_key(&from);
+            let has_jump = |region: &Arc<SampledFlow>| region.flow.instructions.contains_key(&from);
             self.regions.retain(|_, region| !region.as_ref().is_some_and(has_jump));
         }
     }
@@ -140,35 +140,35 @@ impl SampledCode {
         *self = Self::default();
     }
 
-    fn region(&mut self, memory: &dyn Memory, ip: u64) -> Option<Arc<CodeRegion>> {
+    fn region(&mut self, memory: &dyn Memory, ip: u64) -> Option<Arc<SampledFlow>> {
         if let Some(known) = self.regions.get(&ip) {
             return known.clone();
         }
         if self.regions.len() >= MAX_CODE_REGIONS {
             self.clear();
         }
-        let region = self.region_around(ip).or_else(|| CodeRegion::decode(memory, ip, &self.taken).map(Arc::new));
+        let region = self.region_around(ip).or_else(|| SampledFlow::decode(memory, ip, &self.taken).map(Arc::new));
         self.regions.insert(ip, region.clone());
         region
     }
 
-    fn caller(&mut self, memory: &dyn Memory, ip: u64) -> Option<Arc<CodeRegion>> {
+    fn caller(&mut self, memory: &dyn Memory, ip: u64) -> Option<Arc<SampledFlow>> {
         if self.callers.len() >= MAX_CODE_REGIONS {
             self.callers.clear();
         }
-        let decode = || CodeRegion::decode(memory, ip, &TakenJumps::default()).map(Arc::new);
+        let decode = || SampledFlow::decode(memory, ip, &TakenJumps::default()).map(Arc::new);
         self.callers.entry(ip).or_insert_with(decode).clone()
     }
 
     /// The known region whose loop is the innermost one around this instruction.
-    fn region_around(&self, ip: u64) -> Option<Arc<CodeRegion>> {
+    fn region_around(&self, ip: u64) -> Option<Arc<SampledFlow>> {
         let near = ip.saturating_sub(WINDOW_BYTES)..ip.saturating_add(WINDOW_BYTES);
         let mut near = self.regions.range(near).filter_map(|(_, region)| region.as_ref());
         near.find(|region| region.is_innermost_at(ip)).cloned()
     }
 }
 
-impl CodeRegion {
+impl SampledFlow {
     fn decode(memory: &dyn Memory, ip: u64, taken: &TakenJumps) -> Option<Self> {
         let plain = Flow::discover(memory, ip).ok()?;
         let loops = plain.loops();

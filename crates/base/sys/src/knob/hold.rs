@@ -43,11 +43,11 @@ pub(super) struct KnobHold {
     note_path: Path,
     /// Owns the shared lock.
     note: OwnedFd,
-    change: Change,
+    change: HeldChange,
 }
 
 #[derive(Debug)]
-enum Change {
+enum HeldChange {
     /// The knob reads this value, written by this holder.
     Value(Value),
     /// Pages added, and the file with the pool's surplus.
@@ -65,7 +65,7 @@ pub(super) fn set(path: &str, note_path: &str, value: &str) -> std::result::Resu
             return Err(Refusal::Held(now));
         }
         let former = read(&note)?;
-        return Ok((KnobHold { knob, note_path, note, change: Change::Value(now) }, former));
+        return Ok((KnobHold { knob, note_path, note, change: HeldChange::Value(now) }, former));
     }
     let left = read(&note)?;
     let is_new = left.as_str().is_empty();
@@ -79,7 +79,7 @@ pub(super) fn set(path: &str, note_path: &str, value: &str) -> std::result::Resu
     };
     let value = unless_failed(change(), is_new, &note_path)?;
     flock(&note, FlockOperation::NonBlockingLockShared)?;
-    Ok((KnobHold { knob, note_path, note, change: Change::Value(value) }, former))
+    Ok((KnobHold { knob, note_path, note, change: HeldChange::Value(value) }, former))
 }
 
 /// Raises the pool in `directory` by up to `pages`. Also returns the pages added.
@@ -106,7 +106,7 @@ pub(super) fn raise(directory: &str, note_path: &str, pages: u64) -> std::result
     let (after, total_after) = unless_failed(change(), left.is_none(), &note_path)?;
     flock(&note, FlockOperation::NonBlockingLockShared)?;
     let added = after.saturating_sub(before);
-    let held = KnobHold { knob, note_path, note, change: Change::Pages { added, surplus } };
+    let held = KnobHold { knob, note_path, note, change: HeldChange::Pages { added, surplus } };
     Ok((held, total_after.saturating_sub(total)))
 }
 
@@ -117,11 +117,11 @@ impl KnobHold {
         let last = flock(&self.note, FlockOperation::NonBlockingLockExclusive).is_ok();
         let restored = match &self.change {
             // A value written by another process meanwhile stays.
-            Change::Value(ours) if last && read(&file)?.as_str() == ours.as_str() => {
+            HeldChange::Value(ours) if last && read(&file)?.as_str() == ours.as_str() => {
                 read(&self.note).and_then(|former| write(self.knob.as_c_str()?, former.as_str()))
             }
-            Change::Value(_) => Ok(()),
-            Change::Pages { added, surplus } => lower(&self, &file, *added, surplus, last),
+            HeldChange::Value(_) => Ok(()),
+            HeldChange::Pages { added, surplus } => lower(&self, &file, *added, surplus, last),
         };
         if last {
             unlinkat(CWD, self.note_path.as_c_str()?, AtFlags::empty())?;

@@ -69,7 +69,7 @@ pub(super) fn clock(hertz: u32) -> Vec<Kind> {
 pub(super) fn open<S: Sampled>(pid: u32, kinds: &[Kind], ring_bytes: usize) -> Result<Rings<S>> {
     let cpus = online_cpus();
     let mut events =
-        Events { pid, ring_bytes, kinds, rings: BTreeMap::new(), others: Vec::new(), threads: HashMap::new() };
+        OpenedEvents { pid, ring_bytes, kinds, rings: BTreeMap::new(), others: Vec::new(), threads: HashMap::new() };
     tasks::for_each(pid, |tid| events.open_thread(tid, &cpus))?;
     if events.rings.is_empty() {
         // Each listed thread has ended before its event was open.
@@ -80,7 +80,7 @@ pub(super) fn open<S: Sampled>(pid: u32, kinds: &[Kind], ring_bytes: usize) -> R
 }
 
 /// The events opened so far.
-struct Events<'a> {
+struct OpenedEvents<'a> {
     pid: u32,
     ring_bytes: usize,
     /// Candidates to try; after a success, only the one that worked.
@@ -92,7 +92,7 @@ struct Events<'a> {
     threads: HashMap<u64, u32>,
 }
 
-impl Events<'_> {
+impl OpenedEvents<'_> {
     /// Opens the events of one thread; none for a thread that has ended.
     fn open_thread(&mut self, tid: u32, cpus: &[usize]) -> Result<()> {
         for &cpu in cpus {
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn refusals_name_the_remedy() {
-        let events = Events {
+        let events = OpenedEvents {
             pid: 1,
             ring_bytes: 4096,
             kinds: &[],

@@ -62,11 +62,11 @@ pub(super) struct Rings<S> {
     /// Counts of the last drain before a pause, and of the pause.
     early: Drained,
     /// Empty between two drains.
-    records: Vec<(u64, Entry<S>)>,
+    records: Vec<(u64, RecordPart<S>)>,
 }
 
 /// The relevant part of a ring's record.
-enum Entry<S> {
+enum RecordPart<S> {
     Sample { event: u64, sample: S },
     Exit { tid: u32 },
 }
@@ -93,10 +93,10 @@ impl<S: Sampled> Rings<S> {
         self.records.sort_by_key(|(time, _)| *time);
         for (_, entry) in self.records.drain(..) {
             match entry {
-                Entry::Sample { event, sample } if self.origins.is_first(event, sample.tid()) => samples.push(sample),
-                Entry::Sample { .. } => {}
-                Entry::Exit { tid } if self.origins.end(tid) => drained.exited.push(tid),
-                Entry::Exit { .. } => {}
+                RecordPart::Sample { event, sample } if self.origins.is_first(event, sample.tid()) => samples.push(sample),
+                RecordPart::Sample { .. } => {}
+                RecordPart::Exit { tid } if self.origins.end(tid) => drained.exited.push(tid),
+                RecordPart::Exit { .. } => {}
             }
         }
         Ok(drained)
@@ -125,14 +125,14 @@ impl<S: Sampled> Rings<S> {
     }
 }
 
-fn take<S: Sampled>(pid: u32, record: &Record<'_>, records: &mut Vec<(u64, Entry<S>)>, drained: &mut Drained) {
+fn take<S: Sampled>(pid: u32, record: &Record<'_>, records: &mut Vec<(u64, RecordPart<S>)>, drained: &mut Drained) {
     match record {
         // Before Linux 5.13 child processes inherit the events too.
         Record::Sample(sample) if sample.pid() == Some(pid) => match (sample.id(), sample.time(), S::of(sample)) {
-            (Some(event), Some(time), Some(sample)) => records.push((time, Entry::Sample { event, sample })),
+            (Some(event), Some(time), Some(sample)) => records.push((time, RecordPart::Sample { event, sample })),
             _ => drained.unusable += 1,
         },
-        Record::Exit(exit) if exit.pid == pid => records.push((exit.time, Entry::Exit { tid: exit.tid })),
+        Record::Exit(exit) if exit.pid == pid => records.push((exit.time, RecordPart::Exit { tid: exit.tid })),
         Record::Lost(lost) => drained.lost += lost.lost,
         Record::LostSamples(lost) => drained.lost += lost.lost,
         Record::Throttle(_) => drained.throttled += 1,

@@ -30,11 +30,11 @@ const PATH_LETTERS: usize = 48;
 /// # Errors
 /// [`Error::Plot`] and [`Error::Page`]; what could be loaded causes neither.
 pub fn render(document: &Document) -> Result<String, Error> {
-    let mut flat = Flat::default();
+    let mut flat = FlatBlocks::default();
     flat.blocks(&document.blocks, 2)?;
     let blocks = std::mem::take(&mut flat.blocks);
     flat.blocks(&document.lead.blocks, 2)?;
-    let page = Page {
+    let page = PageData {
         kind: printable(&document.kind),
         subject: printable(&document.subject),
         title: printable(&document.title),
@@ -56,7 +56,7 @@ pub fn render(document: &Document) -> Result<String, Error> {
 }
 
 #[derive(Serialize)]
-struct Page {
+struct PageData {
     kind: String,
     subject: String,
     title: String,
@@ -113,12 +113,12 @@ struct DrawnLegend {
 
 /// The blocks one after the other.
 #[derive(Default)]
-struct Flat {
+struct FlatBlocks {
     blocks: Vec<Drawn>,
     sections: usize,
 }
 
-impl Flat {
+impl FlatBlocks {
     fn blocks(&mut self, blocks: &[Block], level: u8) -> Result<(), Error> {
         blocks.iter().filter(|block| !block.is_empty()).try_for_each(|block| self.block(block, level))
     }

@@ -150,17 +150,17 @@ fn memory(profile: &Profile) -> Block {
 }
 
 fn footprints(profile: &Profile) -> Table {
-    type Size = (&'static str, fn(&FootprintPoint) -> u64);
+    type FootprintBytes = (&'static str, fn(&FootprintPoint) -> u64);
     let peaks: Vec<_> =
         profile.footprints.iter().filter_map(|footprint| Some((footprint, *footprint.peak()?))).collect();
-    let sizes: [Size; 4] = [
+    let sizes: [FootprintBytes; 4] = [
         ("in 4 KiB", |peak| peak.small_bytes),
         ("in folios", |peak| peak.folio_bytes),
         ("in 2 MiB", |peak| peak.huge_2m_bytes),
         ("in 1 GiB", |peak| peak.huge_1g_bytes),
     ];
     // A column for each page size that any kind got.
-    let sizes: Vec<Size> = sizes.into_iter().filter(|size| peaks.iter().any(|(_, peak)| size.1(peak) > 0)).collect();
+    let sizes: Vec<FootprintBytes> = sizes.into_iter().filter(|size| peaks.iter().any(|(_, peak)| size.1(peak) > 0)).collect();
     let sized = sizes.iter().map(|size| Column::number(size.0));
     let columns = [Column::text("pages"), Column::number("resident")].into_iter().chain(sized).chain([
         Column::number("swapped").explained("Swapped: the most at any time."),
@@ -178,10 +178,10 @@ fn footprints(profile: &Profile) -> Table {
 /// What the region of each watched run held, and the pages it really got. A column for each thing
 /// that happened at all.
 fn regions(profile: &Profile) -> Table {
-    type Of = fn(&RegionStats) -> Option<u64>;
+    type CountOf = fn(&RegionStats) -> Option<u64>;
     let regions: Vec<_> =
         profile.footprints.iter().filter_map(|footprint| Some((&footprint.kind, footprint.region.as_ref()?))).collect();
-    let optional: [(&str, &str, Of); 4] = [
+    let optional: [(&str, &str, CountOf); 4] = [
         ("in place", "", |region| Some(region.private_rw_in_place_bytes).filter(|bytes| *bytes > 0)),
         ("pool empty", "Pool empty: memory that found no huge page left.", |region| {
             Some(region.fell_back_bytes).filter(|bytes| *bytes > 0)

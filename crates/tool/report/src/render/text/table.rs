@@ -26,7 +26,7 @@ const NAME_LETTERS: RangeInclusive<usize> = 26..=44;
 /// Draws the table with its caption and, where rows are left out, a sentence on these.
 pub(super) fn draw(table: &Table, sheet: &mut Sheet) {
     let (rows, rest) = table.on_terminal();
-    let layout = Layout::new(&table.columns, &rows, sheet.room());
+    let layout = TableLayout::new(&table.columns, &rows, sheet.room());
     for (part, shown) in layout.parts.iter().enumerate() {
         if part > 0 {
             sheet.row("");
@@ -61,12 +61,12 @@ fn width_of(columns: &[usize], widths: &[usize]) -> usize {
 }
 
 /// Which columns are shown, in how many parts, and how wide they are.
-struct Layout {
+struct TableLayout {
     parts: Vec<Vec<usize>>,
     widths: Vec<usize>,
 }
 
-impl Layout {
+impl TableLayout {
     fn new(columns: &[Column], rows: &[Row], room: usize) -> Self {
         let widest = |at: usize, of: fn(&CellLine) -> usize| {
             rows.iter().filter_map(|row| row.cells.get(at)).flat_map(|cell| &cell.0).map(of).max().unwrap_or(0)

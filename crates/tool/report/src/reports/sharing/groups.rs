@@ -15,11 +15,11 @@ pub(super) struct Group<'a> {
 }
 
 /// An object by its name and address, or a line.
-type Key<'a> = (Option<(&'a str, u64)>, u64);
+type GroupKey<'a> = (Option<(&'a str, u64)>, u64);
 
 /// All findings, by object, the one that costs most first.
 pub(super) fn by_object(sharing: &Sharing) -> Vec<Group<'_>> {
-    let mut by_object: Vec<(Key<'_>, Vec<&LineReport>)> = Vec::new();
+    let mut by_object: Vec<(GroupKey<'_>, Vec<&LineReport>)> = Vec::new();
     for found in heaviest_first(&sharing.findings) {
         let key = key(found);
         match by_object.iter_mut().find(|(other, _)| *other == key) {
@@ -44,7 +44,7 @@ pub(super) fn heaviest_first(lines: &[LineReport]) -> Vec<&LineReport> {
 }
 
 /// The object that the line belongs to; where none is known, or several meet, the line itself.
-fn key(found: &LineReport) -> Key<'_> {
+fn key(found: &LineReport) -> GroupKey<'_> {
     match found.places.as_slice() {
         [place] if place.address > 0 => (Some((place.name.as_str(), place.address)), 0),
         _ => (None, found.judged.line.address),
