@@ -14,7 +14,7 @@ use clap::{Args, ValueEnum};
 use fieldstone_launch::Program;
 use fieldstone_launch::signals::Interrupt;
 use fieldstone_profile::{ProfileEvent, ProfilePlan, ServerLoad, profile};
-use fieldstone_report::{Metric, Profile, Summary, Verdict, csv, html, quantity, reports, saved, shell, text};
+use fieldstone_report::{Metric, Profile, Summary, KindVerdict, csv, html, quantity, reports, saved, shell, text};
 use fieldstone_sys::knob::Restorer;
 use fieldstone_wire::{Mixture, PageKind};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -131,7 +131,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     if summary.measured_nothing() {
         return Ok(2);
     }
-    let failed = summary.kinds.iter().any(|kind| kind.verdict == Some(Verdict::Failed));
+    let failed = summary.kinds.iter().any(|kind| kind.verdict == Some(KindVerdict::Failed));
     Ok(u8::from(failed || !measured.findings.is_empty()))
 }
 

@@ -8,7 +8,7 @@ use anyhow::bail;
 use clap::Args;
 #[cfg(target_arch = "x86_64")]
 use fieldstone_repair::RepairStats;
-use fieldstone_report::{Diff, Document, Saved, Summary, csv, html, reports, saved, text};
+use fieldstone_report::{Diff, Document, SavedFile, Summary, csv, html, reports, saved, text};
 use serde::Serialize;
 
 use crate::output::{MeasurementFormat, print, style};
@@ -51,15 +51,15 @@ pub(crate) struct DiffArguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
-    match Saved::load(&arguments.file)? {
-        Saved::Profile(profile) => {
+    match SavedFile::load(&arguments.file)? {
+        SavedFile::Profile(profile) => {
             let summary = Summary::of(&profile);
             if let Some(path) = &arguments.html {
                 saved::write(&html::render(&reports::profile::document(&profile, &summary))?, path)?;
             }
             print(&crate::profile::render(&profile, &summary, arguments.format)?)?;
         }
-        Saved::Sharing(found) => {
+        SavedFile::Sharing(found) => {
             if arguments.format == MeasurementFormat::Csv {
                 bail!(
                     "cannot print {} as CSV: findings of `fieldstone sharing` have the formats text, JSON and HTML",
@@ -76,11 +76,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
             print(&text)?;
         }
         #[cfg(target_arch = "x86_64")]
-        Saved::Repair(saved) => print_repair(arguments, *saved)?,
+        SavedFile::Repair(saved) => print_repair(arguments, *saved)?,
         #[cfg(not(target_arch = "x86_64"))]
-        Saved::Repair(_) => bail!("cannot print {}: it holds a repair, which needs x86-64", arguments.file.display()),
-        Saved::RunStats(stats) => print_statistics(arguments, &*stats, reports::run::document)?,
-        Saved::Collapse(collapse) => print_statistics(arguments, &*collapse, reports::collapse::document)?,
+        SavedFile::Repair(_) => bail!("cannot print {}: it holds a repair, which needs x86-64", arguments.file.display()),
+        SavedFile::RunStats(stats) => print_statistics(arguments, &*stats, reports::run::document)?,
+        SavedFile::Collapse(collapse) => print_statistics(arguments, &*collapse, reports::collapse::document)?,
     }
     Ok(0)
 }
@@ -119,7 +119,7 @@ fn print_statistics<T: Serialize>(arguments: &Arguments, of: &T, document: fn(&T
 }
 
 pub(crate) fn diff(arguments: &DiffArguments) -> anyhow::Result<u8> {
-    let (before, after) = (Saved::load_profile(&arguments.before)?, Saved::load_profile(&arguments.after)?);
+    let (before, after) = (SavedFile::load_profile(&arguments.before)?, SavedFile::load_profile(&arguments.after)?);
     let diff = Diff::between(&before, &after);
     let text = match arguments.format {
         MeasurementFormat::Text => text::render(&reports::diff::document(&diff), style()),

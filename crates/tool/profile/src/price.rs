@@ -19,7 +19,7 @@ use fieldstone_translation::{
 };
 
 use crate::calibrate::{LoadDifference, PhaseDependence, ReplayResult};
-use crate::trace::{TraceResults, WalkCounts};
+use crate::trace::{TraceResults, DependenceCounts};
 
 /// Minimum footprint, in multiples of the TLB's reach, where sequential loads walk once per page.
 const SEQUENTIAL_REACHES: u64 = 4;
@@ -113,7 +113,7 @@ fn overall_share(results: &TraceResults) -> Interval {
 /// of misclassified walks.
 pub(super) fn phase_dependence(results: &TraceResults) -> Vec<PhaseDependence> {
     let all = overall_share(results);
-    let of = |(loads, walks): (usize, WalkCounts)| {
+    let of = |(loads, walks): (usize, DependenceCounts)| {
         let has_enough = walks.classified >= MIN_CLASSIFIED;
         let part = |count: u64| count as f64 / walks.classified.max(1) as f64;
         let seen = if has_enough { part(walks.dependent) } else { all.likely };
@@ -404,7 +404,7 @@ mod tests {
     /// classified walks.
     #[test]
     fn each_phase_waits_as_its_own_walks_do() {
-        let phase = |classified, dependent, certain| WalkCounts { all: 1000, classified, dependent, certain };
+        let phase = |classified, dependent, certain| DependenceCounts { all: 1000, classified, dependent, certain };
         let phases = [phase(1000, 1000, 1000), phase(1000, 950, 0), phase(1000, 0, 0), phase(2, 2, 2)];
         let mut results = TraceResults { classified_walks: 3002, dependent_walks: 1952, ..TraceResults::default() };
         phases.into_iter().for_each(|of| results.sample.add_piece(0..100, of, 1));

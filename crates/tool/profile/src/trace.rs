@@ -33,9 +33,9 @@ use std::time::Duration;
 use fieldstone_translation::Configuration;
 use fieldstone_wire::trace::SamplingPlan;
 
-pub use allocations::MemoryOwner;
+pub use allocations::AddressOwner;
 pub use record::{BatchConsumer, DecodedBatch, SharedTrace, ThreadOrigin, TraceReader};
-pub use sample::{AddressSample, WalkCounts};
+pub use sample::{AddressSample, DependenceCounts};
 pub use simulation::{TraceResults, TraceSimulator};
 pub use sites::SharedSites;
 pub use tracer::QemuTracer;

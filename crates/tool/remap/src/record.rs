@@ -17,7 +17,7 @@ use crate::code_cache::CodeCache;
 use crate::error::{Error, Result};
 use crate::page_table::PageTable;
 use crate::page_table::moved::PageMap;
-use crate::space::Mapping;
+use crate::space::MapsEntry;
 use crate::tracer::{InsertedCode, Tracer, argument};
 
 const MAGIC: [u8; 16] = *b"fieldstone-remap";
@@ -148,8 +148,8 @@ impl AbandonedRepair {
     ///
     /// # Errors
     /// [`Error::Refused`] if another version with another format wrote it.
-    pub(crate) fn find(pid: u32, memory: &ProcessMemory, table: &[Mapping]) -> Result<Option<Self>> {
-        let can_be = |mapping: &&Mapping| mapping.permissions == "r--p" && !mapping.is_file && mapping.name.is_empty();
+    pub(crate) fn find(pid: u32, memory: &ProcessMemory, table: &[MapsEntry]) -> Result<Option<Self>> {
+        let can_be = |mapping: &&MapsEntry| mapping.permissions == "r--p" && !mapping.is_file && mapping.name.is_empty();
         // Two adjacent records are one mapping.
         let places = table.iter().filter(can_be).flat_map(|mapping| {
             let range = mapping.range.clone();

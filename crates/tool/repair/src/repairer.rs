@@ -43,7 +43,7 @@ use self::selection::{covers, is_mostly_cooling, largest_share, moves_on_line, r
 use crate::cooldown::Cooldown;
 use crate::error::{Error, Result};
 use crate::event::RepairEvent;
-use crate::page_trial::{MovedPage, Recheck, TrialResult, lost_ns};
+use crate::page_trial::{PageTrial, Recheck, TrialResult, lost_ns};
 use crate::rule_accesses::RuleAccesses;
 use crate::tuning::{BASELINE_NS, FAILED_TRIALS_BURST_NS, FAILED_TRIALS_SHARE, RECHECK_AFTER_NS, TRIAL_BURST_NS};
 use crate::watchdog::Watchdogs;
@@ -108,7 +108,7 @@ pub(crate) struct Repairer {
     reopened: u32,
     /// Becomes readable when a child or a tracee of this process has stopped.
     alarm: OwnedFd,
-    moved: BTreeMap<u64, MovedPage>,
+    moved: BTreeMap<u64, PageTrial>,
     history: RuleHistory,
     /// Pages that could not be moved or were put back, and instructions that prevented a gain.
     cooldowns: BTreeMap<u64, Cooldown>,
@@ -193,7 +193,7 @@ impl Repairer {
             self.convert(event, cost_ns, rules, &mut served, events);
         }
         let now_ns = now_ns();
-        let excess = |(&page, moved): (&u64, &MovedPage)| Some((page, moved.excess_redirects(now_ns)?));
+        let excess = |(&page, moved): (&u64, &PageTrial)| Some((page, moved.excess_redirects(now_ns)?));
         let excess: Vec<(u64, TrialResult)> = self.moved.iter().filter_map(excess).collect();
         excess.into_iter().try_for_each(|(page, result)| self.conclude(page, result, None, now_ns, events))?;
         Ok(served)
@@ -346,7 +346,7 @@ impl Repairer {
             Ok(_) => {
                 events.push(RepairEvent::PageMoved { page, views: plan.views, lines: plan.lines.clone() });
                 cooldown.record_move();
-                self.moved.insert(page, MovedPage::new(plan, share, baseline, now_ns));
+                self.moved.insert(page, PageTrial::new(plan, share, baseline, now_ns));
             }
             Err(fieldstone_remap::Error::Page { why, .. }) => {
                 if cooldown.record_refusal(now_ns) {
@@ -395,7 +395,7 @@ impl Repairer {
         now_ns: u64,
         events: &mut Vec<RepairEvent>,
     ) -> Result<()> {
-        let result = |(&page, moved): (&u64, &mut MovedPage)| Some((page, moved.result(progress, now_ns)?));
+        let result = |(&page, moved): (&u64, &mut PageTrial)| Some((page, moved.result(progress, now_ns)?));
         let results: Vec<(u64, TrialResult)> = self.moved.iter_mut().filter_map(result).collect();
         results.into_iter().try_for_each(|(page, result)| self.conclude(page, result, progress, now_ns, events))
     }
@@ -460,7 +460,7 @@ impl Repairer {
         page: u64,
         reason: PutBackReason,
         events: &mut Vec<RepairEvent>,
-    ) -> Result<Option<MovedPage>> {
+    ) -> Result<Option<PageTrial>> {
         let is_requested = self.requested.get(&page).is_some_and(|requested| requested.is_moved);
         if !is_requested && !self.moved.contains_key(&page) {
             return Ok(None);
@@ -475,7 +475,7 @@ impl Repairer {
 
     /// Removes the data of a page that is back. Lines whose memory was unmapped count a change of
     /// their rules, so that they are given up in the end. For failed repairs there are cooldowns.
-    fn remove_page(&mut self, page: u64, reason: &PutBackReason) -> (Option<MovedPage>, Option<RepairEvent>) {
+    fn remove_page(&mut self, page: u64, reason: &PutBackReason) -> (Option<PageTrial>, Option<RepairEvent>) {
         let was_requested =
             self.requested.get_mut(&page).is_some_and(|requested| std::mem::take(&mut requested.is_moved));
         let moved = self.moved.remove(&page);
@@ -492,7 +492,7 @@ impl Repairer {
 
     /// Whether the progress of threads is being measured, with a repair or for a recheck.
     pub(crate) fn is_comparing(&self) -> bool {
-        !self.rechecks.is_empty() || self.moved.values().any(MovedPage::is_compared)
+        !self.rechecks.is_empty() || self.moved.values().any(PageTrial::is_compared)
     }
 
     /// Puts all pages back and detaches from the process.

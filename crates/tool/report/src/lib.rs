@@ -52,13 +52,13 @@ pub use diff::{Change, ConfigurationDiff, Diff, KindDiff};
 pub use document::Document;
 pub use error::Error;
 pub use footprint::{Footprint, FootprintPoint, PermissionShare};
-pub use profile::{Difference, Finding, Kind, Machine, Metric, Profile, Program, Sample};
+pub use profile::{Difference, Finding, RequestedKind, MachineRecord, Metric, Profile, ProfiledProgram, MeasuredRun};
 pub use render::{csv, html, markdown, text};
 pub use resident::Resident;
 pub use run::{Contiguity, Outside, PageShare, ProcessStats, RegionStats, RunStats, SmallPages};
-pub use saved::Saved;
+pub use saved::SavedFile;
 pub use sharing::Sharing;
-pub use summary::{Cost, KindSummary, Summary, Verdict};
+pub use summary::{Cost, KindSummary, Summary, KindVerdict};
 pub use translation::summary::TranslationSummary;
 pub use translation::Translation;
 

@@ -52,7 +52,7 @@ use fieldstone_sys::process::ProcessMemory;
 
 use crate::error::Result;
 use crate::names::CodeLocation;
-pub use address_info::{AddressInfo, MemoryKind};
+pub use address_info::{AddressInfo, AddressKind};
 use heap::{Heap, HeapLookup};
 use maps::Maps;
 use modules::LoadedModules;
@@ -121,7 +121,7 @@ impl Objects {
         }
         let Some(mapping) = self.maps.at(address) else {
             return AddressInfo::of(
-                MemoryKind::Nothing,
+                AddressKind::Nothing,
                 "nothing is mapped there".to_owned(),
                 address..address,
                 address,
@@ -129,7 +129,7 @@ impl Objects {
         };
         let (name, range) = (mapping.name.clone(), mapping.range());
         if name.starts_with("[stack") {
-            return AddressInfo::of(MemoryKind::Stack, format!("stack of thread {}", self.pid), range, address);
+            return AddressInfo::of(AddressKind::Stack, format!("stack of thread {}", self.pid), range, address);
         }
         let memory = reader(&self.memory);
         let lookup = self.heap.in_arena(&memory, &self.maps, address);
@@ -151,7 +151,7 @@ impl Objects {
         if self.threads.has_stack_in(&range) {
             name.push_str(" with stacks of goroutines or coroutines in it");
         }
-        AddressInfo::of(MemoryKind::Mapping, name, range, address)
+        AddressInfo::of(AddressKind::Mapping, name, range, address)
     }
 
     /// Infers the object at `address` from variables that point to it or into its heap block. The
@@ -208,7 +208,7 @@ impl Objects {
         let thread = stack?;
         let close = pointer.is_some_and(|pointer| pointer - address < LOCAL_BYTES);
         let name = if close { "thread-local memory or stack" } else { "stack" };
-        Some(AddressInfo::of(MemoryKind::Stack, format!("{name} of thread {thread}"), range, address))
+        Some(AddressInfo::of(AddressKind::Stack, format!("{name} of thread {thread}"), range, address))
     }
 }
 

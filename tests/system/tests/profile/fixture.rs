@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use assert_cmd::assert::OutputAssertExt;
-use fieldstone_report::{Profile, Saved};
+use fieldstone_report::{Profile, SavedFile};
 use tempfile::TempDir;
 
 use crate::binaries;
@@ -113,8 +113,8 @@ impl Fixture {
 }
 
 pub(crate) fn load(file: &Path) -> Profile {
-    match Saved::load(file) {
-        Ok(Saved::Profile(profile)) => *profile,
+    match SavedFile::load(file) {
+        Ok(SavedFile::Profile(profile)) => *profile,
         other => panic!("{other:?}"),
     }
 }

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use crate::common::{Pool, kill, wait_until};
+use crate::common::{ReservedPool, kill, wait_until};
 use crate::fixture::region;
 
 /// A redis-server, killed if the test fails.
@@ -123,14 +123,14 @@ fn saves_under_writes(options: &str) {
 
 #[test]
 fn redis_saves_on_hugetlb_pages() {
-    let Some(_pool) = Pool::with_free(200) else { return };
+    let Some(_pool) = ReservedPool::with_free(200) else { return };
     saves_under_writes("--pages hugetlb");
     saves_under_writes("--pages hugetlb --reserve 100M");
 }
 
 #[test]
 fn redis_saves_with_an_empty_pool() {
-    let Some(_pool) = Pool::with_free(0) else { return };
+    let Some(_pool) = ReservedPool::with_free(0) else { return };
     saves_under_writes("--pages hugetlb");
 }
 

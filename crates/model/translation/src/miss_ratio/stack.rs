@@ -30,7 +30,7 @@ struct StackEntry {
     zone: u8,
 }
 
-/// RegionPages in order of use.
+/// Pages in order of use.
 #[derive(Debug, Clone)]
 pub(super) struct LruStack {
     entries: Vec<StackEntry>,
@@ -38,7 +38,7 @@ pub(super) struct LruStack {
     newest: u16,
     /// The oldest page of each nonempty zone.
     last: [u16; ZONES],
-    /// RegionPages in the first zone.
+    /// Pages in the first zone.
     first: usize,
     most: usize,
 }

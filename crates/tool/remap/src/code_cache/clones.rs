@@ -26,7 +26,7 @@ use crate::code_cache::heads::{InstalledClone, JUMP, LoopHead, UnpatchedMemory, 
 use crate::code_cache::probes::MAX_CODE_PAGES;
 use crate::error::{Result, ignore_gone};
 use crate::page_table::moved::{PageMap, ProgramView, page_with};
-use crate::space::Mapping;
+use crate::space::MapsEntry;
 use crate::tracer::Tracer;
 
 /// Maximum number of clones of one loop that are for single addresses.
@@ -307,7 +307,7 @@ fn is_permanent(tracer: &Tracer, request: &CloneRequest) -> Result<bool> {
     let end = blocks.map(|block| block.end).max().unwrap_or(0).max(within.head + JUMP_BYTES);
     let table = tracer.mappings()?;
     let mapping = table.iter().find(|mapping| mapping.range.contains(&within.head));
-    let is_written = |mapping: &Mapping| table.iter().any(|other| other.writes_file_of(mapping));
+    let is_written = |mapping: &MapsEntry| table.iter().any(|other| other.writes_file_of(mapping));
     Ok(mapping.is_some_and(|mapping| mapping.range.end >= end && mapping.is_lasting_code() && !is_written(mapping)))
 }
 

@@ -21,7 +21,7 @@ use fieldstone_sys::userfault::Message;
 use fieldstone_sys::process::ProcessMemory;
 
 use crate::error::{Error, Result};
-use crate::space::Mapping;
+use crate::space::MapsEntry;
 
 /// Size of the stub page, and of it together with the data page that follows.
 const PAGE_BYTES: u64 = 4096;
@@ -135,8 +135,8 @@ pub(crate) fn is_busy(memory: &ProcessMemory, page: u64) -> bool {
 ///
 /// # Errors
 /// [`Error::Refused`] if no code page has enough unused bytes.
-pub(crate) fn write_bootstrap_stub(pid: u32, memory: &ProcessMemory, mappings: &[Mapping]) -> Result<u64> {
-    let is_code = |mapping: &&Mapping| mapping.permissions == "r-xp";
+pub(crate) fn write_bootstrap_stub(pid: u32, memory: &ProcessMemory, mappings: &[MapsEntry]) -> Result<u64> {
+    let is_code = |mapping: &&MapsEntry| mapping.permissions == "r-xp";
     let vdso = mappings.iter().filter(|mapping| mapping.name == "[vdso]");
     for mapping in vdso.chain(mappings).filter(is_code) {
         let mut page = [0; 4096];

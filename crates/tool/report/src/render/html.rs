@@ -218,7 +218,7 @@ fn drawn_legend(of: &Legend) -> DrawnLegend {
 mod tests {
     use super::*;
     use crate::document::{Axis, Colour, ColumnSeries};
-    use crate::document::{ByteMap, ByteUser, Chart, Column, Columns, Quotation, row};
+    use crate::document::{ByteMap, ByteUser, Chart, Column, Columns, QuotedSentence, row};
 
     /// A document with every kind of block, each with `words`.
     fn document(words: &str) -> Document {
@@ -245,7 +245,7 @@ mod tests {
             table.with_rows([row![name(), words]]).with_caption(words).into(),
             Some(plot).into(),
             Block::ByteMap(ByteMap { bytes: 8, users: vec![user], description: words.into() }),
-            Block::Quotation(Quotation { sentence: words.into(), ..Quotation::default() }),
+            Block::Quotation(QuotedSentence { sentence: words.into(), ..QuotedSentence::default() }),
             Block::Detail(vec![Block::folded(words, [Block::folded(words, [Block::Paragraph(words.into())])])]),
         ];
         Document {

@@ -14,7 +14,7 @@ pub use records::records;
 
 use super::run::pages_got;
 use super::{machine, translation};
-use crate::document::{Block, Cell, Column, Document, Plot, Quotation, Row, Section, Table, Unit, Value, row};
+use crate::document::{Block, Cell, Column, Document, Plot, QuotedSentence, Row, Section, Table, Unit, Value, row};
 use crate::quantity::{bytes, moment, percent, share};
 use crate::{Footprint, FootprintPoint, Metric, PermissionShare, Profile, RegionStats, Summary, shell};
 use std::cmp::Reverse;
@@ -241,7 +241,7 @@ fn permissions(profile: &Profile) -> Option<Block> {
             )),
             plots::permissions(&of.permissions).into(),
             permission_table(&of.permissions).into(),
-            Block::Quotation(Quotation {
+            Block::Quotation(QuotedSentence {
                 sentence: paper::READ_WRITE.to_owned(),
                 language: "es".to_owned(),
                 translation: format!("That is: {}", paper::READ_WRITE_SENSE),

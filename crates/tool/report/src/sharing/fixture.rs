@@ -1,7 +1,7 @@
 //! Made-up samples, counted by the real tables of lines: their meaning is known.
 
-use super::{LineReport, MemoryKind, MemoryOwner, SampledCode, SampledThread, Sampling, Sharing};
-use crate::profile::{Machine, Program};
+use super::{LineReport, MemoryKind, MemoryOwner, SampledInstruction, SampledThread, Sampling, Sharing};
+use crate::profile::{MachineRecord, ProfiledProgram};
 use fieldstone_sharing::{JudgedLine, LineCost, LineTable, Member, ObjectLayout, SampledAccess, Settings};
 
 /// Where the array of linear regression begins: 16 bytes behind a line's start, as malloc has it.
@@ -55,19 +55,19 @@ fn sharing(command: &[&str]) -> Sharing {
     Sharing {
         tool_version: "0.1.0".into(),
         taken_at_unix_s: 1_763_655_240,
-        machine: Machine {
+        machine: MachineRecord {
             kernel: "Linux 6.18.5".into(),
             architecture: "x86_64".into(),
             cpu: "AMD EPYC 9R14".into(),
             cpus: 2,
             memory_bytes: 16 << 30,
             virtual_machine: true,
-            ..Machine::default()
+            ..MachineRecord::default()
         },
-        program: Program {
+        program: ProfiledProgram {
             command: command.iter().map(|word| (*word).to_owned()).collect(),
             primary: command[0].to_owned(),
-            ..Program::default()
+            ..ProfiledProgram::default()
         },
         duration_s: 2.0,
         sampling: Sampling {
@@ -145,9 +145,9 @@ fn place() -> MemoryOwner {
 }
 
 /// Two instructions of one loop: the sums, and the bound.
-fn code(found: &LineReport) -> Vec<SampledCode> {
+fn code(found: &LineReport) -> Vec<SampledInstruction> {
     let line = &found.judged.line;
-    let code = |ip, source_line, writes, weight| SampledCode {
+    let code = |ip, source_line, writes, weight| SampledInstruction {
         ip,
         function: "regress".into(),
         file: Some("src/sharing/linear_regression.c".into()),

@@ -7,7 +7,7 @@
 use crate::render::csv::{Records, full};
 use crate::translation::sites::SiteLine;
 use crate::translation::summary::ConfigurationSummary;
-use crate::translation::Mixture;
+use crate::translation::ReportedMixture;
 use crate::{KindSummary, Summary, TranslationSummary};
 use fieldstone_stats::{Estimate, Interval};
 
@@ -79,7 +79,7 @@ fn modelled_fields(of: &ConfigurationSummary, is_unclear: bool) -> Vec<String> {
 }
 
 /// Real runs on the mixture of pages; empty where there were none.
-fn mixture_fields(of: Option<&Mixture>) -> Vec<String> {
+fn mixture_fields(of: Option<&ReportedMixture>) -> Vec<String> {
     let range = |range: Option<Interval>| [range.map(|of| of.likely), range.map(|of| of.low), range.map(|of| of.high)];
     let mut fields = vec![of.map(|of| of.walks)];
     fields.extend(range(of.map(|of| of.measured_s)));

@@ -4,7 +4,7 @@ use super::*;
 use crate::fixture;
 use crate::quantity::{ratio, seconds};
 use crate::text::{self, Style};
-use crate::translation::{ModelledConfiguration, Site, Translation};
+use crate::translation::{ModelledConfiguration, AllocationSite, Translation};
 use proptest::prelude::*;
 
 fn text_of(profile: &Profile, style: Style) -> String {
@@ -131,7 +131,7 @@ fn columns_are_explained_where_they_are_there() {
 fn a_hundred_sites_have_their_lines_and_callers_and_the_others_one() {
     let mut profile = fixture::profile();
     let traced = profile.translation.as_mut().unwrap();
-    let site = |n: u64| Site { function: format!("site{n:03}"), ..traced.sites[0].clone() };
+    let site = |n: u64| AllocationSite { function: format!("site{n:03}"), ..traced.sites[0].clone() };
     traced.sites = (0..300).map(site).collect();
     let page = page_of(&profile);
     assert!(page.contains("200 more sites") && page.contains("site099") && !page.contains("site100"));

@@ -113,7 +113,7 @@ fn locked_by(found: &LineReport) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sharing::{SampledCode, fixture};
+    use crate::sharing::{SampledInstruction, fixture};
     use fieldstone_sharing::Bits;
 
     /// A finding whose first place is one structure of these members, from the line's start on.
@@ -158,7 +158,7 @@ mod tests {
     fn a_lock_without_a_type_is_known_by_the_functions_that_use_it() {
         let mut found = fixture::regression().findings.remove(0);
         assert_eq!(notes(&found), Vec::<String>::new());
-        let code = |function: &str| SampledCode { function: function.into(), ..SampledCode::default() };
+        let code = |function: &str| SampledInstruction { function: function.into(), ..SampledInstruction::default() };
         found.code.extend([code("__pthread_mutex_unlock"), code("pthread_mutex_lock"), code("main")]);
         assert_eq!(notes(&found), ["A lock is on this line: it is used by pthread_mutex_lock, pthread_mutex_unlock."]);
     }

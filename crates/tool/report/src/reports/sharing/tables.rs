@@ -6,7 +6,7 @@ use super::threads::Threads;
 use super::uses::{Run, runs, span};
 use crate::document::{Cell, CellLine, Column, Limit, Rest, Row, Table, Unit, row};
 use crate::quantity::address;
-use crate::sharing::{LineReport, SampledCode};
+use crate::sharing::{LineReport, SampledInstruction};
 use fieldstone_sharing::Verdict;
 
 /// Letters that are listed in one cell; more threads are counted.
@@ -39,7 +39,7 @@ pub(super) fn uses(found: &LineReport, threads: &Threads<'_>) -> Table {
 /// The code that accesses these lines, most samples first. What several lines have in common is one
 /// row.
 pub(super) fn code(lines: &[&LineReport], threads: &Threads<'_>) -> Table {
-    let mut sites: Vec<SampledCode> = Vec::new();
+    let mut sites: Vec<SampledInstruction> = Vec::new();
     for code in lines.iter().flat_map(|found| &found.code) {
         match sites.iter_mut().find(|site| is_same(site, code)) {
             Some(site) => join(site, code),
@@ -66,13 +66,13 @@ pub(super) fn code(lines: &[&LineReport], threads: &Threads<'_>) -> Table {
 
 /// Of one line of source, all instructions that do the same are one; where no line is known, each
 /// instruction stands alone.
-fn is_same(a: &SampledCode, b: &SampledCode) -> bool {
+fn is_same(a: &SampledInstruction, b: &SampledInstruction) -> bool {
     let by_line = a.line.is_some() && (&a.function, &a.file, a.line) == (&b.function, &b.file, b.line);
     let by_ip = a.ip == b.ip && a.module == b.module;
     by_line || by_ip
 }
 
-fn join(site: &mut SampledCode, other: &SampledCode) {
+fn join(site: &mut SampledInstruction, other: &SampledInstruction) {
     site.reads |= other.reads;
     site.writes |= other.writes;
     site.weight += other.weight;
@@ -82,7 +82,7 @@ fn join(site: &mut SampledCode, other: &SampledCode) {
 }
 
 /// `lr.c:57`, or the instruction's place in its module.
-fn place(code: &SampledCode) -> String {
+fn place(code: &SampledInstruction) -> String {
     match (&code.file, code.line) {
         (Some(file), Some(line)) => format!("{file}:{line}"),
         (Some(file), None) => file.clone(),
@@ -90,7 +90,7 @@ fn place(code: &SampledCode) -> String {
     }
 }
 
-fn does(code: &SampledCode) -> &'static str {
+fn does(code: &SampledInstruction) -> &'static str {
     match (code.reads, code.writes) {
         (true, true) => "reads, writes",
         (false, true) => "writes",
