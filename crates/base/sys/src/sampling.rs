@@ -116,7 +116,7 @@ pub struct Drained {
 }
 
 /// A source of samples; one file each.
-trait Source: Send {
+trait SampleSource: Send {
     /// Appends the available samples, unordered, and returns the counts. Does not set `ended`.
     fn drain(&mut self, samples: &mut Vec<Sample>) -> Result<Drained>;
 
@@ -139,7 +139,7 @@ trait Source: Send {
 ///
 /// The process is never reaped here: its parent receives SIGCHLD and the exit status as usual.
 pub struct Sampler {
-    source: Box<dyn Source>,
+    source: Box<dyn SampleSource>,
     process: OwnedFd,
     method: SamplingMethod,
     hertz: u32,
@@ -292,7 +292,7 @@ impl fmt::Debug for Sampler {
 }
 
 #[cfg(target_arch = "x86_64")]
-fn source(method: SamplingMethod, pid: u32, hertz: u32) -> Result<Box<dyn Source>> {
+fn source(method: SamplingMethod, pid: u32, hertz: u32) -> Result<Box<dyn SampleSource>> {
     Ok(match method {
         SamplingMethod::Perf => Box::new(events::Events::open(pid, hertz)?),
         SamplingMethod::Ptrace => Box::new(ptrace::Stopper::start(pid, hertz)?),
@@ -300,7 +300,7 @@ fn source(method: SamplingMethod, pid: u32, hertz: u32) -> Result<Box<dyn Source
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn source(method: SamplingMethod, pid: u32, _: u32) -> Result<Box<dyn Source>> {
+fn source(method: SamplingMethod, pid: u32, _: u32) -> Result<Box<dyn SampleSource>> {
     let why = "sampling needs x86-64";
     Err(Error::NotSampled { pid, method, why: why.into() })
 }

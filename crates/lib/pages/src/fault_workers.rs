@@ -26,7 +26,7 @@ use fieldstone_sys::userfault::FaultEvent;
 
 use crate::fault::{Access, Fault, Outcome};
 use crate::region::Region;
-use crate::request_queue::{Request, RequestQueue};
+use crate::request_queue::{QueuedRequest, RequestQueue};
 use crate::shared_userfaultfd::{SharedUserfaultfd, cycles};
 use crate::threads::{current_thread, end_process, is_running, spawn};
 use crate::{fork, registry};
@@ -195,7 +195,7 @@ impl WorkerPool {
 /// A fault to serve.
 enum FaultTask {
     Event(FaultEvent),
-    Request(*const Request<FaultRequest>),
+    Request(*const QueuedRequest<FaultRequest>),
 }
 
 impl FaultSource {

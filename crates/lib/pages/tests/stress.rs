@@ -15,7 +15,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{PAGE, Random, alone, forked, write};
+use common::{PAGE, TestRandom, alone, forked, write};
 use fieldstone_pages::{Error, Mechanism, Memory, Tracking};
 
 const PAGES: usize = 300;
@@ -84,7 +84,7 @@ fn save(tracking: &Tracking, replica: &[AtomicU64], saver: Saver, counts: &Stres
 
 /// Writes unique numbers, each to a word of this writer, and to the model.
 fn writer(number: usize, sequence: &AtomicU64, memory: &[AtomicU64], model: &[AtomicU64], barrier: &Barrier) {
-    let mut random = Random(0x9E37_79B9_7F4A_7C15 + number as u64);
+    let mut random = TestRandom(0x9E37_79B9_7F4A_7C15 + number as u64);
     for _ in 0..ROUNDS {
         for write in 0..WRITES {
             // Most writes go to a few pages, so that they are written and saved repeatedly.

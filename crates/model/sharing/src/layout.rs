@@ -77,7 +77,7 @@ pub struct ContendedMember {
 /// A change of the source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "advice", rename_all = "kebab-case")]
-pub enum Advice {
+pub enum LayoutAdvice {
     /// Align a member to a line, or to its own size if it would cross a line boundary.
     AlignMember {
         /// Name of the member.
@@ -122,7 +122,7 @@ pub struct Redesign {
     /// The contended members, by element and offset.
     pub fights: Vec<ContendedMember>,
     /// The changes.
-    pub advice: Vec<Advice>,
+    pub advice: Vec<LayoutAdvice>,
     /// Present and new size of an element in bytes.
     pub bytes_before: u64,
     /// See `bytes_before`.
@@ -232,7 +232,7 @@ impl ObjectLayout {
         }
         if self.members.is_empty() {
             let by_bytes = Self { members: self.members_by(&fights), ..self.clone() }.redesign(lines)?;
-            let advice = vec![Advice::Part { to: line_bytes }];
+            let advice = vec![LayoutAdvice::Part { to: line_bytes }];
             return Ok(by_bytes.map(|redesign| Redesign { advice, ..redesign }));
         }
         let aligned = self.aligned_members(&fights, line_bytes);
@@ -362,29 +362,29 @@ impl ObjectLayout {
         crossing: Option<String>,
         line_bytes: u64,
         bytes_after: u64,
-    ) -> Vec<Advice> {
+    ) -> Vec<LayoutAdvice> {
         let mut advice = Vec::new();
         if self.is_packed() {
-            advice.push(Advice::Unpack { crossing });
+            advice.push(LayoutAdvice::Unpack { crossing });
         }
         if self.elements > 1 && self.members.len() == 1 {
-            advice.push(Advice::Wrap { to: line_bytes });
+            advice.push(LayoutAdvice::Wrap { to: line_bytes });
         } else {
             let members = aligned.iter().filter_map(|(&at, &to)| Some((self.members.get(at)?, to)));
-            advice.extend(members.map(|(member, to)| Advice::AlignMember { member: member.name.clone(), to }));
+            advice.extend(members.map(|(member, to)| LayoutAdvice::AlignMember { member: member.name.clone(), to }));
         }
         if bytes_after != self.stride {
-            advice.push(Advice::PadStride { from: self.stride, to: bytes_after });
+            advice.push(LayoutAdvice::PadStride { from: self.stride, to: bytes_after });
         }
         let off_by = self.address % line_bytes;
         if self.on_heap && off_by != 0 {
-            advice.push(Advice::AlignAllocation { to: line_bytes, off_by });
+            advice.push(LayoutAdvice::AlignAllocation { to: line_bytes, off_by });
         }
         advice
     }
 }
 
-impl Advice {
+impl LayoutAdvice {
     /// Text for reports.
     #[must_use]
     pub fn words(&self) -> String {

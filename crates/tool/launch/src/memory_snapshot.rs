@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use fieldstone_report::{Contiguity, FootprintPoint, PageShare, PermissionShare};
-use fieldstone_sys::pagemap::{self, Frames, Placement};
+use fieldstone_sys::pagemap::{self, FrameStats, Placement};
 use fieldstone_sys::process::has_thp_disabled;
 use fieldstone_sys::smaps::{self, Mapping};
 use fieldstone_wire::sites::RECORD_ADDRESS;
@@ -190,7 +190,7 @@ fn shares(pages: BTreeMap<&'static str, u64>) -> Vec<PageShare> {
     pages.into_iter().filter(|&(_, bytes)| bytes > 0).map(share).collect()
 }
 
-fn exact(frames: &Frames) -> RegionResidency {
+fn exact(frames: &FrameStats) -> RegionResidency {
     let share = |folio: &pagemap::FolioBytes| PageShare { kind: folio_name(folio), bytes: folio.bytes };
     let runs = &frames.runs;
     let contiguity =

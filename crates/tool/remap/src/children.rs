@@ -205,7 +205,7 @@ fn as_io_error(error: Error) -> io::Error {
 
 /// Moved pages and inserted code at one moment, which a child may have a copy of.
 #[derive(Clone, Debug)]
-pub(crate) struct Snapshot {
+pub(crate) struct ProcessSnapshot {
     pub(crate) pages: PageMap,
     pub(crate) code: CodeCache,
 }

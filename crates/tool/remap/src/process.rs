@@ -3,7 +3,7 @@
 //! ```text
 //!   Process ─┬─ PageTable   moved pages, their copies and traps ─┐
 //!            ├─ CodeCache   clones, rewritelets, probes ─────────┼─> Tracer   threads, injected calls, memory
-//!            ├─ ForkedChildren, Snapshot   forked children ──────┘
+//!            ├─ ForkedChildren, ProcessSnapshot   children ──────┘
 //!            └─ Record      all of that, kept in the process
 //! ```
 //! | file | |
@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 
 use fieldstone_sys::process::ProcessMemory;
 
-use crate::children::{ForkedChildren, Snapshot};
+use crate::children::{ForkedChildren, ProcessSnapshot};
 use crate::code_cache::CodeCache;
 use crate::error::{Error, Result};
 use crate::event::{RemapEvent, RestoreReason};
@@ -54,7 +54,7 @@ pub struct Process {
     children: ForkedChildren,
     /// The state before the last page was restored, while a thread may be forking a child with a
     /// copy of it.
-    before: Option<Snapshot>,
+    before: Option<ProcessSnapshot>,
     /// The record, once there is something to record.
     record: Option<Record>,
     /// Events that the next [`Self::serve`] returns.

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use fieldstone_remap::Process;
 use fieldstone_rewrite::walk::LoopAccess;
 use fieldstone_rewrite::{
-    BasicBlock, CachedMemory, Flow, Loop, LoopCounter, Memory, Registers, TakenJumps, WINDOW_BYTES, Walk,
+    BasicBlock, CachedMemory, Flow, Loop, LoopCounter, ReadableMemory, Registers, TakenJumps, WINDOW_BYTES, Walk,
 };
 use fieldstone_sys::process::ProcessMemory;
 use fieldstone_sys::sampling::SampledRegisters;
@@ -65,7 +65,7 @@ struct SampledFlow {
 pub(crate) fn with_memory<R>(
     process: Option<&Process>,
     plain: &ProcessMemory,
-    read: impl FnOnce(&dyn Memory) -> R,
+    read: impl FnOnce(&dyn ReadableMemory) -> R,
 ) -> R {
     match process.map(Process::as_seen) {
         Some(seen) => read(&seen),
@@ -79,7 +79,7 @@ impl SampledCode {
     /// each page that is read, and one decoding per new region.
     pub(crate) fn accesses(
         &mut self,
-        memory: &dyn Memory,
+        memory: &dyn ReadableMemory,
         registers: &SampledRegisters,
         recorded_address: &dyn Fn(u64) -> Option<u64>,
     ) -> Vec<LoopAccess> {
@@ -106,7 +106,7 @@ impl SampledCode {
 
     /// The counters of the loops around the sampled instruction and around its innermost caller
     /// that is in a loop, with their values.
-    pub(crate) fn counters(&mut self, memory: &dyn Memory, registers: &SampledRegisters) -> Vec<(LoopCounter, u64)> {
+    pub(crate) fn counters(&mut self, memory: &dyn ReadableMemory, registers: &SampledRegisters) -> Vec<(LoopCounter, u64)> {
         let Some(region) = self.region(memory, registers.rip) else { return Vec::new() };
         let registers = walk_registers(registers);
         let value = |registers: &Registers, counter: &LoopCounter| Some((*counter, counter.value(registers, memory)?));
@@ -140,7 +140,7 @@ impl SampledCode {
         *self = Self::default();
     }
 
-    fn region(&mut self, memory: &dyn Memory, ip: u64) -> Option<Arc<SampledFlow>> {
+    fn region(&mut self, memory: &dyn ReadableMemory, ip: u64) -> Option<Arc<SampledFlow>> {
         if let Some(known) = self.regions.get(&ip) {
             return known.clone();
         }
@@ -152,7 +152,7 @@ impl SampledCode {
         region
     }
 
-    fn caller(&mut self, memory: &dyn Memory, ip: u64) -> Option<Arc<SampledFlow>> {
+    fn caller(&mut self, memory: &dyn ReadableMemory, ip: u64) -> Option<Arc<SampledFlow>> {
         if self.callers.len() >= MAX_CODE_REGIONS {
             self.callers.clear();
         }
@@ -169,7 +169,7 @@ impl SampledCode {
 }
 
 impl SampledFlow {
-    fn decode(memory: &dyn Memory, ip: u64, taken: &TakenJumps) -> Option<Self> {
+    fn decode(memory: &dyn ReadableMemory, ip: u64, taken: &TakenJumps) -> Option<Self> {
         let plain = Flow::discover(memory, ip).ok()?;
         let loops = plain.loops();
         // Counters come from the plain flow: a jump may have targets that were not recorded.
@@ -192,7 +192,7 @@ impl SampledFlow {
 
     /// The flow with recorded jumps. `None` if there are no records, or if they belong to code that
     /// was replaced.
-    fn flow_with_jumps(memory: &dyn Memory, ip: u64, taken: &TakenJumps) -> Option<Flow> {
+    fn flow_with_jumps(memory: &dyn ReadableMemory, ip: u64, taken: &TakenJumps) -> Option<Flow> {
         if taken.is_empty() { None } else { Flow::discover_with(memory, ip, taken).ok() }
     }
 

@@ -20,7 +20,7 @@ pub use bytes::{ByteMap, ByteUse, ByteUser};
 pub use plot::{
     Axis, Bar, BarRow, Bars, Chart, Colour, ColumnSeries, Columns, Curves, Legend, Plot, Series, SeriesForm,
 };
-pub use table::{Cell, CellLine, Column, Limit, Rest, Row, Table};
+pub use table::{TableCell, CellLine, Column, RowLimit, Rest, TableRow, Table};
 pub use value::{Unit, Value};
 
 pub(crate) use table::row;

@@ -46,14 +46,14 @@ mod words;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use fieldstone_rewrite::{Memory, Registers};
+use fieldstone_rewrite::{ReadableMemory, Registers};
 use fieldstone_sharing::ObjectLayout;
 use fieldstone_sys::process::ProcessMemory;
 
 use crate::error::Result;
 use crate::names::CodeLocation;
 pub use address_info::{AddressInfo, AddressKind};
-use heap::{Heap, HeapLookup};
+use heap::{MallocHeaps, HeapLookup};
 use maps::Maps;
 use modules::LoadedModules;
 use threads::ThreadStacks;
@@ -68,7 +68,7 @@ pub struct Objects {
     memory: ProcessMemory,
     maps: Maps,
     modules: LoadedModules,
-    heap: Heap,
+    heap: MallocHeaps,
     threads: ThreadStacks,
     /// The file that the process was started from.
     program: Option<PathBuf>,
@@ -85,7 +85,7 @@ impl Objects {
             memory: ProcessMemory::open(pid)?,
             maps: Maps::default(),
             modules: LoadedModules::default(),
-            heap: Heap::default(),
+            heap: MallocHeaps::default(),
             threads: ThreadStacks::default(),
             program: None,
         };
@@ -213,6 +213,6 @@ impl Objects {
 }
 
 /// The memory of a process, as the searches of this module read it.
-fn reader(memory: &ProcessMemory) -> impl Memory + '_ {
+fn reader(memory: &ProcessMemory) -> impl ReadableMemory + '_ {
     move |address: u64, into: &mut [u8]| memory.read(address, into)
 }

@@ -120,8 +120,8 @@ pub(crate) fn load(file: &Path) -> Profile {
 }
 
 /// Starts a command and reads its standard error until a line contains `words`.
-pub(crate) fn start_until(command: &mut Command, words: &str) -> Started {
-    let mut child = Started(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
+pub(crate) fn start_until(command: &mut Command, words: &str) -> RunningCommand {
+    let mut child = RunningCommand(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
     let mut lines = BufReader::new(child.0.stderr.take().unwrap());
     let mut line = String::new();
     while !line.contains(words) {
@@ -134,9 +134,9 @@ pub(crate) fn start_until(command: &mut Command, words: &str) -> Started {
 }
 
 /// A running command, killed when dropped.
-pub(crate) struct Started(Child);
+pub(crate) struct RunningCommand(Child);
 
-impl Started {
+impl RunningCommand {
     pub(crate) fn id(&self) -> u32 {
         self.0.id()
     }
@@ -147,7 +147,7 @@ impl Started {
     }
 }
 
-impl Drop for Started {
+impl Drop for RunningCommand {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

@@ -6,13 +6,13 @@ use std::os::unix::process::CommandExt;
 use fieldstone_report::{Finding, Profile};
 
 use crate::common::{ReservedPool, kill, pool, wait_until};
-use crate::fixture::{Fixture, Started, folio_modes, start_until};
+use crate::fixture::{Fixture, RunningCommand, folio_modes, start_until};
 use crate::trace::{compile, has_tracer};
 
 /// Starts a long profile on hugetlb, up to its measured runs. Returns the size of the pool before
 /// it was raised. `None`, printed as a skip, if it was not raised, because another process freed
 /// pages meanwhile.
-fn start_profile(fixture: &Fixture) -> Option<(Started, u64)> {
+fn start_profile(fixture: &Fixture) -> Option<(RunningCommand, u64)> {
     let before = pool("nr_hugepages").unwrap();
     let file = fixture.path("never.json");
     let options = format!("--runs 1000 --pages hugetlb --json {}", file.display());

@@ -16,9 +16,9 @@ pub(crate) struct Server {
 }
 
 /// A connection with a protocol of lines.
-pub(crate) struct Line(BufReader<TcpStream>);
+pub(crate) struct LineConnection(BufReader<TcpStream>);
 
-impl Line {
+impl LineConnection {
     pub(crate) fn ask(&mut self, command: &str) -> String {
         self.0.get_mut().write_all(format!("{command}\r\n").as_bytes()).unwrap();
         self.next()
@@ -53,8 +53,8 @@ impl Server {
         Some(this)
     }
 
-    pub(crate) fn line(&self) -> Line {
-        Line(BufReader::new(TcpStream::connect(("127.0.0.1", self.port)).unwrap()))
+    pub(crate) fn line(&self) -> LineConnection {
+        LineConnection(BufReader::new(TcpStream::connect(("127.0.0.1", self.port)).unwrap()))
     }
 
     pub(crate) fn has_saved(&self) -> bool {

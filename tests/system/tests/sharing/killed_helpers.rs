@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::fixture::{Fixture, checksum, fieldstone, is_forbidden, stderr};
+use crate::fixture::{SharingFixture, checksum, fieldstone, is_forbidden, stderr};
 use HelperAction::{AwaitReplacement, Kill, Stop};
 use RunProcess::{FirstWatchdog, Launcher, Repairer, SecondWatchdog};
 
@@ -104,7 +104,7 @@ const AFTER_A_STOP: [&[HelperAction]; 2] = [&[Stop(Repairer)], &[Stop(Repairer),
 
 #[test]
 fn a_program_continues_whichever_helper_is_killed() {
-    let Some(fixture) = Fixture::new() else { return };
+    let Some(fixture) = SharingFixture::new() else { return };
     let program = fixture.build_text("pair", PAIR, &["-O2", "-g"]);
     let rules = fixture.path("rules");
     std::fs::write(&rules, RULES).unwrap();
@@ -134,7 +134,7 @@ fn a_program_continues_whichever_helper_is_killed() {
 
 #[test]
 fn a_run_ends_with_its_program_while_the_repairer_is_stopped() {
-    let Some(_fixture) = Fixture::new() else { return };
+    let Some(_fixture) = SharingFixture::new() else { return };
     let mut running = fieldstone(&["run", "--repair", "--", "sleep", "1"]).stderr(Stdio::piped()).spawn().unwrap();
     let repairer = loop {
         let is_repairer = |pid: &u32| command_line(*pid).contains("--events");

@@ -18,13 +18,13 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, flock, fstat, openat, unlinkat};
 use rustix::io::{Errno, Result};
 
-use super::kernel_value::{Path, Value, read, read_number, write, write_number};
+use super::kernel_value::{KnobPath, KnobValue, read, read_number, write, write_number};
 
 /// Why a knob was not acquired.
 #[derive(Debug)]
 pub(super) enum Refusal {
     /// Another Fieldstone process holds it at this value.
-    Held(Value),
+    Held(KnobValue),
     /// The kernel returned an error.
     Errno(Errno),
 }
@@ -39,8 +39,8 @@ impl From<Errno> for Refusal {
 #[derive(Debug)]
 pub(super) struct KnobHold {
     /// The written file: the knob, or the pool's `nr_hugepages`.
-    knob: Path,
-    note_path: Path,
+    knob: KnobPath,
+    note_path: KnobPath,
     /// Owns the shared lock.
     note: OwnedFd,
     change: HeldChange,
@@ -49,14 +49,14 @@ pub(super) struct KnobHold {
 #[derive(Debug)]
 enum HeldChange {
     /// The knob reads this value, written by this holder.
-    Value(Value),
+    Value(KnobValue),
     /// Pages added, and the file with the pool's surplus.
     Pages { added: u64, surplus: OwnedFd },
 }
 
 /// Sets a plain knob. Also returns its former value.
-pub(super) fn set(path: &str, note_path: &str, value: &str) -> std::result::Result<(KnobHold, Value), Refusal> {
-    let (knob, note_path) = (Path::new(path)?, Path::new(note_path)?);
+pub(super) fn set(path: &str, note_path: &str, value: &str) -> std::result::Result<(KnobHold, KnobValue), Refusal> {
+    let (knob, note_path) = (KnobPath::new(path)?, KnobPath::new(note_path)?);
     let file = locked(knob.as_c_str()?)?;
     let now = read(&file)?;
     let (note, is_only_holder) = join(note_path.as_c_str()?)?;
@@ -87,7 +87,7 @@ pub(super) fn set(path: &str, note_path: &str, value: &str) -> std::result::Resu
 /// Surplus pages are in use, and the kernel first turns them into ordinary ones. So the request
 /// includes them, and they become surplus again when the pool is lowered.
 pub(super) fn raise(directory: &str, note_path: &str, pages: u64) -> std::result::Result<(KnobHold, u64), Refusal> {
-    let (mut knob, mut surplus, note_path) = (Path::new(directory)?, Path::new(directory)?, Path::new(note_path)?);
+    let (mut knob, mut surplus, note_path) = (KnobPath::new(directory)?, KnobPath::new(directory)?, KnobPath::new(note_path)?);
     knob.write_str("/nr_hugepages").map_err(|_| Errno::NAMETOOLONG)?;
     surplus.write_str("/surplus_hugepages").map_err(|_| Errno::NAMETOOLONG)?;
     let surplus = openat(CWD, surplus.as_c_str()?, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
@@ -167,8 +167,8 @@ impl PoolCounts {
         Some(Self { before: before.parse().ok()?, added: added.parse().ok()? })
     }
 
-    fn write(self, note_path: &Path) -> Result<()> {
-        let mut value = Value::EMPTY;
+    fn write(self, note_path: &KnobPath) -> Result<()> {
+        let mut value = KnobValue::EMPTY;
         write!(value, "{} {}", self.before, self.added).map_err(|_| Errno::INVAL)?;
         write(note_path.as_c_str()?, value.as_str())
     }
@@ -208,7 +208,7 @@ fn join(note_path: &CStr) -> Result<(OwnedFd, bool)> {
 }
 
 /// Removes a note that this call created if the change failed. An older note stays.
-fn unless_failed<T>(changed: Result<T>, is_new: bool, note_path: &Path) -> Result<T> {
+fn unless_failed<T>(changed: Result<T>, is_new: bool, note_path: &KnobPath) -> Result<T> {
     if changed.is_err() && is_new {
         unlinkat(CWD, note_path.as_c_str()?, AtFlags::empty())?;
     }

@@ -12,13 +12,13 @@ use std::os::unix::net::UnixStream;
 use rustix::io::Errno;
 
 use super::hold::{KnobHold, Refusal, raise, set};
-use super::kernel_value::Text;
+use super::kernel_value::InlineText;
 use crate::{Result, helper_process};
 
 /// Capacity in knobs.
 const KNOBS: usize = 32;
 
-type RequestLine = Text<1024>;
+type RequestLine = InlineText<1024>;
 
 /// Forks the restorer; returns this process's end of the socket and the restorer's pid.
 pub(super) fn start() -> Result<(UnixStream, u32)> {

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use super::folios::{FolioCounter, FrameFlags};
 use super::runs::RunCollector;
-use super::{FolioBytes, Frames, Placement};
+use super::{FolioBytes, FrameStats, Placement};
 use crate::{Error, Result};
 
 const FLAGS_PATH: &str = "/proc/kpageflags";
@@ -128,7 +128,7 @@ impl PagemapWalk {
             return Placement::Hidden;
         }
         let (zero_bytes, folios) = self.folios.finish(self.page_bytes);
-        Placement::Exact(Frames {
+        Placement::Exact(FrameStats {
             present_bytes: self.present_pages * self.page_bytes,
             swapped_bytes: self.swapped_pages * self.page_bytes,
             zero_bytes,

@@ -7,7 +7,7 @@ use perf_event::data::{self, MemOp, MemSnoop};
 
 use super::hardware::{HardwareSample, HardwareSource, MemoryAccess};
 use super::rings::{Rings, Sampled};
-use super::{Drained, Sample, Source, perf};
+use super::{Drained, Sample, SampleSource, perf};
 use crate::Result;
 use crate::process::threads;
 
@@ -80,7 +80,7 @@ impl Events {
     }
 }
 
-impl Source for Events {
+impl SampleSource for Events {
     fn drain(&mut self, samples: &mut Vec<Sample>) -> Result<Drained> {
         self.clock.drain(samples)
     }

@@ -44,12 +44,12 @@ pub(super) const IDENTITY: SampleFlag =
     SampleFlag::IP.union(SampleFlag::TID).union(SampleFlag::TIME).union(SampleFlag::ID).union(SampleFlag::CPU);
 
 /// An event: its trigger and its sampled fields.
-pub(super) type Kind = Builder<'static>;
+pub(super) type EventBuilder = Builder<'static>;
 
 /// A clock of each thread's CPU time, with registers. Candidates in order: the thread's clock
 /// before the CPU's (some hypervisors' kernels lack one), inheritance by threads only before
 /// inheritance by child processes (before Linux 5.13).
-pub(super) fn clock(hertz: u32) -> Vec<Kind> {
+pub(super) fn clock(hertz: u32) -> Vec<EventBuilder> {
     let of = |clock: Software, threads_only: bool| {
         let mut builder = Builder::new(clock);
         builder.sample_period(u64::from(1_000_000_000 / hertz.max(1))).inherit_thread(threads_only);
@@ -66,7 +66,7 @@ pub(super) fn clock(hertz: u32) -> Vec<Kind> {
 ///
 /// # Errors
 /// [`Error::NoSuchProcess`], or [`Error::NotSampled`] with the remedy.
-pub(super) fn open<S: Sampled>(pid: u32, kinds: &[Kind], ring_bytes: usize) -> Result<Rings<S>> {
+pub(super) fn open<S: Sampled>(pid: u32, kinds: &[EventBuilder], ring_bytes: usize) -> Result<Rings<S>> {
     let cpus = online_cpus();
     let mut events =
         OpenedEvents { pid, ring_bytes, kinds, rings: BTreeMap::new(), others: Vec::new(), threads: HashMap::new() };
@@ -84,7 +84,7 @@ struct OpenedEvents<'a> {
     pid: u32,
     ring_bytes: usize,
     /// Candidates to try; after a success, only the one that worked.
-    kinds: &'a [Kind],
+    kinds: &'a [EventBuilder],
     /// By CPU.
     rings: BTreeMap<usize, Sampler>,
     others: Vec<Counter>,
@@ -185,7 +185,7 @@ impl OpenedEvents<'_> {
     }
 }
 
-fn build(tid: u32, cpu: usize, kind: &Kind) -> io::Result<Counter> {
+fn build(tid: u32, cpu: usize, kind: &EventBuilder) -> io::Result<Counter> {
     let tid = libc::pid_t::try_from(tid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
     let mut builder = kind.clone();
     // `task` adds records of exiting threads.

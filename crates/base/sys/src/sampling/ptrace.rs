@@ -25,7 +25,7 @@ use std::ptr;
 use std::time::{Duration, Instant};
 
 use super::sample_ring::{RingEntry, SampleRing, TracerPhase};
-use super::{Drained, Sample, SamplingMethod, Source, tracer};
+use super::{Drained, Sample, SamplingMethod, SampleSource, tracer};
 use crate::helper_process::block_signals;
 use crate::{Error, Result, scheduling};
 
@@ -114,7 +114,7 @@ impl Stopper {
     }
 }
 
-impl Source for Stopper {
+impl SampleSource for Stopper {
     /// Samples by ptrace are too few to need pauses.
     fn pause(&mut self) -> Result<bool> {
         Ok(false)

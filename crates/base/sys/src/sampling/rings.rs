@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use perf_event::data::{self, Record, SampleRegsAbi};
 use perf_event::{Counter, Sampler};
 
-use super::perf::Kind;
+use super::perf::EventBuilder;
 use super::registers::SampledRegisters;
 use super::{Drained, MAX_PAUSED_EVENTS, Sample, perf};
 use crate::Result;
@@ -56,7 +56,7 @@ pub(super) struct Open {
 /// The events of a process, of one kind.
 pub(super) struct Rings<S> {
     pid: u32,
-    kinds: Vec<Kind>,
+    kinds: Vec<EventBuilder>,
     open: Open,
     origins: Origins,
     /// Counts of the last drain before a pause, and of the pause.
@@ -73,12 +73,12 @@ enum RecordPart<S> {
 
 impl<S: Sampled> Rings<S> {
     /// `threads` maps each event to the thread it was opened for. Resuming reopens the same kinds.
-    pub(super) fn new(pid: u32, kinds: Vec<Kind>, open: Open, threads: HashMap<u64, u32>) -> Self {
+    pub(super) fn new(pid: u32, kinds: Vec<EventBuilder>, open: Open, threads: HashMap<u64, u32>) -> Self {
         let early = Drained::default();
         Self { pid, kinds, open, origins: Origins::new(threads), early, records: Vec::new() }
     }
 
-    /// As [`super::Source::drain`].
+    /// As [`super::SampleSource::drain`].
     pub(super) fn drain(&mut self, samples: &mut Vec<S>) -> Result<Drained> {
         let mut drained = std::mem::take(&mut self.early);
         for ring in &mut self.open.rings {
@@ -102,7 +102,7 @@ impl<S: Sampled> Rings<S> {
         Ok(drained)
     }
 
-    /// As [`super::Source::pause`].
+    /// As [`super::SampleSource::pause`].
     pub(super) fn pause(&mut self) -> Result<bool> {
         if threads(self.pid)?.len() * self.open.rings.len() > MAX_PAUSED_EVENTS {
             return Ok(false);
@@ -112,7 +112,7 @@ impl<S: Sampled> Rings<S> {
         Ok(true)
     }
 
-    /// As [`super::Source::resume`].
+    /// As [`super::SampleSource::resume`].
     pub(super) fn resume(&mut self) -> Result<()> {
         if self.open.rings.is_empty() {
             let new = perf::open(self.pid, &self.kinds, perf::RING_BYTES)?;

@@ -8,7 +8,7 @@ use iced_x86::code_asm::{
 
 use super::{LoopAccess, Walk};
 use crate::flow::Flow;
-use crate::memory::{Memory, MemoryImage};
+use crate::memory::{ReadableMemory, MemoryImage};
 use crate::registers::{RBP, RSP, Registers};
 
 const CODE: u64 = 0x1000;
@@ -20,7 +20,7 @@ struct LoadedCode {
     stack: MemoryImage,
 }
 
-impl Memory for LoadedCode {
+impl ReadableMemory for LoadedCode {
     fn read(&self, address: u64, into: &mut [u8]) -> usize {
         [&self.code, &self.stack].into_iter().map(|image| image.read(address, into)).find(|got| *got > 0).unwrap_or(0)
     }

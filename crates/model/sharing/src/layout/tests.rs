@@ -1,6 +1,6 @@
 //! New layouts: contended members, advice, and the absence of contention afterwards.
 
-use super::{Advice, Member, ObjectLayout, best_redesign};
+use super::{LayoutAdvice, Member, ObjectLayout, best_redesign};
 use crate::access::SampledAccess;
 use crate::error::Error;
 use crate::line_table::LineTable;
@@ -61,8 +61,8 @@ fn members_of_one_element_are_separated() {
     let fights: Vec<(&str, &[u32])> =
         redesign.fights.iter().map(|fight| (fight.member.as_str(), fight.threads.as_slice())).collect();
     assert_eq!(fights, [("head", [1].as_slice()), ("tail", [2].as_slice())]);
-    let align = |member: &str| Advice::AlignMember { member: member.to_owned(), to: 64 };
-    assert_eq!(redesign.advice, [align("head"), align("tail"), Advice::PadStride { from: 24, to: 128 }]);
+    let align = |member: &str| LayoutAdvice::AlignMember { member: member.to_owned(), to: 64 };
+    assert_eq!(redesign.advice, [align("head"), align("tail"), LayoutAdvice::PadStride { from: 24, to: 128 }]);
     let expected = "\
 struct queue {  // 128 bytes, was 24
     // in C before C23: #include <stdalign.h>
@@ -82,7 +82,7 @@ fn members_that_would_share_a_line_are_separated_too() {
     let uses = [(2, 0x1034, 8, true), (1, 0x103c, 4, true), (2, 0x1044, 8, true), (1, 0x1050, 8, true)];
     let redesign = object.redesign(&judged(&uses)).unwrap().unwrap();
     let aligned: Vec<String> =
-        redesign.advice.iter().map(Advice::words).filter(|words| words.contains("alignas")).collect();
+        redesign.advice.iter().map(LayoutAdvice::words).filter(|words| words.contains("alignas")).collect();
     assert_eq!(aligned, ["head", "size", "tail"].map(|member| format!("declare {member} with alignas(64)")));
     assert!(redesign.separates_all());
 }
@@ -140,9 +140,9 @@ fn elements_of_an_array_are_separated_by_their_first_member() {
     assert_eq!(
         redesign.advice,
         [
-            Advice::AlignMember { member: "sum".to_owned(), to: 64 },
-            Advice::PadStride { from: 16, to: 64 },
-            Advice::AlignAllocation { to: 64, off_by: 16 },
+            LayoutAdvice::AlignMember { member: "sum".to_owned(), to: 64 },
+            LayoutAdvice::PadStride { from: 16, to: 64 },
+            LayoutAdvice::AlignAllocation { to: 64, off_by: 16 },
         ]
     );
     assert!(redesign.text.contains("alignas(64) long sum;"), "{}", redesign.text);
@@ -154,7 +154,7 @@ fn elements_of_an_array_are_separated_by_their_first_member() {
 fn an_allocation_at_a_line_start_needs_no_change() {
     let on_heap = ObjectLayout { on_heap: true, ..queue() };
     let redesign = on_heap.redesign(&judged(&[(1, 0x1000, 8, true), (2, 0x1010, 8, true)])).unwrap().unwrap();
-    assert!(!redesign.advice.iter().any(|advice| matches!(advice, Advice::AlignAllocation { .. })));
+    assert!(!redesign.advice.iter().any(|advice| matches!(advice, LayoutAdvice::AlignAllocation { .. })));
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn without_members_offsets_are_used() {
     let redesign = bare.redesign(&judged(&[(1, 0x1000, 8, true), (2, 0x1010, 4, false)])).unwrap().unwrap();
     let members: Vec<&str> = redesign.fights.iter().map(|fight| fight.member.as_str()).collect();
     assert_eq!(members, ["bytes_0", "bytes_16"]);
-    assert_eq!(redesign.advice, [Advice::Part { to: 64 }], "names that are ours are none to declare");
+    assert_eq!(redesign.advice, [LayoutAdvice::Part { to: 64 }], "names that are ours are none to declare");
     assert!(redesign.text.starts_with("struct _3_bss {"), "{}", redesign.text);
     assert!(redesign.text.contains("alignas(64) unsigned char bytes_0[16];"), "{}", redesign.text);
     assert!(redesign.text.contains("alignas(64) unsigned char bytes_16[8];"), "{}", redesign.text);
@@ -208,7 +208,7 @@ fn elements_without_members_are_wrapped() {
     let value = member("long value", 0, 8);
     let counts = ObjectLayout { name: "counts".to_owned(), elements: 8, stride: 8, members: vec![value], ..queue() };
     let redesign = counts.redesign(&judged(&[(1, 0x1000, 8, true), (2, 0x1008, 8, true)])).unwrap().unwrap();
-    assert_eq!(redesign.advice, [Advice::Wrap { to: 64 }, Advice::PadStride { from: 8, to: 64 }]);
+    assert_eq!(redesign.advice, [LayoutAdvice::Wrap { to: 64 }, LayoutAdvice::PadStride { from: 8, to: 64 }]);
 }
 
 /// A structure without gaps: `first` begins four bytes before the end of a line.
@@ -228,7 +228,7 @@ fn a_packed_member_on_two_lines_is_named_and_aligned() {
     let fights: Vec<(&str, std::ops::Range<u64>)> =
         redesign.fights.iter().map(|fight| (fight.member.as_str(), fight.bytes.clone())).collect();
     assert_eq!(fights, [("first", 64..68), ("second", 68..76)], "the bytes are those on the line that is shared");
-    assert_eq!(redesign.advice[0], Advice::Unpack { crossing: Some("first".to_owned()) });
+    assert_eq!(redesign.advice[0], LayoutAdvice::Unpack { crossing: Some("first".to_owned()) });
     assert!(redesign.advice[0].words().contains("packed: by it first lies across two cache lines"));
     for line in
         ["unsigned long first;                      // 64: ", "alignas(64) unsigned long second;         // 128: "]
@@ -245,7 +245,7 @@ fn a_member_that_would_cross_lines_is_aligned_to_its_size() {
         members.into_iter().map(|member| Member { alignment: if member.bytes == 12 { 4 } else { 8 }, ..member });
     let object = ObjectLayout { stride: 80, members: members.collect(), ..queue() };
     let redesign = object.redesign(&judged(&[(1, 0x1038, 12, true), (2, 0x1048, 8, true)])).unwrap().unwrap();
-    let align = |member: &str, to| Advice::AlignMember { member: member.to_owned(), to };
+    let align = |member: &str, to| LayoutAdvice::AlignMember { member: member.to_owned(), to };
     assert_eq!(redesign.advice[..3], [align("name[56]", 64), align("at", 16), align("n", 64)], "not packed");
     assert!(redesign.text.contains("alignas(16) struct three at;              // 64: "), "{}", redesign.text);
 }

@@ -25,7 +25,7 @@ struct ListEntry {
 
 /// A fully associative table.
 #[derive(Debug, Clone)]
-pub(crate) struct List {
+pub(crate) struct LruList {
     entries: Box<[ListEntry]>,
     buckets: Box<[u16]>,
     newest: u16,
@@ -33,7 +33,7 @@ pub(crate) struct List {
     shift: u32,
 }
 
-impl List {
+impl LruList {
     /// An entry's index has 16 bits, one value of which is `NONE`.
     pub(super) const MAX: u32 = NONE as u32;
 

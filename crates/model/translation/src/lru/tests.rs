@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::LruTable;
-use super::list::List;
+use super::list::LruList;
 use super::sets::Sets;
 
 /// Sets as vectors, the most recent key first.
@@ -41,7 +41,7 @@ proptest! {
 
     #[test]
     fn a_list_matches_one_naive_set(entries in 1_u32..100, pages in prop::collection::vec(0_u64..150, 1..800), clear_at in 0_usize..800) {
-        let (mut list, mut naive) = (List::new(entries), NaiveSets::new(1, entries));
+        let (mut list, mut naive) = (LruList::new(entries), NaiveSets::new(1, entries));
         for (at, page) in pages.into_iter().enumerate() {
             if at == clear_at {
                 list.clear();
@@ -61,7 +61,7 @@ fn long_fully_associative_tables_are_lists() {
 
 #[test]
 fn the_longest_list_holds_its_maximum() {
-    let mut list = List::new(LruTable::MAX_FULL);
+    let mut list = LruList::new(LruTable::MAX_FULL);
     let pages = u64::from(LruTable::MAX_FULL);
     assert!((1..=pages).all(|key| !list.touch(key)));
     assert!((1..=pages).all(|key| list.touch(key)), "all keys are present");

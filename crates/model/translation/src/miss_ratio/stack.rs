@@ -1,4 +1,4 @@
-//! RegionPages in LRU order, with their depth known to a power of two.
+//! Pages in LRU order, with their depth known to a power of two.
 //!
 //! ```text
 //!   zone    0           1           2                   3

@@ -273,7 +273,7 @@ pub(super) struct UnpatchedMemory<'a> {
     pub(super) heads: &'a HeadTable,
 }
 
-impl fieldstone_rewrite::Memory for UnpatchedMemory<'_> {
+impl fieldstone_rewrite::ReadableMemory for UnpatchedMemory<'_> {
     fn read(&self, address: u64, into: &mut [u8]) -> usize {
         let got = self.memory.read(address, into);
         self.heads.restore_bytes(self.memory, address, &mut into[..got]);

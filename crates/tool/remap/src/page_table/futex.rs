@@ -8,7 +8,7 @@
 //! Limits: mutexes with another layout than glibc's are not recognized. Neither is `FUTEX_WAKE_OP`
 //! by an instruction, since no thread waits in that call.
 
-use fieldstone_rewrite::Memory;
+use fieldstone_rewrite::ReadableMemory;
 use fieldstone_sys::ptrace::TraceeRegisters;
 use iced_x86::Instruction;
 
@@ -43,7 +43,7 @@ pub(crate) fn written_words(registers: &TraceeRegisters) -> Vec<u64> {
 
 /// Whether an instruction that accesses `bytes` bytes at `address` looks like a lock or unlock of a
 /// priority-inheriting mutex.
-pub(crate) fn locks_inheriting_mutex(instruction: &Instruction, memory: &dyn Memory, address: u64, bytes: u32) -> bool {
+pub(crate) fn locks_inheriting_mutex(instruction: &Instruction, memory: &dyn ReadableMemory, address: u64, bytes: u32) -> bool {
     let mut kind = [0; 4];
     let mut is_read = || memory.read(address.wrapping_add(KIND_OFFSET), &mut kind) == kind.len();
     if !instruction.has_lock_prefix() || bytes != WORD_BYTES || !is_read() {

@@ -185,7 +185,7 @@ impl<'a> ProgramView<'a> {
     }
 }
 
-impl fieldstone_rewrite::Memory for ProgramView<'_> {
+impl fieldstone_rewrite::ReadableMemory for ProgramView<'_> {
     fn read(&self, address: u64, into: &mut [u8]) -> usize {
         let mut got = 0;
         while got < into.len() {

@@ -15,7 +15,7 @@ use fieldstone_sys::ptrace::Tracee;
 use fieldstone_sys::scheduling;
 use fieldstone_sys::process::ProcessMemory;
 
-use crate::children::{ChildWatch, Snapshot, restore_child};
+use crate::children::{ChildWatch, ProcessSnapshot, restore_child};
 use crate::error::Result;
 use crate::event::RemapEvent;
 use crate::page_table::moved::MovedPage;
@@ -64,7 +64,7 @@ impl Process {
         // one is unknown until it stops.
         let may_fork = !self.forking().is_empty();
         let (pages, code) = (self.pages.pages(), &self.code);
-        let now = || Snapshot { pages: pages.clone(), code: code.clone() };
+        let now = || ProcessSnapshot { pages: pages.clone(), code: code.clone() };
         self.before = may_fork.then(|| self.before.take().unwrap_or_else(now));
         Ok(())
     }

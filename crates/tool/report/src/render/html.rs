@@ -11,7 +11,7 @@ mod bytes;
 
 use super::plot;
 use crate::Error;
-use crate::document::{Block, Cell, CellLine, Document, Legend, Plot, Section, Table};
+use crate::document::{Block, TableCell, CellLine, Document, Legend, Plot, Section, Table};
 use crate::shell::printable;
 use crate::translation::sites::{shortened, shortened_path};
 use bytes::MapRow;
@@ -186,7 +186,7 @@ fn table(table: &Table) -> Drawn {
     }
 }
 
-fn drawn_cell(Cell(lines): &Cell) -> DrawnCell {
+fn drawn_cell(TableCell(lines): &TableCell) -> DrawnCell {
     let words = |line: &CellLine| match line {
         CellLine::Function(name) => shortened(&printable(name), NAME_LETTERS),
         CellLine::Path(path) => shortened_path(&printable(path), PATH_LETTERS),
@@ -222,7 +222,7 @@ mod tests {
 
     /// A document with every kind of block, each with `words`.
     fn document(words: &str) -> Document {
-        let name = || Cell(vec![CellLine::Function(words.into()), CellLine::Path(words.into())]);
+        let name = || TableCell(vec![CellLine::Function(words.into()), CellLine::Path(words.into())]);
         let table = Table::new([Column::text(words), Column::number(words).explained(words)]);
         let series =
             ColumnSeries { colour: Colour(1, 2, 3), is_joined: true, values: vec![None], rings: vec![Some(0.5)] };

@@ -3,7 +3,7 @@
 use crate::document::{Unit, Value};
 use crate::quantity::address;
 use crate::sharing::{LineReport, MemoryKind, MemoryOwner, Sharing};
-use fieldstone_sharing::{Advice, LineCost, Redesign, Verdict};
+use fieldstone_sharing::{LayoutAdvice, LineCost, Redesign, Verdict};
 use fieldstone_stats::Interval;
 use std::collections::BTreeSet;
 
@@ -94,10 +94,10 @@ impl Group<'_> {
     /// What to change, a sentence each.
     pub(super) fn advice(&self) -> Vec<String> {
         if let Some(redesign) = self.redesign() {
-            return redesign.advice.iter().map(Advice::words).collect();
+            return redesign.advice.iter().map(LayoutAdvice::words).collect();
         }
         let bytes = self.lines.iter().map(|found| found.judged.line.bytes).max().unwrap_or(64);
-        vec![Advice::Part { to: bytes.into() }.words()]
+        vec![LayoutAdvice::Part { to: bytes.into() }.words()]
     }
 
     /// The threads whose bytes share lines falsely.

@@ -3,7 +3,7 @@
 //! A lock is known by its type or, without a type, by the functions of the C library that use it.
 //! An atomic is known by the sampled instructions.
 
-use super::uses::{Run, full, runs};
+use super::uses::{ByteRun, full, runs};
 use crate::sharing::{LineReport, MemoryOwner};
 use fieldstone_sharing::{Member, ThreadUse};
 
@@ -20,7 +20,7 @@ const LOCKING: [&str; 8] = [
 ];
 
 /// The member of a run with what it is: `[3].m, lock of slots[3], atomic`.
-pub(super) fn marked(run: &Run) -> String {
+pub(super) fn marked(run: &ByteRun) -> String {
     let name = Some(run.member.clone()).filter(|name| !name.is_empty());
     let atomic = run.is_atomic.then(|| "atomic".to_owned());
     [name, run.lock.clone(), atomic].into_iter().flatten().collect::<Vec<_>>().join(", ")
@@ -63,7 +63,7 @@ fn crossings(found: &LineReport) -> Vec<String> {
 }
 
 /// The first and the last member that a run uses, if they are on two lines.
-fn crossing_members(found: &LineReport, run: &Run) -> Vec<String> {
+fn crossing_members(found: &LineReport, run: &ByteRun) -> Vec<String> {
     let line = &found.judged.line;
     let addresses =
         [run.bytes.start, run.bytes.end.saturating_sub(1)].map(|byte| line.address.saturating_add(byte.into()));
