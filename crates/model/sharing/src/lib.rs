@@ -42,6 +42,8 @@ pub mod bits;
 pub mod cost;
 mod decay;
 pub mod error;
+#[cfg(test)]
+mod fixture;
 pub mod history;
 pub mod ignore;
 pub mod layout;

@@ -30,6 +30,7 @@ use super::Sample;
 use super::registers::SampledRegisters;
 use super::sample_ring::{RingEntry, SampleRing, TracerPhase};
 use super::thread_state::{path, thread_state};
+use crate::helper_process::ExitOnDrop;
 
 /// Capacity in threads; further ones are not sampled.
 const THREADS: usize = 1024;
@@ -51,16 +52,6 @@ struct SamplingTracer<'a> {
     ring: &'a SampleRing,
     threads: [PolledThread; THREADS],
     count: usize,
-}
-
-/// Exits on drop without running code of the parent, so also when a panic unwinds.
-struct ExitOnDrop;
-
-impl Drop for ExitOnDrop {
-    fn drop(&mut self) {
-        // SAFETY: _exit is async-signal-safe and accesses no memory of the process.
-        unsafe { libc::_exit(0) }
-    }
 }
 
 /// The main function of the tracer of process `pid`, cloned by `parent`. All signals are blocked.

@@ -1,38 +1,12 @@
 //! New layouts: contended members, advice, and the absence of contention afterwards.
 
 use super::{LayoutAdvice, Member, ObjectLayout, best_redesign};
-use crate::access::SampledAccess;
 use crate::error::Error;
-use crate::line_table::LineTable;
-use crate::settings::Settings;
+use crate::fixture::{Use, judged, judged_lines};
 use crate::verdict::JudgedLine;
 
-/// Thread, first byte, bytes, write.
-type Use = (u32, u64, u32, bool);
-
-fn judged(uses: &[Use]) -> Vec<JudgedLine> {
-    judged_by(uses, false)
-}
-
 fn judged_by(uses: &[Use], atomic: bool) -> Vec<JudgedLine> {
-    let mut lines = LineTable::new(Settings { half_life_ns: None, most_lines: 64, ..Settings::default() }).unwrap();
-    for window in 0..4_u64 {
-        for &(thread, address, bytes, write) in uses {
-            let at_ns = window * 4_000_000;
-            lines.record(&SampledAccess {
-                address,
-                bytes,
-                write,
-                atomic,
-                thread,
-                weight: 0.5,
-                at_ns,
-                cpu: thread,
-                ..SampledAccess::default()
-            });
-        }
-    }
-    lines.heaviest(usize::MAX, 16_000_000).into_iter().map(JudgedLine::new).collect()
+    judged_lines(&uses.iter().map(|&one| (one, atomic)).collect::<Vec<_>>())
 }
 
 fn member(declaration: &str, offset: u64, bytes: u64) -> Member {

@@ -18,10 +18,10 @@ const MEMBERS: [(&str, &str, u64, u64); 8] = [
 ];
 
 /// Thread, first byte, bytes, write.
-type Use = (u32, u64, u32, bool);
+type AccessedBytes = (u32, u64, u32, bool);
 
 /// The lines when all threads do this every millisecond, with a third of the samples elsewhere.
-fn judged(settings: Settings, uses: &[Use]) -> Vec<(JudgedLine, LineCost)> {
+fn judged(settings: Settings, uses: &[AccessedBytes]) -> Vec<(JudgedLine, LineCost)> {
     let mut lines = LineTable::new(settings).unwrap();
     for at_ns in (0..20).map(|at_ms: u64| at_ms * 1_000_000) {
         for &(thread, address, bytes, write) in uses {
@@ -92,7 +92,7 @@ pub(crate) fn regression() -> Sharing {
             (100 + thread, address, u32::try_from(bytes).unwrap(), offset >= 24)
         })
     };
-    let uses: Vec<Use> = (0..4).flat_map(touched).collect();
+    let uses: Vec<AccessedBytes> = (0..4).flat_map(touched).collect();
     let lines = judged(Settings::default(), &uses);
     let judged: Vec<JudgedLine> = lines.iter().map(|(judged, _)| judged.clone()).collect();
     let redesign = array().redesign(&judged).unwrap();
@@ -165,7 +165,7 @@ fn code(found: &LineReport) -> Vec<SampledInstruction> {
 /// kind.
 pub(crate) fn clean() -> Sharing {
     let names = [(0x1000, "counter"), (0x2000, "ring_head"), (0x3000, "flags"), (0x4000, "table"), (0x5000, "scratch")];
-    let uses: [Use; 10] = [
+    let uses: [AccessedBytes; 10] = [
         (1, 0x1000, 8, true),
         (2, 0x1000, 8, true),
         (3, 0x1000, 8, true),
