@@ -4,7 +4,7 @@
 //!   Process ─┬─ PageTable   moved pages, their copies and traps ─┐
 //!            ├─ CodeCache   clones, rewritelets, probes ─────────┼─> Tracer   threads, injected calls, memory
 //!            ├─ ForkedChildren, ProcessSnapshot   children ──────┘
-//!            └─ Record      all of that, kept in the process
+//!            └─ RepairRecord   all of that, kept in the process
 //! ```
 //! | file | |
 //! |---|---|
@@ -37,7 +37,7 @@ use crate::event::{RemapEvent, RestoreReason};
 use crate::page_table::PageTable;
 use crate::page_table::moved::{MovedPage, PageMap, ProgramView};
 use crate::page_table::userfault::SharedUserfault;
-use crate::record::{AbandonedRepair, Record};
+use crate::record::{AbandonedRepair, RepairRecord};
 use crate::space::mappings;
 use crate::tracer::Tracer;
 use crate::tracer::status::{is_in_other_pid_namespace, living_thread};
@@ -56,7 +56,7 @@ pub struct Process {
     /// copy of it.
     before: Option<ProcessSnapshot>,
     /// The record, once there is something to record.
-    record: Option<Record>,
+    record: Option<RepairRecord>,
     /// Events that the next [`Self::serve`] returns.
     unreported: Vec<RemapEvent>,
     /// A descriptor that becomes readable when a thread has stopped by itself.
@@ -249,7 +249,7 @@ impl Process {
             return Ok(());
         }
         self.tracer.stop_all()?;
-        let mapped = Record::map(&mut self.tracer, &self.code).and_then(|record| {
+        let mapped = RepairRecord::map(&mut self.tracer, &self.code).and_then(|record| {
             let excluded = record.exclude_from_children(&mut self.tracer, &self.code);
             self.record = Some(record);
             excluded
