@@ -59,7 +59,7 @@ pub use prefetch::{prefetch, prefetch_far};
 /// Compiles the example of the README.
 #[cfg(all(doctest, feature = "std"))]
 #[doc = include_str!("../README.md")]
-struct BlocksReadme;
+struct ReadmeExample;
 
 #[cfg(all(test, feature = "std", not(loom)))]
 mod tests {

@@ -64,4 +64,4 @@ pub use thread::{adopt, allocations, held_bytes, trim};
 /// Compiles the example of the README.
 #[cfg(all(doctest, feature = "std"))]
 #[doc = include_str!("../README.md")]
-struct StacksReadme;
+struct ReadmeExample;
