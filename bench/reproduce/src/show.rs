@@ -7,7 +7,9 @@ mod plot;
 mod tests;
 
 use fieldstone_report::csv::{Records, full};
-use fieldstone_report::document::{Block, Cell, CellLine, Column, Document, Row, Section, Table as DocumentTable};
+use fieldstone_report::document::{
+    Block, CellLine, Column, Document, Section, Table as DocumentTable, TableCell as Cell, TableRow as Row,
+};
 use fieldstone_report::quantity::{self, bytes};
 use fieldstone_stats::Estimate;
 

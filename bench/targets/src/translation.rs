@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use fieldstone_launch::Program;
-use fieldstone_report::{Profile, Sample, Saved, Translation};
+use fieldstone_report::{Profile, MeasuredRun, SavedFile, Translation};
 use fieldstone_stats::{Estimate, FEWEST_FOR_INTERVAL, median};
 
 use crate::cell::{Cell, is_settled};
@@ -175,8 +175,8 @@ impl TranslationBench {
         if output.status.code() != Some(0) {
             bail!("{name}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
         }
-        match Saved::load(&json)? {
-            Saved::Profile(profile) => Ok(*profile),
+        match SavedFile::load(&json)? {
+            SavedFile::Profile(profile) => Ok(*profile),
             _ => bail!("{name}: the saved file is no profile"),
         }
     }
@@ -184,7 +184,7 @@ impl TranslationBench {
 
 /// The user time that 2 MiB pages saved, as a share of a run on 4 KiB pages.
 fn user_time_saved(profile: &Profile) -> f64 {
-    let sum = |kind: &str, of: fn(&Sample) -> f64| -> f64 {
+    let sum = |kind: &str, of: fn(&MeasuredRun) -> f64| -> f64 {
         profile.samples.iter().filter(|sample| sample.kind == kind).map(of).sum()
     };
     let user = |kind| sum(kind, |sample| sample.user_s);

@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 
 use anyhow::{Result, bail};
-use fieldstone_report::{Profile, Saved};
+use fieldstone_report::{Profile, SavedFile};
 
 use crate::beside::{Missing, complaint, ends_with_us, fieldstone, no_fieldstone, outcome};
 use crate::experiment::Outcome;
@@ -66,7 +66,7 @@ fn profile(folder: &Folder, started: &Started, processor: Processor, options: &[
     let output = ends_with_us(&mut command).output().map_err(|error| no_fieldstone(&error))?;
     let words = String::from_utf8_lossy(&output.stderr);
     match output.status.code() {
-        Some(0 | 1) => Ok(Saved::load_profile(&file)?),
+        Some(0 | 1) => Ok(SavedFile::load_profile(&file)?),
         Some(_) => Err(Missing(format!("not profiled: {}", complaint(&words))).into()),
         None => bail!("fieldstone profile: {}; {}", words.trim(), output.status),
     }

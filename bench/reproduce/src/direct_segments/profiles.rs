@@ -1,8 +1,8 @@
 //! The results of a workload's profiles: the values that the tables need, where they are known.
 
-use fieldstone_report::translation::{Interval, ModelledConfiguration, Translation};
+use fieldstone_report::translation::{ModelledConfiguration, Translation};
 use fieldstone_report::{Footprint, PermissionShare, Profile, Summary};
-use fieldstone_stats::median;
+use fieldstone_stats::{Interval, median};
 
 use crate::experiment::Ends;
 

@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use fieldstone_report::translation::Interval;
+use fieldstone_stats::Interval;
 use fieldstone_report::{PermissionShare, Profile};
 
 use super::profiles::{Processor, Profiles};

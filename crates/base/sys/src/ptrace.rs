@@ -42,7 +42,7 @@ pub struct Tracee {
 }
 
 /// Registers of a thread, as the kernel reports them.
-pub type Registers = libc::user_regs_struct;
+pub type TraceeRegisters = libc::user_regs_struct;
 
 /// `PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG`; missing in the C library's headers.
 const GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;

@@ -45,7 +45,7 @@ use serde::Serialize;
 use crate::{Error, Result};
 
 pub use hardware::{HardwareSample, HardwareSource, MemoryAccess};
-pub use registers::Registers;
+pub use registers::SampledRegisters;
 
 /// Upper limit of stops per second and thread by ptrace: each costs two context switches.
 pub const MAX_STOPS_PER_SECOND: u32 = 100;
@@ -82,7 +82,7 @@ pub struct Sample {
     /// The CPU that it ran on.
     pub cpu: u32,
     /// Its registers. The instruction at `rip` has not been executed yet.
-    pub registers: Registers,
+    pub registers: SampledRegisters,
 }
 
 /// Results of one drain, without its samples.
@@ -102,7 +102,7 @@ pub struct Drained {
 }
 
 /// A source of samples; one file each in `sources`.
-trait Source: Send {
+trait SampleSource: Send {
     /// Appends the available samples, unordered, and returns the counts. Does not set `ended`.
     fn drain(&mut self, samples: &mut Vec<Sample>) -> Result<Drained>;
 
@@ -125,7 +125,7 @@ trait Source: Send {
 ///
 /// The process is never reaped here: its parent receives SIGCHLD and the exit status as usual.
 pub struct Sampler {
-    source: Box<dyn Source>,
+    source: Box<dyn SampleSource>,
     process: OwnedFd,
     method: SamplingMethod,
     hertz: u32,

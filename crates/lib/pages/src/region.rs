@@ -233,16 +233,16 @@ fn has_pinned_pages() -> bool {
 }
 
 /// Pages of a region by number, opened and closed to writes.
-pub(crate) struct Pages<'a>(pub(crate) &'a Region);
+pub(crate) struct NumberedPages<'a>(pub(crate) &'a Region);
 
-impl Pages<'_> {
+impl NumberedPages<'_> {
     fn addresses(&self, pages: Range<usize>) -> Range<usize> {
         let at = |page| self.0.range.start + page * self.0.page_bytes;
         at(pages.start)..at(pages.end)
     }
 }
 
-impl Gate for Pages<'_> {
+impl Gate for NumberedPages<'_> {
     type Error = Error;
 
     fn open(&self, page: usize) -> Result<()> {

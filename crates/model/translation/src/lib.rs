@@ -52,7 +52,7 @@ pub mod tree;
 
 pub use access::PlacedAccess;
 pub use configuration::{Configuration, RegionPages, Scheme};
-pub use cost::{Calibration, CalibrationPattern, CalibrationPoint, Interval, MosaicFit, MosaicRun, PageWalkCost};
+pub use cost::{Calibration, CalibrationPattern, CalibrationPoint, MosaicFit, MosaicRun, PageWalkCost};
 pub use error::{Error, Result};
 pub use miss_ratio::{MissRatioCurve, MissRatioPoint};
 pub use mmu::{Mmu, TlbArray, TlbDescription, TlbLevel, WalkCaches};

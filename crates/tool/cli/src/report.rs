@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use clap::Args;
-use fieldstone_report::{Diff, Document, Saved, Summary, csv, html, reports, saved, text};
+use fieldstone_report::{Diff, Document, SavedFile, Summary, csv, html, reports, saved, text};
 use serde::Serialize;
 
 use crate::output::{MeasurementFormat, print, style};
@@ -48,15 +48,15 @@ pub(crate) struct DiffArguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
-    match Saved::load(&arguments.file)? {
-        Saved::Profile(profile) => {
+    match SavedFile::load(&arguments.file)? {
+        SavedFile::Profile(profile) => {
             let summary = Summary::of(&profile);
             if let Some(path) = &arguments.html {
                 saved::write(&html::render(&reports::profile::document(&profile, &summary))?, path)?;
             }
             print(&crate::profile::render(&profile, &summary, arguments.format)?)?;
         }
-        Saved::Sharing(found) => {
+        SavedFile::Sharing(found) => {
             if arguments.format == MeasurementFormat::Csv {
                 bail!(
                     "cannot print {} as CSV: findings of `fieldstone sharing` have the formats text, JSON and HTML",
@@ -72,9 +72,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
             };
             print(&text)?;
         }
-        Saved::Repair(saved) => print_repair(arguments, *saved)?,
-        Saved::RunStats(stats) => print_statistics(arguments, &*stats, reports::run::document)?,
-        Saved::Collapse(collapse) => print_statistics(arguments, &*collapse, reports::collapse::document)?,
+        SavedFile::Repair(saved) => print_repair(arguments, *saved)?,
+        SavedFile::RunStats(stats) => print_statistics(arguments, &*stats, reports::run::document)?,
+        SavedFile::Collapse(collapse) => print_statistics(arguments, &*collapse, reports::collapse::document)?,
     }
     Ok(0)
 }
@@ -111,7 +111,7 @@ fn print_statistics<T: Serialize>(arguments: &Arguments, of: &T, document: fn(&T
 }
 
 pub(crate) fn diff(arguments: &DiffArguments) -> anyhow::Result<u8> {
-    let (before, after) = (Saved::load_profile(&arguments.before)?, Saved::load_profile(&arguments.after)?);
+    let (before, after) = (SavedFile::load_profile(&arguments.before)?, SavedFile::load_profile(&arguments.after)?);
     let diff = Diff::between(&before, &after);
     let text = match arguments.format {
         MeasurementFormat::Text => text::render(&reports::diff::document(&diff), style()),

@@ -34,9 +34,9 @@ use fieldstone_translation::Configuration;
 use fieldstone_wire::sites::Sites;
 use fieldstone_wire::trace::SamplingPlan;
 
-pub use allocations::MemoryOwner;
+pub use allocations::AddressOwner;
 pub use record::{BatchConsumer, DecodedBatch, SharedTrace, ThreadOrigin, TraceReader};
-pub use sample::{AddressSample, WalkCounts};
+pub use sample::{AddressSample, DependenceCounts};
 pub use simulation::{TraceResults, TraceSimulator};
 pub use tracer::QemuTracer;
 

@@ -21,9 +21,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use fieldstone_sys::scheduling;
 use fieldstone_sys::userfault::{FaultOrigin, Message, Modes, Userfaultfd};
+use fieldstone_sys::process::ProcessMemory;
 
 use crate::error::{Error, Result};
-use crate::memory::ProcessMemory;
 use crate::tracer::{InsertedCode, SystemCall, Tracer, argument};
 use moved::{MovedPage, PAGE, PAGE_BYTES, PageMap, page_range};
 use userfault::SharedUserfault;

@@ -13,12 +13,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use fieldstone_remap::space::mappings;
-use fieldstone_remap::{Process, ProcessMemory};
+use fieldstone_remap::Process;
 use fieldstone_rewrite::LoopCounter;
 use fieldstone_sharing::rules::PAGE_BYTES;
 use fieldstone_sharing::{
     CounterValue, JudgedLine, LineCost, LineTable, LineUse, LoopProgress, SampledAccess, Settings, Verdict,
 };
+use fieldstone_sys::process::ProcessMemory;
 use fieldstone_sys::sampling::{Sample, Sampler};
 
 use crate::budget::SampleBudget;
@@ -183,7 +184,7 @@ impl LineMonitor {
     /// Whether the process runs another program than at the last analysis.
     #[must_use]
     pub(crate) fn is_another_program(&self) -> bool {
-        let is_unmapped = |at: u64| fieldstone_rewrite::Memory::read(&self.memory, at, &mut [0]) == 0;
+        let is_unmapped = |at: u64| self.memory.read(at, &mut [0]) == 0;
         self.anchor.is_some_and(is_unmapped)
     }
 

@@ -45,7 +45,7 @@ use self::selection::{covers, is_mostly_cooling, largest_share, moves_on_line, r
 use crate::cooldown::Cooldown;
 use crate::error::{Error, Result};
 use crate::event::RepairEvent;
-use crate::page_trial::{MovedPage, Recheck, TrialResult, lost_ns};
+use crate::page_trial::{PageTrial, Recheck, TrialResult, lost_ns};
 use crate::rule_accesses::RuleAccesses;
 use crate::tuning::{BASELINE_NS, FAILED_TRIALS_BURST_NS, FAILED_TRIALS_SHARE, TRIAL_BURST_NS};
 use crate::watchdog::Watchdogs;
@@ -79,7 +79,7 @@ pub(crate) struct Repairer {
     reopened: u32,
     /// Becomes readable when a child or a tracee of this process has stopped.
     alarm: OwnedFd,
-    moved: BTreeMap<u64, MovedPage>,
+    moved: BTreeMap<u64, PageTrial>,
     history: RuleHistory,
     /// Pages that could not be moved or were put back, and instructions that prevented a gain.
     cooldowns: BTreeMap<u64, Cooldown>,
@@ -164,7 +164,7 @@ impl Repairer {
             self.convert(event, cost_ns, rules, &mut served, events);
         }
         let now_ns = now_ns();
-        let excess = |(&page, moved): (&u64, &MovedPage)| Some((page, moved.excess_redirects(now_ns)?));
+        let excess = |(&page, moved): (&u64, &PageTrial)| Some((page, moved.excess_redirects(now_ns)?));
         let excess: Vec<(u64, TrialResult)> = self.moved.iter().filter_map(excess).collect();
         excess.into_iter().try_for_each(|(page, result)| self.conclude(page, result, None, now_ns, events))?;
         Ok(served)
@@ -317,7 +317,7 @@ impl Repairer {
             Ok(_) => {
                 events.push(RepairEvent::PageMoved { page, views: plan.views, lines: plan.lines.clone() });
                 cooldown.record_move();
-                self.moved.insert(page, MovedPage::new(plan, share, baseline, now_ns));
+                self.moved.insert(page, PageTrial::new(plan, share, baseline, now_ns));
             }
             Err(fieldstone_remap::Error::Page { why, .. }) => {
                 if cooldown.record_refusal(now_ns) {
@@ -361,7 +361,7 @@ impl Repairer {
 
     /// Whether the progress of threads is being measured, with a repair or for a recheck.
     pub(crate) fn is_comparing(&self) -> bool {
-        !self.rechecks.is_empty() || self.moved.values().any(MovedPage::is_compared)
+        !self.rechecks.is_empty() || self.moved.values().any(PageTrial::is_compared)
     }
 
     /// Puts all pages back and detaches from the process.

@@ -8,7 +8,7 @@
 use std::io;
 
 use super::signal_info::FAULTS;
-use super::{Registers, SignalInfo, Stop, Tracee};
+use super::{TraceeRegisters, SignalInfo, Stop, Tracee};
 use crate::{Error, Result};
 
 /// Faults of the injected instruction before a call is abandoned.
@@ -19,9 +19,9 @@ impl Tracee {
     ///
     /// # Errors
     /// As [`Self::resume`].
-    pub fn registers(&self) -> Result<Registers> {
+    pub fn registers(&self) -> Result<TraceeRegisters> {
         // SAFETY: user_regs_struct consists of integers, for which zero is valid.
-        let mut registers: Registers = unsafe { std::mem::zeroed() };
+        let mut registers: TraceeRegisters = unsafe { std::mem::zeroed() };
         // SAFETY: the request writes one user_regs_struct to a live local.
         unsafe { self.request(libc::PTRACE_GETREGS, 0, (&raw mut registers).expose_provenance())? };
         Ok(registers)
@@ -31,7 +31,7 @@ impl Tracee {
     ///
     /// # Errors
     /// As [`Self::resume`].
-    pub fn set_registers(&self, registers: &Registers) -> Result<()> {
+    pub fn set_registers(&self, registers: &TraceeRegisters) -> Result<()> {
         // SAFETY: the request reads one user_regs_struct from a live borrow.
         unsafe { self.request(libc::PTRACE_SETREGS, 0, std::ptr::from_ref(registers).expose_provenance()) }
     }
@@ -62,7 +62,7 @@ impl Tracee {
         // are restored.
         let orig_rax = u64::MAX;
         let rax = number.cast_unsigned();
-        self.set_registers(&Registers { rip: instruction, rax, orig_rax, rdi, rsi, rdx, r10, r8, r9, ..before })?;
+        self.set_registers(&TraceeRegisters { rip: instruction, rax, orig_rax, rdi, rsi, rdx, r10, r8, r9, ..before })?;
         self.set_signal_mask(!FAULTS)?;
         let (mut faults, mut entered) = (0, false);
         // The kernel keeps a signal pending if it is blocked at delivery.

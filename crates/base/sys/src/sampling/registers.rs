@@ -4,7 +4,7 @@ use serde::Serialize;
 
 /// General-purpose registers, instruction pointer and flags of a thread in user mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Registers {
+pub struct SampledRegisters {
     /// In the processor's order: rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 to r15.
     pub gpr: [u64; 16],
     /// The instruction pointer.

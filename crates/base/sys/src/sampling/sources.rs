@@ -18,11 +18,11 @@ mod tasks;
 mod thread_state;
 mod tracer;
 
-use super::{SamplingMethod, Source};
+use super::{SamplingMethod, SampleSource};
 use crate::Result;
 
 /// Starts sampling process `pid`.
-pub(super) fn open(method: SamplingMethod, pid: u32, hertz: u32) -> Result<Box<dyn Source>> {
+pub(super) fn open(method: SamplingMethod, pid: u32, hertz: u32) -> Result<Box<dyn SampleSource>> {
     Ok(match method {
         SamplingMethod::Perf => Box::new(events::Events::open(pid, hertz)?),
         SamplingMethod::Ptrace => Box::new(ptrace::Stopper::start(pid, hertz)?),

@@ -9,7 +9,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Interval;
+use fieldstone_stats::Interval;
 use crate::error::{Error, Result};
 
 /// One real run, with walks simulated or counted on the same mosaic.

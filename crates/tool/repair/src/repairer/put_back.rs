@@ -8,7 +8,7 @@ use fieldstone_remap::RestoreReason;
 use super::Repairer;
 use crate::error::Result;
 use crate::event::RepairEvent;
-use crate::page_trial::MovedPage;
+use crate::page_trial::PageTrial;
 
 /// Why a page was put back.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,7 +49,7 @@ impl Repairer {
         page: u64,
         reason: PutBackReason,
         events: &mut Vec<RepairEvent>,
-    ) -> Result<Option<MovedPage>> {
+    ) -> Result<Option<PageTrial>> {
         let is_requested = self.requested.get(&page).is_some_and(|requested| requested.is_moved);
         if !is_requested && !self.moved.contains_key(&page) {
             return Ok(None);
@@ -64,7 +64,7 @@ impl Repairer {
 
     /// Removes the data of a page that is back. Lines whose memory was unmapped count a change of
     /// their rules, so that they are given up in the end. For failed repairs there are cooldowns.
-    pub(super) fn remove_page(&mut self, page: u64, reason: &PutBackReason) -> (Option<MovedPage>, Option<RepairEvent>) {
+    pub(super) fn remove_page(&mut self, page: u64, reason: &PutBackReason) -> (Option<PageTrial>, Option<RepairEvent>) {
         let was_requested =
             self.requested.get_mut(&page).is_some_and(|requested| std::mem::take(&mut requested.is_moved));
         let moved = self.moved.remove(&page);

@@ -6,7 +6,7 @@ use super::Repairer;
 use super::put_back::PutBackReason;
 use crate::error::Result;
 use crate::event::RepairEvent;
-use crate::page_trial::{MovedPage, Recheck, TrialResult};
+use crate::page_trial::{PageTrial, Recheck, TrialResult};
 use crate::tuning::RECHECK_AFTER_NS;
 
 impl Repairer {
@@ -17,7 +17,7 @@ impl Repairer {
         now_ns: u64,
         events: &mut Vec<RepairEvent>,
     ) -> Result<()> {
-        let result = |(&page, moved): (&u64, &mut MovedPage)| Some((page, moved.result(progress, now_ns)?));
+        let result = |(&page, moved): (&u64, &mut PageTrial)| Some((page, moved.result(progress, now_ns)?));
         let results: Vec<(u64, TrialResult)> = self.moved.iter_mut().filter_map(result).collect();
         results.into_iter().try_for_each(|(page, result)| self.conclude(page, result, progress, now_ns, events))
     }

@@ -10,7 +10,7 @@ use super::rings::{Rings, Sampled};
 use crate::Result;
 use crate::process::threads;
 use crate::sampling::hardware::{HardwareSample, HardwareSource, MemoryAccess};
-use crate::sampling::{Drained, Sample, Source};
+use crate::sampling::{Drained, Sample, SampleSource};
 
 /// Size of a hardware ring. It may overflow; the clock's rings need most of the memory that a user
 /// may lock.
@@ -81,7 +81,7 @@ impl Events {
     }
 }
 
-impl Source for Events {
+impl SampleSource for Events {
     fn drain(&mut self, samples: &mut Vec<Sample>) -> Result<Drained> {
         self.clock.drain(samples)
     }

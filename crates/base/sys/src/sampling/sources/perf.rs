@@ -45,12 +45,12 @@ pub(super) const IDENTITY: SampleFlag =
     SampleFlag::IP.union(SampleFlag::TID).union(SampleFlag::TIME).union(SampleFlag::ID).union(SampleFlag::CPU);
 
 /// An event: its trigger and its sampled fields.
-pub(super) type Kind = Builder<'static>;
+pub(super) type EventBuilder = Builder<'static>;
 
 /// A clock of each thread's CPU time, with registers. Candidates in order: the thread's clock
 /// before the CPU's (some hypervisors' kernels lack one), inheritance by threads only before
 /// inheritance by child processes (before Linux 5.13).
-pub(super) fn clock(hertz: u32) -> Vec<Kind> {
+pub(super) fn clock(hertz: u32) -> Vec<EventBuilder> {
     let of = |clock: Software, threads_only: bool| {
         let mut builder = Builder::new(clock);
         builder.sample_period(u64::from(1_000_000_000 / hertz.max(1))).inherit_thread(threads_only);
@@ -67,10 +67,10 @@ pub(super) fn clock(hertz: u32) -> Vec<Kind> {
 ///
 /// # Errors
 /// [`Error::NoSuchProcess`], or [`Error::NotSampled`] with the remedy.
-pub(super) fn open<S: Sampled>(pid: u32, kinds: &[Kind], ring_bytes: usize) -> Result<Rings<S>> {
+pub(super) fn open<S: Sampled>(pid: u32, kinds: &[EventBuilder], ring_bytes: usize) -> Result<Rings<S>> {
     let cpus = online_cpus();
     let mut events =
-        Events { pid, ring_bytes, kinds, rings: BTreeMap::new(), others: Vec::new(), threads: HashMap::new() };
+        OpenedEvents { pid, ring_bytes, kinds, rings: BTreeMap::new(), others: Vec::new(), threads: HashMap::new() };
     tasks::for_each(pid, |tid| events.open_thread(tid, &cpus))?;
     if events.rings.is_empty() {
         // Each listed thread has ended before its event was open.
@@ -81,11 +81,11 @@ pub(super) fn open<S: Sampled>(pid: u32, kinds: &[Kind], ring_bytes: usize) -> R
 }
 
 /// The events opened so far.
-struct Events<'a> {
+struct OpenedEvents<'a> {
     pid: u32,
     ring_bytes: usize,
     /// Candidates to try; after a success, only the one that worked.
-    kinds: &'a [Kind],
+    kinds: &'a [EventBuilder],
     /// By CPU.
     rings: BTreeMap<usize, Sampler>,
     others: Vec<Counter>,
@@ -93,7 +93,7 @@ struct Events<'a> {
     threads: HashMap<u64, u32>,
 }
 
-impl Events<'_> {
+impl OpenedEvents<'_> {
     /// Opens the events of one thread; none for a thread that has ended.
     fn open_thread(&mut self, tid: u32, cpus: &[usize]) -> Result<()> {
         for &cpu in cpus {
@@ -186,7 +186,7 @@ impl Events<'_> {
     }
 }
 
-fn build(tid: u32, cpu: usize, kind: &Kind) -> io::Result<Counter> {
+fn build(tid: u32, cpu: usize, kind: &EventBuilder) -> io::Result<Counter> {
     let tid = libc::pid_t::try_from(tid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
     let mut builder = kind.clone();
     // `task` adds records of exiting threads.
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn refusals_name_the_remedy() {
-        let events = Events {
+        let events = OpenedEvents {
             pid: 1,
             ring_bytes: 4096,
             kinds: &[],

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use super::sample_ring::{RingEntry, SampleRing, TracerPhase};
 use super::tracer;
 use crate::helper_process::block_signals;
-use crate::sampling::{Drained, Sample, SamplingMethod, Source};
+use crate::sampling::{Drained, Sample, SamplingMethod, SampleSource};
 use crate::{Error, Result, scheduling};
 
 /// Upper bound for attaching, which stops no thread and usually takes milliseconds.
@@ -115,7 +115,7 @@ impl Stopper {
     }
 }
 
-impl Source for Stopper {
+impl SampleSource for Stopper {
     /// Samples by ptrace are too few to need pauses.
     fn pause(&mut self) -> Result<bool> {
         Ok(false)

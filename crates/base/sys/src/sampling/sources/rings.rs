@@ -16,10 +16,10 @@ use std::collections::HashMap;
 use perf_event::data::{self, Record, SampleRegsAbi};
 use perf_event::{Counter, Sampler};
 
-use super::perf::{self, Kind};
+use super::perf::{self, EventBuilder};
 use crate::Result;
 use crate::process::threads;
-use crate::sampling::{Drained, MAX_PAUSED_EVENTS, Registers, Sample};
+use crate::sampling::{Drained, MAX_PAUSED_EVENTS, SampledRegisters, Sample};
 
 /// A type that sample records are converted to.
 pub(super) trait Sampled: Send + Sized {
@@ -34,7 +34,7 @@ impl Sampled for Sample {
     /// Needs registers of 64-bit code.
     fn of(record: &data::Sample<'_>) -> Option<Self> {
         let words = record.regs_user().filter(|words| words.abi == SampleRegsAbi::ABI_64)?;
-        let registers = Registers { rip: record.ip()?, ..Registers::from_perf(&words.regs)? };
+        let registers = SampledRegisters { rip: record.ip()?, ..SampledRegisters::from_perf(&words.regs)? };
         Some(Self { tid: record.tid()?, time_ns: record.time()?, cpu: record.cpu()?, registers })
     }
 
@@ -55,29 +55,29 @@ pub(super) struct Open {
 /// The events of a process, of one kind.
 pub(super) struct Rings<S> {
     pid: u32,
-    kinds: Vec<Kind>,
+    kinds: Vec<EventBuilder>,
     open: Open,
     origins: Origins,
     /// Counts of the last drain before a pause, and of the pause.
     early: Drained,
     /// Empty between two drains.
-    records: Vec<(u64, Entry<S>)>,
+    records: Vec<(u64, RecordPart<S>)>,
 }
 
 /// The relevant part of a ring's record.
-enum Entry<S> {
+enum RecordPart<S> {
     Sample { event: u64, sample: S },
     Exit { tid: u32 },
 }
 
 impl<S: Sampled> Rings<S> {
     /// `threads` maps each event to the thread it was opened for. Resuming reopens the same kinds.
-    pub(super) fn new(pid: u32, kinds: Vec<Kind>, open: Open, threads: HashMap<u64, u32>) -> Self {
+    pub(super) fn new(pid: u32, kinds: Vec<EventBuilder>, open: Open, threads: HashMap<u64, u32>) -> Self {
         let early = Drained::default();
         Self { pid, kinds, open, origins: Origins::new(threads), early, records: Vec::new() }
     }
 
-    /// As [`crate::sampling::Source::drain`].
+    /// As [`crate::sampling::SampleSource::drain`].
     pub(super) fn drain(&mut self, samples: &mut Vec<S>) -> Result<Drained> {
         let mut drained = std::mem::take(&mut self.early);
         for ring in &mut self.open.rings {
@@ -92,16 +92,16 @@ impl<S: Sampled> Rings<S> {
         self.records.sort_by_key(|(time, _)| *time);
         for (_, entry) in self.records.drain(..) {
             match entry {
-                Entry::Sample { event, sample } if self.origins.is_first(event, sample.tid()) => samples.push(sample),
-                Entry::Sample { .. } => {}
-                Entry::Exit { tid } if self.origins.end(tid) => drained.exited.push(tid),
-                Entry::Exit { .. } => {}
+                RecordPart::Sample { event, sample } if self.origins.is_first(event, sample.tid()) => samples.push(sample),
+                RecordPart::Sample { .. } => {}
+                RecordPart::Exit { tid } if self.origins.end(tid) => drained.exited.push(tid),
+                RecordPart::Exit { .. } => {}
             }
         }
         Ok(drained)
     }
 
-    /// As [`crate::sampling::Source::pause`].
+    /// As [`crate::sampling::SampleSource::pause`].
     pub(super) fn pause(&mut self) -> Result<bool> {
         if threads(self.pid)?.len() * self.open.rings.len() > MAX_PAUSED_EVENTS {
             return Ok(false);
@@ -111,7 +111,7 @@ impl<S: Sampled> Rings<S> {
         Ok(true)
     }
 
-    /// As [`crate::sampling::Source::resume`].
+    /// As [`crate::sampling::SampleSource::resume`].
     pub(super) fn resume(&mut self) -> Result<()> {
         if self.open.rings.is_empty() {
             let new = perf::open(self.pid, &self.kinds, perf::RING_BYTES)?;
@@ -124,14 +124,14 @@ impl<S: Sampled> Rings<S> {
     }
 }
 
-fn take<S: Sampled>(pid: u32, record: &Record<'_>, records: &mut Vec<(u64, Entry<S>)>, drained: &mut Drained) {
+fn take<S: Sampled>(pid: u32, record: &Record<'_>, records: &mut Vec<(u64, RecordPart<S>)>, drained: &mut Drained) {
     match record {
         // Before Linux 5.13 child processes inherit the events too.
         Record::Sample(sample) if sample.pid() == Some(pid) => match (sample.id(), sample.time(), S::of(sample)) {
-            (Some(event), Some(time), Some(sample)) => records.push((time, Entry::Sample { event, sample })),
+            (Some(event), Some(time), Some(sample)) => records.push((time, RecordPart::Sample { event, sample })),
             _ => drained.unusable += 1,
         },
-        Record::Exit(exit) if exit.pid == pid => records.push((exit.time, Entry::Exit { tid: exit.tid })),
+        Record::Exit(exit) if exit.pid == pid => records.push((exit.time, RecordPart::Exit { tid: exit.tid })),
         Record::Lost(lost) => drained.lost += lost.lost,
         Record::LostSamples(lost) => drained.lost += lost.lost,
         Record::Throttle(_) => drained.throttled += 1,

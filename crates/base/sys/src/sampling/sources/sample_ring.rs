@@ -1,10 +1,10 @@
 //! The ring from the tracer process to this one: shared memory, one writer, one reader, no locks.
 //!
 //! ```text
-//! Record   phase | errno | head | tail | lost | entry 0 ... entry 4095
-//!          the tracer writes phase, errno, head, lost and the entries; the reader writes tail
+//! SharedRing   phase | errno | head | tail | lost | entry 0 ... entry 4095
+//!              the tracer writes phase, errno, head, lost and the entries; the reader writes tail
 //!
-//!          tail ........ head      the reader owns the entries between them, the tracer all others
+//!              tail ........ head      the reader owns the entries between them, the tracer all others
 //! ```
 //!
 //! Counters only grow; an entry's index is its counter modulo the length. The memory is anonymous
@@ -50,7 +50,7 @@ pub(super) enum RingEntry {
 
 /// The shared record. All-zero bytes are an empty one.
 #[repr(C)]
-struct Record {
+struct SharedRing {
     phase: AtomicU32,
     errno: AtomicU32,
     head: AtomicU64,
@@ -60,7 +60,7 @@ struct Record {
 }
 
 /// One mapping of the record. After a fork each process has one.
-pub(super) struct SampleRing(NonNull<Record>);
+pub(super) struct SampleRing(NonNull<SharedRing>);
 
 // SAFETY: the mapping is not bound to a thread. Head and tail give each entry to one side at a
 // time.
@@ -71,11 +71,11 @@ impl SampleRing {
     pub(super) fn map() -> io::Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: without a requested address mmap replaces no mapping.
-        let start = unsafe { mmap_anonymous(ptr::null_mut(), size_of::<Record>(), access, MapFlags::SHARED) }?;
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), size_of::<SharedRing>(), access, MapFlags::SHARED) }?;
         NonNull::new(start.cast()).map(Self).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
     }
 
-    fn record(&self) -> &Record {
+    fn record(&self) -> &SharedRing {
         // SAFETY: the mapping lives as long as `self`, is page-aligned and was zeroed by the
         // kernel, which is a valid record; both sides access only atomics and cells.
         unsafe { self.0.as_ref() }
@@ -137,7 +137,7 @@ impl SampleRing {
     }
 }
 
-fn place(record: &Record, count: u64) -> Option<&UnsafeCell<MaybeUninit<RingEntry>>> {
+fn place(record: &SharedRing, count: u64) -> Option<&UnsafeCell<MaybeUninit<RingEntry>>> {
     record.entries.get(usize::try_from(count % ENTRIES as u64).ok()?)
 }
 
@@ -145,7 +145,7 @@ impl Drop for SampleRing {
     fn drop(&mut self) {
         // SAFETY: this process's own mapping, of this length, without remaining references. A
         // failure leaves it mapped.
-        let _ = unsafe { munmap(self.0.as_ptr().cast(), size_of::<Record>()) };
+        let _ = unsafe { munmap(self.0.as_ptr().cast(), size_of::<SharedRing>()) };
     }
 }
 

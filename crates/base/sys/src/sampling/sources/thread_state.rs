@@ -25,13 +25,13 @@ fn parse_state(line: &[u8]) -> Option<(bool, u32)> {
 }
 
 /// A path in `/proc`, stored inline.
-pub(super) struct Path {
+pub(super) struct ProcPath {
     /// The last byte stays zero.
     bytes: [u8; 64],
     len: usize,
 }
 
-impl Write for Path {
+impl Write for ProcPath {
     fn write_str(&mut self, text: &str) -> std::fmt::Result {
         let end = self.len + text.len();
         let free = self.bytes.get_mut(self.len..end).filter(|_| end < 64).ok_or(std::fmt::Error)?;
@@ -41,7 +41,7 @@ impl Write for Path {
     }
 }
 
-impl Deref for Path {
+impl Deref for ProcPath {
     type Target = CStr;
 
     fn deref(&self) -> &CStr {
@@ -50,8 +50,8 @@ impl Deref for Path {
 }
 
 /// The path of a process's thread list, or of a thread's stat.
-pub(super) fn path(pid: libc::pid_t, tid: Option<libc::pid_t>) -> Option<Path> {
-    let mut path = Path { bytes: [0; 64], len: 0 };
+pub(super) fn path(pid: libc::pid_t, tid: Option<libc::pid_t>) -> Option<ProcPath> {
+    let mut path = ProcPath { bytes: [0; 64], len: 0 };
     match tid {
         None => write!(path, "/proc/{pid}/task").ok()?,
         Some(tid) => write!(path, "/proc/{pid}/task/{tid}/stat").ok()?,

@@ -28,7 +28,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::sample_ring::{RingEntry, SampleRing, TracerPhase};
 use super::thread_state::{path, thread_state};
-use crate::sampling::{Registers, Sample};
+use crate::helper_process::ExitOnDrop;
+use crate::sampling::{SampledRegisters, Sample};
 
 /// Capacity in threads; further ones are not sampled.
 const THREADS: usize = 1024;
@@ -37,7 +38,7 @@ const MAX_READS: usize = 32;
 
 /// A traced thread.
 #[derive(Clone, Copy)]
-struct Thread {
+struct PolledThread {
     tid: libc::pid_t,
     /// The CPU that it ran on when it was interrupted.
     cpu: u32,
@@ -45,29 +46,19 @@ struct Thread {
     is_interrupted: bool,
 }
 
-struct Tracer<'a> {
+struct SamplingTracer<'a> {
     pid: libc::pid_t,
     ring: &'a SampleRing,
-    threads: [Thread; THREADS],
+    threads: [PolledThread; THREADS],
     count: usize,
-}
-
-/// Exits on drop without running code of the parent, so also when a panic unwinds.
-struct ExitOnDrop;
-
-impl Drop for ExitOnDrop {
-    fn drop(&mut self) {
-        // SAFETY: _exit is async-signal-safe and accesses no memory of the process.
-        unsafe { libc::_exit(0) }
-    }
 }
 
 /// The main function of the tracer of process `pid`, cloned by `parent`. All signals are blocked.
 pub(super) fn run(pid: libc::pid_t, parent: libc::pid_t, hertz: u32, ring: &SampleRing) -> ! {
     let exit = ExitOnDrop;
     detach_from_parent();
-    let unused = Thread { tid: 0, cpu: 0, is_interrupted: false };
-    let mut tracer = Tracer { pid, ring, threads: [unused; THREADS], count: 0 };
+    let unused = PolledThread { tid: 0, cpu: 0, is_interrupted: false };
+    let mut tracer = SamplingTracer { pid, ring, threads: [unused; THREADS], count: 0 };
     if let Err(errno) = tracer.attach() {
         ring.enter(TracerPhase::Refused, errno);
     } else {
@@ -93,7 +84,7 @@ fn detach_from_parent() {
     }
 }
 
-impl Tracer<'_> {
+impl SamplingTracer<'_> {
     /// Seizes all existing threads; the kernel attaches to later ones. The errno of the last
     /// refusal if no thread could be seized.
     fn attach(&mut self) -> Result<(), i32> {
@@ -124,14 +115,14 @@ impl Tracer<'_> {
         if self.count == 0 { Err(refused) } else { Ok(()) }
     }
 
-    fn find(&mut self, tid: libc::pid_t) -> Option<&mut Thread> {
+    fn find(&mut self, tid: libc::pid_t) -> Option<&mut PolledThread> {
         self.threads.get_mut(..self.count)?.iter_mut().find(|thread| thread.tid == tid)
     }
 
     /// Returns whether there was space for it.
     fn add(&mut self, tid: libc::pid_t) -> bool {
         let Some(free) = self.threads.get_mut(self.count) else { return false };
-        *free = Thread { tid, cpu: 0, is_interrupted: false };
+        *free = PolledThread { tid, cpu: 0, is_interrupted: false };
         self.count += 1;
         true
     }
@@ -274,7 +265,7 @@ fn read_sample(tid: libc::pid_t, cpu: u32) -> Option<Sample> {
         tid: tid.unsigned_abs(),
         time_ns: now_ns(),
         cpu,
-        registers: Registers::from_ptrace(&user),
+        registers: SampledRegisters::from_ptrace(&user),
     })
 }
 
