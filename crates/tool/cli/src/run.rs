@@ -67,9 +67,6 @@ pub(crate) struct Arguments {
     /// possible
     #[arg(long, requires = "repair")]
     consolidate: bool,
-    /// With --repair: see `repair::Options`
-    #[arg(long, requires = "repair", hide = true)]
-    ladder: bool,
     /// The old form of `attach --huge`
     #[arg(long, value_name = "PID", hide = true, conflicts_with_all = ["region", "reserve", "prefault", "process", "also", "command"])]
     pid: Option<u32>,
@@ -194,7 +191,6 @@ fn run_repaired(arguments: &Arguments) -> anyhow::Result<u8> {
     let mut words = vec![OsStr::new("attach"), OsStr::new("--events")];
     words.extend(arguments.rules.iter().flat_map(|file| [OsStr::new("--rules"), file.as_os_str()]));
     words.extend(arguments.consolidate.then_some(OsStr::new("--consolidate")));
-    words.extend(arguments.ladder.then_some(OsStr::new("--ladder")));
     words.push(OsStr::new("--repair"));
     let (status, stats) = sharing::run_repaired(&program, command.as_os_str(), &words, report_no_repair)?;
     let written = file.map(|(path, mut file)| write_json(&path, &mut file, &stats));
