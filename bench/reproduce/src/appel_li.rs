@@ -7,8 +7,8 @@
 //! dirty         DIRTY                                    access        writes to protected pages
 //! ```
 //! Source: Appel and Li, *Virtual Memory Primitives for User Programs* (slides): "Performance
-//! Analysis" (four measurements, the table of machines, Figure 2, whose image is lost and whose bars
-//! follow from the table), and "Design Issues" for the access to protected pages.
+//! Analysis" (four measurements, the table of machines, Figure 2, whose image is lost and whose
+//! bars follow from the table), and "Design Issues" for the access to protected pages.
 
 mod access;
 mod add;

@@ -5,8 +5,8 @@
 //! by multiplying the index by a large prime number)". It continues by "looking up the value at
 //! location 0 and then treating the value as the next index to inspect (modulo array size)".
 //!
-//! Source: Zagieboylo, *Evaluating the Performance Implications of Physical Addressing*, "Evaluating
-//! Tree Overheads" and "Random Access Overheads".
+//! Source: Zagieboylo, *Evaluating the Performance Implications of Physical Addressing*,
+//! "Evaluating Tree Overheads" and "Random Access Overheads".
 //!
 //! Differences from the blog:
 //! - The block sizes are measured with a plain scan. `figure5` measures them with blackscholes.
@@ -59,8 +59,8 @@ const LEAVES: &str = "TreeArray, by leaves";
 const PRIME: u64 = 2_654_435_789;
 const _: () = assert!(PRIME % 8 == 5, "the chase must reach every element");
 
-/// Elements of the scanned array: 64 MiB, or 16 MiB in a quick run, which fits in the caches of many
-/// machines.
+/// Elements of the scanned array: 64 MiB, or 16 MiB in a quick run, which fits in the caches of
+/// many machines.
 const SWEPT: (usize, usize) = (8 << 20, 2 << 20);
 const STEPS: u64 = 1 << 14;
 /// Block size of the chased trees.

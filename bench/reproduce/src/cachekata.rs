@@ -1,5 +1,5 @@
-//! Taylor's figures of false sharing and of its repair: elements on cache lines, the cost of a shared
-//! line, the timeline of a repair, and programs plain, repaired and padded by hand.
+//! Taylor's figures of false sharing and of its repair: elements on cache lines, the cost of a
+//! shared line, the timeline of a repair, and programs plain, repaired and padded by hand.
 //!
 //! ```text
 //! program         C programs of bench/workloads/src/sharing    layout     4.1: elements and lines, counted
@@ -8,18 +8,18 @@
 //! ladder_repair   a run under repair by ladders                scaling    4.2, 6.2, 6.3: relative to linear speedup
 //!                                                              timeline   6.1: events and speed over time
 //! ```
-//! Source: Taylor, *Cachekata: Memory Hierarchy Optimization via Dynamic Binary Translation*, sections
-//! 4.3 and 6.2, Figures 4.1, 4.2, 6.1, 6.2 and 6.3. The numbers of the figures are lost, except for a
-//! few in sentences.
+//! Source: Taylor, *Cachekata: Memory Hierarchy Optimization via Dynamic Binary Translation*,
+//! sections 4.3 and 6.2, Figures 4.1, 4.2, 6.1, 6.2 and 6.3. The numbers of the figures are lost,
+//! except for a few in sentences.
 //!
 //! Differences from the thesis:
-//! - The programs are written after those of Phoenix and PARSEC. Each thread has the same work, for any
-//!   number of threads.
+//! - The programs are written after those of Phoenix and PARSEC. Each thread has the same work, for
+//!   any number of threads.
 //! - Plastic detects by hardware counters under a hypervisor, and redirects each loop at its first
-//!   fault. Here a second process samples the program's registers, moves the page by userfaultfd, and
-//!   writes a jump at the head of the loop.
-//! - Most virtual machines have no counter of coherency misses (HITM). The timeline shows each event
-//!   and the speed.
+//!   fault. Here a second process samples the program's registers, moves the page by userfaultfd,
+//!   and writes a jump at the head of the loop.
+//! - Most virtual machines have no counter of coherency misses (HITM). The timeline shows each
+//!   event and the speed.
 
 pub(crate) mod ladder_repair;
 mod layout;

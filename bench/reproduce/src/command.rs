@@ -1,5 +1,5 @@
-//! The command line of `fieldstone reproduce`: selects cells, measures them or loads saved results, and
-//! prints tables.
+//! The command line of `fieldstone reproduce`: selects cells, measures them or loads saved results,
+//! and prints tables.
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -45,8 +45,8 @@ Exit code: 0 success, 2 an error."
 )]
 #[expect(clippy::struct_excessive_bools, reason = "independent switches of a command line")]
 struct Arguments {
-    /// `list`, or names of experiments, or ids of cells (experiment/group/column, or the start of one).
-    /// Default with --saved: all experiments with saved samples
+    /// `list`, or names of experiments, or ids of cells (experiment/group/column, or the start of
+    /// one). Default with --saved: all experiments with saved samples
     #[arg(required_unless_present_any = ["cell", "saved"])]
     names: Vec<String>,
     /// Measure small sizes in short rounds: a minute or two per experiment

@@ -9,8 +9,8 @@
 //! sums of their results must be equal. If the sides do not fit in memory together, they are built
 //! and measured one after the other.
 //!
-//! Kernels may read the same data, so a kernel could find it in the cache. If a side is larger than a
-//! cache, the cache is filled with other data before each batch.
+//! Kernels may read the same data, so a kernel could find it in the cache. If a side is larger than
+//! a cache, the cache is filled with other data before each batch.
 //!
 //! Times are CPU time of this thread, without other programs of a shared machine.
 

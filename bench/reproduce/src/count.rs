@@ -1,7 +1,7 @@
 //! Instructions of kernels, counted by the hardware or, without such a counter, by callgrind.
 //!
-//! Callgrind runs a process per kernel. It counts inside the function that calls the kernel, which it
-//! finds by its symbol. Counts depend neither on the layout nor on other programs.
+//! Callgrind runs a process per kernel. It counts inside the function that calls the kernel, which
+//! it finds by its symbol. Counts depend neither on the layout nor on other programs.
 
 use std::process::{Command, Stdio};
 

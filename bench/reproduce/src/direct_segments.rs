@@ -1,5 +1,5 @@
-//! The tables of direct segments by Basu et al.: the use of virtual memory by big-memory programs, the
-//! cost of TLB misses by page size, and the misses that a direct segment removes.
+//! The tables of direct segments by Basu et al.: the use of virtual memory by big-memory programs,
+//! the cost of TLB misses by page size, and the misses that a direct segment removes.
 //!
 //! ```text
 //! workload ── server, mariadb ──→ profile ── fieldstone profile --trace, twice ──→ profiles ──→ rows
@@ -11,13 +11,14 @@
 //! | `profile`, `profiles` | `fieldstone profile --trace` as a child; the results of two such runs |
 //! | `rows` | the rows of the tables, each with the source of its number |
 //!
-//! Source: Basu et al., *Efficient Virtual Memory for Big Memory Servers* (slides of a review): "Uso de
-//! Memoria Virtual" (permissions, allocation, swapping), "Coste de Memoria Virtual" (share of cycles in
-//! TLB misses), "Resultados" (misses in the segment, scaling of GUPS; two figures are lost images).
+//! Source: Basu et al., *Efficient Virtual Memory for Big Memory Servers* (slides of a review):
+//! "Uso de Memoria Virtual" (permissions, allocation, swapping), "Coste de Memoria Virtual" (share
+//! of cycles in TLB misses), "Resultados" (misses in the segment, scaling of GUPS; two figures are
+//! lost images).
 //!
-//! Difference from the paper: it counted misses on the processor and trapped them in a changed kernel.
-//! Here the accesses run through models of the paper's processor and of this one. The cost of a walk is
-//! calibrated on this machine.
+//! Difference from the paper: it counted misses on the processor and trapped them in a changed
+//! kernel. Here the accesses run through models of the paper's processor and of this one. The cost
+//! of a walk is calibrated on this machine.
 
 mod mariadb;
 mod profile;

@@ -1,13 +1,14 @@
-//! Figure 3, and stack checking in the blog: the cost of stacks that are not contiguous for C programs.
+//! Figure 3, and stack checking in the blog: the cost of stacks that are not contiguous for C
+//! programs.
 //!
 //! ```text
 //! source ── bundled, or a Debian package ──→ build ── objects once, linked per layout ──→ run
 //!                                              │                                           │
 //! programs ── names, arguments ────────────────┘      CPU time, or printed numbers ←───────┘
 //! ```
-//! Each program is built three times: with a plain stack, with a stack of blocks (`fieldstone-cc`), and
-//! with gcc's `-fsplit-stack` and its own run time, as in the paper. A sample has one layout. The three
-//! builds run in an order that alternates from sample to sample, and must print the same.
+//! Each program is built three times: with a plain stack, with a stack of blocks (`fieldstone-cc`),
+//! and with gcc's `-fsplit-stack` and its own run time, as in the paper. A sample has one layout.
+//! The three builds run in an order that alternates from sample to sample, and must print the same.
 //!
 //! Source: Zagieboylo, Suh and Myers, section 4.1, Figure 3; Zagieboylo's blog, "Dealing With The
 //! Stack".

@@ -227,8 +227,8 @@ fn add_insertions(figures: &mut Vec<MeasuredValue>, malloc_ns: f64, blocks_ns: f
 }
 
 fn malloc_side(trial: &Trial, count: usize, insertion_ns: &Shared<f64>) -> Result<BuiltSide> {
-    // While the nodes are first touched. Small pages mostly stay small, because khugepaged scans only a
-    // few megabytes during a measurement.
+    // While the nodes are first touched. Small pages mostly stay small, because khugepaged scans
+    // only a few megabytes during a measurement.
     disable_transparent_huge_pages(true).context("cannot disable transparent huge pages (prctl)")?;
     let nodes = UnlinkedNodes::new(Malloc, count);
     disable_transparent_huge_pages(false).context("cannot enable transparent huge pages (prctl)")?;

@@ -1,5 +1,5 @@
-//! Figure 5, and the blog's sweep of block sizes: programs with trees instead of large arrays. Option
-//! pricing, and a game search.
+//! Figure 5, and the blog's sweep of block sizes: programs with trees instead of large arrays.
+//! Option pricing, and a game search.
 
 pub mod blackscholes;
 pub mod game;

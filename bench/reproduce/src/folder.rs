@@ -1,5 +1,5 @@
-//! A temporary folder for a workload's files. It is removed at the end of this process, even after a
-//! kill.
+//! A temporary folder for a workload's files. It is removed at the end of this process, even after
+//! a kill.
 //!
 //! A shell waits for the end of a pipe whose other side this process holds. The kernel closes that
 //! side in any case, and the shell removes the folder. It repeats this while the folder exists,

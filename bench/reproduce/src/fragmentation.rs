@@ -1,5 +1,5 @@
-//! The availability of contiguous memory in a physically addressed system, in which blocks are always
-//! available.
+//! The availability of contiguous memory in a physically addressed system, in which blocks are
+//! always available.
 //!
 //! ```text
 //! buddy     a simulated physical memory with the allocator of the kernel
@@ -22,8 +22,8 @@ use kernel::FreePieces;
 /// The requests: a block, the stack frame in the blog, an array of medium size.
 const REQUESTS: [(&str, u64); 3] = [("64 KiB", 64 << 10), ("618 KB", 618_000), ("16 MB", 16_000_000)];
 
-/// Number of attempts per request and history. One percent of the memory in use is replaced between two
-/// attempts.
+/// Number of attempts per request and history. One percent of the memory in use is replaced between
+/// two attempts.
 const TRIES: u32 = 20;
 
 /// Memory in use, in percent.
@@ -63,7 +63,8 @@ const KERNEL: &str = "This machine's kernel: share of free memory";
 fn history_cell(gib: u64, percent: u32, scatter: Scatter) -> Cell {
     let table = if scatter == Scatter::Mixed { MIXED } else { FRAMES };
     let id = format!("fragmentation/{}-{gib}G/{percent}", scatter.name());
-    // 13 bytes per frame and 8 per allocated piece, in a vector that doubles; twice, for both memories.
+    // 13 bytes per frame and 8 per allocated piece, in a vector that doubles; twice, for both
+    // memories.
     let memory_bytes = (gib << 30) / FRAME_BYTES * 48;
     let rows = rows().map(|(name, ..)| Row::new(Quantity::Share, table, name)).collect();
     Cell::new(id, format!("{percent} %"), memory_bytes, rows, move |trial| {

@@ -12,9 +12,9 @@
 //! ```
 //! The compiler aligns loops to 16 bytes, so four paddings reach all places within a cache line.
 //!
-//! Source: Zagieboylo's blog, "Conclusion" (Stabilizer), and Mytkowicz et al., *Producing wrong data
-//! without doing anything obviously wrong!*. Unlike in Stabilizer, a process keeps its layout, and
-//! each sample has its own process.
+//! Source: Zagieboylo's blog, "Conclusion" (Stabilizer), and Mytkowicz et al., *Producing wrong
+//! data without doing anything obviously wrong!*. Unlike in Stabilizer, a process keeps its layout,
+//! and each sample has its own process.
 
 #![allow(unsafe_code, reason = "nops are assembly")]
 

@@ -6,9 +6,9 @@
 //! | `map` | inserts and removes random keys of a search tree with nodes of five sizes |
 //! | `mail` | two threads; each frees lists that the other one built |
 //!
-//! Each workload returns a sum that does not depend on the allocator. A round runs each allocator once
-//! on the same work, in a rotating order. The ratios are taken within a round, so that changes of the
-//! machine affect all allocators alike.
+//! Each workload returns a sum that does not depend on the allocator. A round runs each allocator
+//! once on the same work, in a rotating order. The ratios are taken within a round, so that changes
+//! of the machine affect all allocators alike.
 
 #![allow(unsafe_code, reason = "calls allocators as programs do")]
 
@@ -136,7 +136,8 @@ fn trees<A: GlobalAlloc>(alloc: &A, size: u32) -> u64 {
     for _ in 0..size {
         for depth in [4, 8, 12, 14] {
             for _ in 0..1_u32 << (14 - depth) {
-                // SAFETY: the tree was just built with this allocator, and nothing else refers to it.
+                // SAFETY: the tree was just built with this allocator, and nothing else refers to
+                // it.
                 sum += unsafe { free_tree(alloc, build_tree(alloc, depth)) };
             }
         }
@@ -202,8 +203,8 @@ fn map<A: GlobalAlloc>(alloc: &A, size: u32) -> u64 {
     sum + unsafe { free_tree(alloc, root) }
 }
 
-/// The link of a key, or the null link where it would be inserted. Keys are random, so the tree needs
-/// no balancing.
+/// The link of a key, or the null link where it would be inserted. Keys are random, so the tree
+/// needs no balancing.
 unsafe fn find(mut place: *mut *mut Node, key: u64) -> *mut *mut Node {
     // SAFETY: the links of the caller's tree are null or point to its nodes.
     unsafe {

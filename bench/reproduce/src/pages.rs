@@ -1,10 +1,10 @@
-//! The memory of the sides: arrays on 4 KiB pages; trees on 1 GiB pages if two are reserved, else on
-//! transparent huge pages.
+//! The memory of the sides: arrays on 4 KiB pages; trees on 1 GiB pages if two are reserved, else
+//! on transparent huge pages.
 //!
-//! As in the paper: "we execute the tree-based implementations of our microbenchmarks using 1 GB huge
-//! pages to reduce the TLB miss rate to 0, in most cases. For the baseline contiguous array
-//! implementations, we did not use huge pages." The real page kinds are read from the kernel and saved
-//! with each number.
+//! As in the paper: "we execute the tree-based implementations of our microbenchmarks using 1 GB
+//! huge pages to reduce the TLB miss rate to 0, in most cases. For the baseline contiguous array
+//! implementations, we did not use huge pages." The real page kinds are read from the kernel and
+//! saved with each number.
 
 #![allow(unsafe_code, reason = "makes a slice of mapped memory")]
 
@@ -52,11 +52,12 @@ impl<T: Copy> Contiguous<T> {
         let base = frames.take(chunks).with_context(|| format!("cannot allocate an array of {bytes} bytes"))?;
         // SAFETY: `take` returned the chunks, and nothing else uses them. The range is inside them.
         unsafe { frames.prefault(base, bytes.next_multiple_of(4096)) }.context("cannot make the array resident")?;
-        // SAFETY: the offset is less than a page, and the chunks have `offset` bytes more than the array.
+        // SAFETY: the offset is less than a page, and the chunks have `offset` bytes more than the
+        // array.
         let start = unsafe { base.add(offset) }.cast::<T>();
         for at in 0..len {
-            // SAFETY: the chunks have space for `len` elements from the offset, which is a multiple of
-            // a cache line and so aligned.
+            // SAFETY: the chunks have space for `len` elements from the offset, which is a multiple
+            // of a cache line and so aligned.
             unsafe { start.add(at).write(make(at)) };
         }
         Ok(Self { start, len, _frames: frames })

@@ -6,17 +6,18 @@
 //! depth 3   root = | . . . . ... | -> | . . . ... | -> | T T T ... |
 //! ```
 //! There are three methods to read:
-//! - [`PaperTree::get_unchecked`], the paper's `operator[]`, tests the depth at each access. The depth is
-//!   a volatile read: otherwise LLVM moves the test out of the loop, which is the next method.
+//! - [`PaperTree::get_unchecked`], the paper's `operator[]`, tests the depth at each access. The
+//!   depth is a volatile read: otherwise LLVM moves the test out of the loop, which is the next
+//!   method.
 //! - [`PaperTree::fixed`], "No Branches" and static specialisation, has a constant depth.
-//! - [`PaperTree::iter_from`] and [`PaperTree::stride`], the paper's Iterator and software walk cache,
-//!   keep the leaf, and walk from the root when they leave it.
+//! - [`PaperTree::iter_from`] and [`PaperTree::stride`], the paper's Iterator and software walk
+//!   cache, keep the leaf, and walk from the root when they leave it.
 //!
 //! The library's array is [`fieldstone_blocks::TreeArray`].
 //!
-//! Source: Zagieboylo's blog, "Custom Array Implementation"; Zagieboylo, Suh and Myers, sections 3 and
-//! 4.2. Difference: the number of elements per leaf is a power of two. If an element's size is not, the
-//! end of a leaf is unused.
+//! Source: Zagieboylo's blog, "Custom Array Implementation"; Zagieboylo, Suh and Myers, sections 3
+//! and 4.2. Difference: the number of elements per leaf is a power of two. If an element's size is
+//! not, the end of a leaf is unused.
 
 #![allow(unsafe_code, reason = "elements are in raw blocks, and a walk follows raw pointers")]
 
@@ -76,13 +77,14 @@ impl<T: Copy, const BLOCK_BYTES: usize> PaperTree<T, BLOCK_BYTES> {
     /// A tree of `len` elements with the smallest depth; element `i` is `make(i)`.
     ///
     /// # Errors
-    /// If memory is not available, if the pool has another block size, or if three levels are not enough.
+    /// If memory is not available, if the pool has another block size, or if three levels are not
+    /// enough.
     pub fn build(pool: &Pool, len: usize, order: Order, make: impl FnMut(usize) -> T) -> Result<Self> {
         Self::with_depth(pool, Self::depth_for(len), len, order, make)
     }
 
-    /// The same with a given depth, which may be larger than needed. The blog's "No Branches" trees always
-    /// have depth three.
+    /// The same with a given depth, which may be larger than needed. The blog's "No Branches" trees
+    /// always have depth three.
     ///
     /// # Errors
     /// Those of [`PaperTree::build`].
@@ -121,7 +123,8 @@ impl<T: Copy, const BLOCK_BYTES: usize> PaperTree<T, BLOCK_BYTES> {
         }
         for index in 0..self.len {
             let leaf = leaves[index >> Self::LEAF_SHIFT].cast::<T>();
-            // SAFETY: the leaf has space for PER_LEAF elements, and blocks are aligned to a page at least.
+            // SAFETY: the leaf has space for PER_LEAF elements, and blocks are aligned to a page at
+            // least.
             unsafe { leaf.add(index % Self::PER_LEAF).write(make(index)) };
         }
         Ok(leaves)

@@ -1,4 +1,5 @@
-//! The origin of numbers: machine, kernel, commit, noise, command line, date. Saved with each session.
+//! The origin of numbers: machine, kernel, commit, noise, command line, date. Saved with each
+//! session.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,9 +1,9 @@
 //! The numbers of the papers, word for word: `quotations.toml`.
 //!
-//! A quotation is a number, or a few words with one, and its sentence or line of a table, copied from
-//! the text of the paper. Tests find the number in the sentence, and the sentence in the paper if its
-//! text is available. Most figures are lost images: their numbers have no quotation and are shown as
-//! "not in the text".
+//! A quotation is a number, or a few words with one, and its sentence or line of a table, copied
+//! from the text of the paper. Tests find the number in the sentence, and the sentence in the paper
+//! if its text is available. Most figures are lost images: their numbers have no quotation and are
+//! shown as "not in the text".
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;

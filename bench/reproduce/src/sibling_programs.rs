@@ -1,4 +1,5 @@
-//! Programs in the directory of this one that samples run as children: `fieldstone` and the workloads.
+//! Programs in the directory of this one that samples run as children: `fieldstone` and the
+//! workloads.
 //!
 //! A sample is skipped if the machine lacks what they need: an error [`Missing`] becomes a skip
 //! ([`outcome`]).
@@ -53,8 +54,8 @@ pub(crate) fn last_message(errors: &str) -> &str {
     messages.next_back().unwrap_or("it printed no message").trim()
 }
 
-/// A C program of the workloads, such as `counters-O0`, in a build directory or where `make install`
-/// puts it.
+/// A C program of the workloads, such as `counters-O0`, in a build directory or where `make
+/// install` puts it.
 ///
 /// # Errors
 /// [`Missing`] if it is not built.

@@ -2,15 +2,15 @@
 //! `TreeArray`, the library's array.
 //!
 //! Each size has four cells with the same baseline: the tree of the paper, the same with shuffled
-//! leaves, `TreeArray`, and a contiguous array on huge pages as a control that the paper lacks. Elements
-//! have 4 bytes, and the stride is "every 1024th element (i.e., 4 KB apart)".
+//! leaves, `TreeArray`, and a contiguous array on huge pages as a control that the paper lacks.
+//! Elements have 4 bytes, and the stride is "every 1024th element (i.e., 4 KB apart)".
 //!
 //! Source: Zagieboylo, Suh and Myers, section 4.2.
 //!
 //! Differences from the paper:
-//! - The scans of the paper's rows load each element into a register, so that compilers do not vectorise
-//!   only the array's loop. With a vectorised array the naive tree would be 6 to 12 times as slow. A
-//!   vectorised pair has its own rows.
+//! - The scans of the paper's rows load each element into a register, so that compilers do not
+//!   vectorise only the array's loop. With a vectorised array the naive tree would be 6 to 12 times
+//!   as slow. A vectorised pair has its own rows.
 //! - A linear scan of more than 256 MiB continues where the call before it ended, 256 MiB per call.
 //! - Scans of few elements are repeated within a call: a strided scan of 4 KB reads one element.
 

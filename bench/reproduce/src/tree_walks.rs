@@ -1,20 +1,20 @@
-//! The reads that find an element: of arrays as trees, and of arrays under address translation, with a
-//! walk cache in software and in hardware.
+//! The reads that find an element: of arrays as trees, and of arrays under address translation,
+//! with a walk cache in software and in hardware.
 //!
 //! ```text
 //! stream ── offsets ─┬─→ model::array   TLBs, walk caches, page table    on 4 KiB, 2 MiB, 1 GiB pages     a cell for each processor
 //!                    └─→ model::trees   naive, cursor, accelerators      blocks of 32 KiB                 a cell
 //! rows               the rows of the tables, each with the count that fills it
 //! ```
-//! Source: Zagieboylo, Suh and Myers, section 4.4 ("Discussion"), for the arrays and access patterns of
-//! section 4.2. The paper does not measure this, because no hardware walks such trees. So both sides are
-//! models (`fieldstone-translation`), and nothing is timed.
+//! Source: Zagieboylo, Suh and Myers, section 4.4 ("Discussion"), for the arrays and access
+//! patterns of section 4.2. The paper does not measure this, because no hardware walks such trees.
+//! So both sides are models (`fieldstone-translation`), and nothing is timed.
 //!
 //! Differences from the paper:
-//! - The paper's Iterator starts at the root when it leaves its leaf. The modelled cursor only climbs to
-//!   the lowest common node.
-//! - A read counts the same from a cache and from memory. Caches hold pointers of trees more easily: there
-//!   is one per 32 KiB, and one page table entry per 4 KiB.
+//! - The paper's Iterator starts at the root when it leaves its leaf. The modelled cursor only
+//!   climbs to the lowest common node.
+//! - A read counts the same from a cache and from memory. Caches hold pointers of trees more
+//!   easily: there is one per 32 KiB, and one page table entry per 4 KiB.
 
 mod model;
 mod rows;
@@ -63,8 +63,8 @@ pub fn experiment() -> Experiment {
     }
 }
 
-/// The cells of the paper's processor and of the trees, then those of other processors, in the order of
-/// their tables.
+/// The cells of the paper's processor and of the trees, then those of other processors, in the
+/// order of their tables.
 fn cells(scale: Scale) -> Vec<Cell> {
     let (paper, other_machines): (Vec<Mmu>, Vec<Mmu>) =
         Mmu::presets().into_iter().partition(|machine| machine.name == PAPER_MACHINE);

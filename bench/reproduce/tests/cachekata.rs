@@ -1,5 +1,6 @@
-//! The experiment `cachekata` as a whole: with stand-ins for the programs and for the command, whose
-//! times are known, for tables, page and CSV; and with a real repair if the programs are built.
+//! The experiment `cachekata` as a whole: with stand-ins for the programs and for the command,
+//! whose times are known, for tables, page and CSV; and with a real repair if the programs are
+//! built.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
@@ -11,7 +12,8 @@ use std::process::{Command, Output};
 use assert_cmd::cargo::cargo_bin;
 use serde_json::Value;
 
-/// One thread alone takes a second, two threads with false sharing 4 s, padded 1.25 s, repaired 1.5 s.
+/// One thread alone takes a second, two threads with false sharing 4 s, padded 1.25 s, repaired 1.5
+/// s.
 const PROGRAM: &str = r#"#!/bin/sh
 kernel=4.0
 case "$*" in *"--threads 1 "*) kernel=1.0 ;; *--padded* | *"--pattern padded"*) kernel=1.25 ;; esac

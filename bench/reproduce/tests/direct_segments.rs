@@ -1,5 +1,6 @@
-//! The experiment `direct-segments` as a whole: with a stand-in for the command that writes a constructed
-//! profile, for tables, page and CSV; and with a real profile if the command and its tracer are built.
+//! The experiment `direct-segments` as a whole: with a stand-in for the command that writes a
+//! constructed profile, for tables, page and CSV; and with a real profile if the command and its
+//! tracer are built.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +12,8 @@ use serde_json::Value;
 
 const TRACED: &str = include_str!("traced.json");
 
-/// Copies the profile of the requested processor to the file of `--json`, and records its arguments.
+/// Copies the profile of the requested processor to the file of `--json`, and records its
+/// arguments.
 const STAND_IN: &str = r#"#!/bin/sh
 here=$(dirname "$0")
 echo "$*" >>"$here/calls"
@@ -119,7 +121,8 @@ fn gups_is_really_traced() {
         return;
     }
     let walks = |row: &str| entry(row)["ours"]["median"].as_f64().unwrap();
-    // The second TLB holds 512 of 4096 pages, so 7 of 8 updates walk. The passes over the table add a few.
+    // The second TLB holds 512 of 4096 pages, so 7 of 8 updates walk. The passes over the table add
+    // a few.
     assert!((0.8..1.1).contains(&walks("4 KiB pages, E5-2430")), "{small}");
     // The first TLB holds all 8 pages of 2 MiB, and a direct segment contains the whole table.
     for row in ["2 MiB pages, E5-2430", "1 GiB pages, E5-2430", "direct segment, E5-2430"] {

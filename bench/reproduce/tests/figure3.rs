@@ -50,8 +50,8 @@ fn calls_are_timed_and_memory_is_counted_beside_the_blog_s_numbers() {
         assert_eq!(lines(&csv, &[&format!("figure3/calls/{cell},ratio"), "stack of blocks"]).len(), 1, "{cell}: {csv}");
     }
     assert_eq!(lines(&csv, &["gcc's split stack", "15%"]).len(), 1, "{csv}");
-    // The stand-in has a plain stack, which takes no memory. gcc takes a segment per 16 KiB, and a frame
-    // has at least 16 bytes.
+    // The stand-in has a plain stack, which takes no memory. gcc takes a segment per 16 KiB, and a
+    // frame has at least 16 bytes.
     assert_eq!(lines(&csv, &["stack of blocks: times", ",0"]).len(), 1, "{csv}");
     let gcc = lines(&csv, &["gcc's split stack: times"]);
     assert_eq!(gcc.len(), 1, "{csv}");

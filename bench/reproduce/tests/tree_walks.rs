@@ -1,5 +1,5 @@
-//! The experiment `tree-walks` as a whole: a quick run as text, page, CSV and JSON, and the consistency of
-//! its totals.
+//! The experiment `tree-walks` as a whole: a quick run as text, page, CSV and JSON, and the
+//! consistency of its totals.
 
 use std::path::Path;
 use std::process::Command;

@@ -5,8 +5,8 @@
 //! checks       2nd     4th     6th     8th      after an even number, so that both orders weigh the same
 //!                              settled settled  twice in a row: the measurement ends
 //! ```
-//! A result settles when its whole 95 % interval is on one side of the limit ([`is_settled`]). It is
-//! checked often, so a single settled check can be luck.
+//! A result settles when its whole 95 % interval is on one side of the limit ([`is_settled`]). It
+//! is checked often, so a single settled check can be luck.
 //!
 //! Invariant: a measurement with a value per round never ends without an interval.
 

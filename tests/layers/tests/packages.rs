@@ -1,8 +1,9 @@
-//! The packages: each library, and each crate that it uses, can be packaged with what its user needs.
+//! The packages: each library, and each crate that it uses, can be packaged with what its user
+//! needs.
 //!
 //! A library is a crate in `crates/lib`. The crates of `crates/model` and `crates/base` can be used
-//! alone and follow the same rules. `cargo package --list` prints the files of a package; it needs no
-//! network and builds nothing.
+//! alone and follow the same rules. `cargo package --list` prints the files of a package; it needs
+//! no network and builds nothing.
 
 use std::path::Path;
 use std::process::Command;
@@ -83,8 +84,8 @@ fn each_package_has_a_readme_an_example_and_its_sources() {
     }
 }
 
-/// A package refers to other crates by version. Cargo removes paths of development dependencies that
-/// have none.
+/// A package refers to other crates by version. Cargo removes paths of development dependencies
+/// that have none.
 #[test]
 fn a_package_uses_only_packages_with_a_version() {
     let metadata = workspace();

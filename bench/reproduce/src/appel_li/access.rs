@@ -5,9 +5,9 @@
 //! multiple mapping of the same page at different addresses with different protection levels …; Use
 //! a separate system call".
 //!
-//! The second view is of shared memory; the other methods use private memory. Each method leaves the
-//! page protected. If a system call waits for the handler, which unprotects the page, the page is
-//! protected again. If a call is refused, its errno replaces the number.
+//! The second view is of shared memory; the other methods use private memory. Each method leaves
+//! the page protected. If a system call waits for the handler, which unprotects the page, the page
+//! is protected again. If a call is refused, its errno replaces the number.
 
 #![allow(unsafe_code, reason = "writes to protected pages by each method")]
 
@@ -148,8 +148,8 @@ fn called_ns(
 
 /// Reads the byte `value` into `to`, from a file whose byte at each offset is the offset.
 fn pread(bytes: &File, to: *mut u8, value: u8) -> io::Result<()> {
-    // SAFETY: the callers pass a byte of their own memory. If it is protected, the kernel refuses the
-    // call or waits for the handler.
+    // SAFETY: the callers pass a byte of their own memory. If it is protected, the kernel refuses
+    // the call or waits for the handler.
     match unsafe { libc::pread(bytes.as_raw_fd(), to.cast(), 1, i64::from(value)) } {
         1 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -1,7 +1,7 @@
 //! The machines of 1991: the table of the paper, and the bars of Figure 2 that follow from it.
 //!
-//! The image of Figure 2 is lost. Its black bars are TRAP+PROTN+UNPROT divided by ADD. Its white bars
-//! are the difference to TRAP+PROT1+UNPROT, divided by ADD.
+//! The image of Figure 2 is lost. Its black bars are TRAP+PROTN+UNPROT divided by ADD. Its white
+//! bars are the difference to TRAP+PROT1+UNPROT, divided by ADD.
 
 use crate::experiment::{Cell, Row, Quantity};
 use crate::quotation;

@@ -1,5 +1,5 @@
-//! The memory that is measured, a hundred resident units on the requested pages; a second thread that
-//! spins; and the medians of rounds.
+//! The memory that is measured, a hundred resident units on the requested pages; a second thread
+//! that spins; and the medians of rounds.
 
 #![allow(unsafe_code, reason = "accesses protected memory")]
 
@@ -52,8 +52,8 @@ impl TestMemory {
             // folios.
             for at in (0..UNITS).step_by(2) {
                 let start = memory.as_ptr().wrapping_add(units.of(at).start).cast();
-                // SAFETY: the range is inside the memory, and the advice changes no contents. If it is
-                // refused, the pages are small.
+                // SAFETY: the range is inside the memory, and the advice changes no contents. If it
+                // is refused, the pages are small.
                 let _ = unsafe { madvise(start, unit.bytes, Advice::LinuxHugepage) };
                 units.write(&memory, at, 0);
             }
@@ -186,9 +186,9 @@ const MIN_ROUNDS: usize = 4;
 
 /// The medians of `rounds` rounds, each of which gives `N` numbers. Drops the first round.
 ///
-/// On a busy machine both threads do not always run at the same time. With a spinner, a round counts
-/// only if this thread had its processor for 90 % of the time, and the spinner ran at half its best
-/// speed or more.
+/// On a busy machine both threads do not always run at the same time. With a spinner, a round
+/// counts only if this thread had its processor for 90 % of the time, and the spinner ran at half
+/// its best speed or more.
 ///
 /// # Errors
 /// The first error of `round`; [`TooBusy`] if too few rounds count.

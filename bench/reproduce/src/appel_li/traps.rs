@@ -135,8 +135,8 @@ impl TrapBench {
         })
     }
 
-    /// Writes to a protected unit. The handler changes nothing for a hundred calls, and unprotects the
-    /// unit at the last.
+    /// Writes to a protected unit. The handler changes nothing for a hundred calls, and unprotects
+    /// the unit at the last.
     fn trap(&self) -> Result<f64> {
         self.trapping.protect(self.units.of(0))?;
         self.state.futile.store(UNITS as u64, Ordering::Relaxed);
@@ -197,7 +197,8 @@ fn map2(setting: Setting) -> Result<f64> {
     let since = Instant::now();
     let view = trapping.memory().alias()?;
     for unit in 0..UNITS {
-        // SAFETY: `unit` is below UNITS, so the byte is inside the view, which has the memory's size.
+        // SAFETY: `unit` is below UNITS, so the byte is inside the view, which has the memory's
+        // size.
         unsafe { view.as_ptr().add(unit * PAGE.bytes).write_volatile(7) };
     }
     drop(view);

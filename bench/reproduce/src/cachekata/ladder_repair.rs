@@ -6,8 +6,8 @@
 //!                          ├── PROGRAM                                       in the foreground
 //!                          └── fieldstone-reproduce --ladder-repairer PID    repairs it, prints events
 //! ```
-//! The command `fieldstone` has no option for it, because it is only a comparison. This program calls
-//! the library instead, and is its own repairer.
+//! The command `fieldstone` has no option for it, because it is only a comparison. This program
+//! calls the library instead, and is its own repairer.
 //!
 //! Source: Taylor's thesis, section 5.2 and Figure 6.2 ("single ladder").
 
@@ -19,8 +19,8 @@ use anyhow::{Context, Result};
 /// The first argument of a process that runs a program under repair.
 const RUN: &str = "--by-ladders";
 
-/// The command that runs a program under repair by ladders and writes its statistics to `stats`. The
-/// program and its arguments follow.
+/// The command that runs a program under repair by ladders and writes its statistics to `stats`.
+/// The program and its arguments follow.
 ///
 /// # Errors
 /// If the file of this program cannot be found.
@@ -95,11 +95,12 @@ mod x86_64 {
         Ok(ExitCode::from(outcome::shell_code(status)))
     }
 
-    /// Repairs process `pid` until it ends or a signal arrives. Prints each event as a line of JSON.
+    /// Repairs process `pid` until it ends or a signal arrives. Prints each event as a line of
+    /// JSON.
     fn repair_program(pid: &OsStr) -> Result<ExitCode> {
         let pid = pid.to_string_lossy().parse().context("the argument is no process number")?;
-        // Threads of the program wait for this thread. Without the permissions for both settings they
-        // wait longer, and fewer of them are sampled.
+        // Threads of the program wait for this thread. Without the permissions for both settings
+        // they wait longer, and fewer of them are sampled.
         let _ = scheduling::raise_priority();
         let _ = limits::raise_descriptors();
         let options = RepairOptions { uses_ladders: true, ..RepairOptions::default() };

@@ -1,13 +1,14 @@
-//! Figure 4.1: the elements of linear regression's array on cache lines, in 64-bit and 32-bit binaries.
+//! Figure 4.1: the elements of linear regression's array on cache lines, in 64-bit and 32-bit
+//! binaries.
 //!
 //! ```text
 //!              tid  points  num_elems  SX SY SXX SYY SXY
 //! 64 bit        8     8        4 + 4       5 x 8            64 bytes, after two words of the allocator
 //! 32 bit        4     4        4           5 x 8            52 bytes: a long long is aligned to 4
 //! ```
-//! The loop reads `points` and `num_elems` and writes the sums. A line has false sharing if the loops
-//! of two threads use it, because each loop writes most of its bytes. The numbers are computed from the
-//! declaration; nothing is run.
+//! The loop reads `points` and `num_elems` and writes the sums. A line has false sharing if the
+//! loops of two threads use it, because each loop writes most of its bytes. The numbers are
+//! computed from the declaration; nothing is run.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -119,7 +120,8 @@ mod tests {
         assert_eq!((Binary::Bits64.element_bytes(), Binary::Bits32.element_bytes()), (64, 52));
         // Each of the seven borders between elements is at byte 16 of a line.
         assert_eq!(counts(Binary::Bits64).map(|(_, count)| count), [64.0, 16.0, 9.0, 7.0, 0.0]);
-        // By hand: loops use 12..60, 64..112, 116..164, 168..216, 220..268, 272..320, 324..372, 376..424, and 8 less.
+        // By hand: loops use 12..60, 64..112, 116..164, 168..216, 220..268, 272..320, 324..372,
+        // 376..424, and 8 less.
         assert_eq!(counts(Binary::Bits32).map(|(_, count)| count), [52.0, 8.0, 7.0, 5.0, 6.0]);
     }
 

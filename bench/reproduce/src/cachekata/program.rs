@@ -94,7 +94,8 @@ const fn regression(id: &'static str, column: &'static str, file: &'static str) 
     padded(id, column, file, "--points", 500_000)
 }
 
-/// The program of Figures 4.2, 6.1 and 6.2. Its array begins at byte 16 of a line, as in Figure 4.1.
+/// The program of Figures 4.2, 6.1 and 6.2. Its array begins at byte 16 of a line, as in Figure
+/// 4.1.
 pub(super) const LINEAR_REGRESSION: Program = Program {
     shared: &["--shift", "16"],
     is_known: true,

@@ -68,8 +68,8 @@ pub(super) fn plain(file: &Path, arguments: &[String]) -> Result<TimedRun> {
     parsed(errors, Vec::new())
 }
 
-/// The command that runs a program under repair and writes its statistics to `stats`. The program and
-/// its arguments follow.
+/// The command that runs a program under repair and writes its statistics to `stats`. The program
+/// and its arguments follow.
 pub(super) fn repair_command(stats: &Path) -> Command {
     let mut command = Command::new(fieldstone());
     command.args(["run", "--repair", "--stats"]).arg(stats).arg("--");

@@ -1,5 +1,5 @@
-//! Figures 4.2, 6.2 and 6.3: performance relative to linear speedup, for programs plain, repaired and
-//! padded by hand.
+//! Figures 4.2, 6.2 and 6.3: performance relative to linear speedup, for programs plain, repaired
+//! and padded by hand.
 //!
 //! Each thread has the work of one thread alone. So the performance is the time of one thread alone
 //! divided by the time of all threads.

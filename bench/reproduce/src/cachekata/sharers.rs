@@ -1,5 +1,5 @@
-//! Section 4.3: the cost of a line that several threads use. Readers pay nothing; writers pay, of the same
-//! word or of different words.
+//! Section 4.3: the cost of a line that several threads use. Readers pay nothing; writers pay, of
+//! the same word or of different words.
 
 use std::time::Duration;
 

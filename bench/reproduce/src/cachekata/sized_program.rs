@@ -1,4 +1,5 @@
-//! A program with an amount of work for runs of a fixed length, which are compared in alternating order.
+//! A program with an amount of work for runs of a fixed length, which are compared in alternating
+//! order.
 //!
 //! A run counts only if its threads ran at the same time.
 
@@ -17,8 +18,8 @@ use super::ladder_repair;
 use super::program::{Form, Program};
 use super::run::{self, TimedRun};
 
-/// Length of a run with one thread. Detection and moving take a few hundredths of a second, which is
-/// little of it.
+/// Length of a run with one thread. Detection and moving take a few hundredths of a second, which
+/// is little of it.
 const ALONE: Duration = Duration::from_secs(1);
 /// The same in a quick run.
 const ALONE_QUICK: Duration = Duration::from_millis(300);
@@ -126,8 +127,8 @@ pub(super) fn check_processors(threads: u64) -> Result<()> {
     Ok(())
 }
 
-/// The amount of work that takes `wanted`. Starts with little and multiplies it by four until the time
-/// is measurable.
+/// The amount of work that takes `wanted`. Starts with little and multiplies it by four until the
+/// time is measurable.
 ///
 /// # Errors
 /// The error of a failed run.

@@ -1,11 +1,12 @@
-//! Figure 6.1: a repaired run over time, with the events of the repair and the speed of the program.
+//! Figure 6.1: a repaired run over time, with the events of the repair and the speed of the
+//! program.
 //!
 //! ```text
 //! the program       --progress: "at 5123.456789: 1200000 done", by CLOCK_MONOTONIC, from the start of its threads
 //! attach --repair   --events: a line per event with milliseconds since its start; read here, by the same clock
 //! ```
-//! A line is read some time after it is written. The line with the smallest delay gives the start of
-//! the repairer.
+//! A line is read some time after it is written. The line with the smallest delay gives the start
+//! of the repairer.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -40,8 +41,8 @@ const COUNTED: [(&str, &str); 4] = [
 ];
 
 const THREADS: u64 = 2;
-/// Records per thread. A round over them takes a few milliseconds, and the program prints its progress
-/// between rounds.
+/// Records per thread. A round over them takes a few milliseconds, and the program prints its
+/// progress between rounds.
 const RECORDS: u64 = 100_000;
 const PROGRESS: [&str; 2] = ["--progress", "5"];
 

@@ -1,4 +1,5 @@
-//! MariaDB with a database like that of TPC-C, created once for all runs of a cell, in its own folder.
+//! MariaDB with a database like that of TPC-C, created once for all runs of a cell, in its own
+//! folder.
 //!
 //! The owner of the database connects by the socket in the folder, as the user of this process.
 //! Terminals connect over the loopback and may only call the transactions.
@@ -54,9 +55,9 @@ fn install(folder: &Path) -> Result<()> {
     succeed(&install.stdin(Stdio::null()).output().context("cannot start mariadb-install-db")?, "mariadb-install-db")
 }
 
-/// The command line of the server. Its pool of 256 MiB is as large as the data. It reserves no address
-/// space for a larger pool, because an emulator records each reserved page. It does no native
-/// asynchronous I/O, which an emulator lacks.
+/// The command line of the server. Its pool of 256 MiB is as large as the data. It reserves no
+/// address space for a larger pool, because an emulator records each reserved page. It does no
+/// native asynchronous I/O, which an emulator lacks.
 fn command(server: &Path, folder: &Path, port: u16) -> Vec<String> {
     let at = |name: &str| folder.join(name).display().to_string();
     let mut words = vec![

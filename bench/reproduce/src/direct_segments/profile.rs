@@ -55,8 +55,8 @@ fn start(job: &Job, folder: &Folder) -> Result<ProfiledCommand> {
     }
 }
 
-/// Measures one profile. `options` select its real runs. The traced run records each access, because
-/// bursts of short runs have large sampling errors.
+/// Measures one profile. `options` select its real runs. The traced run records each access,
+/// because bursts of short runs have large sampling errors.
 fn profile(folder: &Folder, started: &ProfiledCommand, processor: Processor, options: &[&str]) -> Result<Profile> {
     let file = folder.path().join("profile.json");
     let mut command = Command::new(fieldstone());

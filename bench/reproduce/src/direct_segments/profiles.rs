@@ -118,8 +118,8 @@ impl Profiles {
         saved(&self.here, kind)
     }
 
-    /// The same as if the kernel time of first touches were that of 4 KiB pages. The prediction is for
-    /// this saving, because it covers user mode only.
+    /// The same as if the kernel time of first touches were that of 4 KiB pages. The prediction is
+    /// for this saving, because it covers user mode only.
     pub(super) fn saved_in_user_mode(&self, kind: &str) -> Option<BoundedValue> {
         let mut profile = self.here.clone();
         let baseline = profile.samples.iter().filter(|sample| sample.kind == profile.baseline);
@@ -152,9 +152,9 @@ pub(super) fn swapped(footprint: &Footprint) -> Option<f64> {
     (most > 0).then(|| footprint.swap_peak_bytes() as f64 / most as f64)
 }
 
-/// The share of memory, by the measure `bytes`, with permission to read and write but not to execute.
-/// Inaccessible ranges do not count: they are reserved address ranges, for example of the allocator for
-/// each thread.
+/// The share of memory, by the measure `bytes`, with permission to read and write but not to
+/// execute. Inaccessible ranges do not count: they are reserved address ranges, for example of the
+/// allocator for each thread.
 pub(super) fn read_write(footprint: &Footprint, bytes: fn(&PermissionShare) -> u64) -> Option<f64> {
     let permitted = || footprint.permissions.iter().filter(|share| share.permission != "---");
     let all: u64 = permitted().map(bytes).sum();

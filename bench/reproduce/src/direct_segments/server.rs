@@ -24,8 +24,8 @@ pub(super) struct Load {
 /// The configuration of memcaslap: keys of 16 bytes, values of 1 KiB, as many sets as gets.
 const REQUESTS: &str = "key\n16 16 1\nvalue\n1024 1024 1\ncmd\n0 0.5\n1 0.5\n";
 
-/// memcached with two threads. memcaslap requests 50 keys at once, because otherwise most of the time
-/// would be in the kernel.
+/// memcached with two threads. memcaslap requests 50 keys at once, because otherwise most of the
+/// time would be in the kernel.
 pub(super) fn memcached(folder: &Path, operations: u32) -> Result<ProfiledCommand> {
     find("memcached", "memcached")?;
     find("memcaslap", "libmemcached-tools")?;

@@ -9,8 +9,8 @@ pub(super) struct Workload {
     pub(super) id: String,
     /// Its column, in the spelling of the paper's table of costs.
     pub(super) column: &'static str,
-    /// Its line in the paper's tables of permissions, costs and misses in the segment, in the spelling
-    /// of each. `None` for a workload of the scaling of GUPS only.
+    /// Its line in the paper's tables of permissions, costs and misses in the segment, in the
+    /// spelling of each. `None` for a workload of the scaling of GUPS only.
     pub(super) paper: Option<[&'static str; 3]>,
     /// The memory of all its processes.
     pub(super) memory_bytes: u64,
@@ -45,8 +45,8 @@ pub(super) enum Job {
 }
 
 impl Job {
-    /// Number of updates of GUPS. Filling and checking the table, three sequential passes, causes at most
-    /// 5 % of the walks.
+    /// Number of updates of GUPS. Filling and checking the table, three sequential passes, causes
+    /// at most 5 % of the walks.
     pub(super) fn updates(&self) -> Option<u64> {
         if let Self::Gups { bytes, .. } = self { Some(bytes / 64) } else { None }
     }
@@ -80,7 +80,8 @@ pub(super) fn all(scale: Scale) -> Vec<Workload> {
     all
 }
 
-/// Tables of GUPS: name in the id, column, bytes, and whether it is listed among the other workloads.
+/// Tables of GUPS: name in the id, column, bytes, and whether it is listed among the other
+/// workloads.
 const fn sizes(full: bool) -> &'static [(&'static str, &'static str, u64, bool)] {
     if full {
         &[

@@ -1,7 +1,7 @@
 //! Builds a C program with a plain stack, with a stack of blocks, or with gcc's own split stacks.
 //!
-//! Objects are compiled once and stay in the user's cache. A program is linked once per layout, after
-//! padding that shifts its functions.
+//! Objects are compiled once and stay in the user's cache. A program is linked once per layout,
+//! after padding that shifts its functions.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -120,7 +120,8 @@ impl Builds {
     fn objects(&self, program: &Program, kind: Kind) -> Result<PathBuf> {
         let words = format!("exec {} {} -O2 -pthread -w -c {}", self.compiler(kind), kind.options(), program.compile);
         let sources = self.sources(program)?;
-        // Objects of bundled sources are not cached, because another version may have other sources.
+        // Objects of bundled sources are not cached, because another version may have other
+        // sources.
         let (bundled, cached) = (self.place.path().to_owned(), super::cache()?.join("objects"));
         let place = if program.source == Source::Bundled { bundled } else { cached };
         let objects = place.join(format!("{}-{kind:?}-{:016x}", program.name.replace(' ', "-"), self.key(&words)?));

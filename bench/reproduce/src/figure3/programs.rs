@@ -12,14 +12,15 @@ pub struct Program {
     pub name: &'static str,
     /// The origin of its source.
     pub source: Source,
-    /// The shell command that prepares the source, run in its directory. Does nothing the second time.
+    /// The shell command that prepares the source, run in its directory. Does nothing the second
+    /// time.
     pub prepare: &'static str,
     /// Arguments of the compiler in addition to `-O2 -c`.
     pub compile: &'static str,
     /// Arguments of the linker in addition to the objects.
     pub link: &'static str,
-    /// The shell commands that run it, in full and with `--quick`. Empty for a program that prints its
-    /// own times.
+    /// The shell commands that run it, in full and with `--quick`. Empty for a program that prints
+    /// its own times.
     pub run: [&'static str; 2],
 }
 
@@ -33,8 +34,8 @@ impl Program {
 pub const FIB: Program = Program::bundled("fib", "$SOURCE/fib.c", [""; 2]);
 /// The same without inlining: a compiler merges several calls otherwise.
 pub const FIB_ALONE: Program = Program::bundled("fib-alone", "-DALONE $SOURCE/fib.c", [""; 2]);
-/// The sum of the first integers by recursion; prints nanoseconds per call and the number of times that
-/// the stack took memory.
+/// The sum of the first integers by recursion; prints nanoseconds per call and the number of times
+/// that the stack took memory.
 pub const SUM: Program = Program { link: "-Wl,--wrap=syscall", ..Program::bundled("sum", "$SOURCE/sum.c", [""; 2]) };
 /// A call that crosses a border of segments.
 pub const BORDER: Program = Program::bundled("border", "$SOURCE/border.c", [""; 2]);

@@ -1,8 +1,8 @@
-//! `array[index]` for all arrays, so that one kernel runs on each: the trees of the paper with dynamic
-//! depth and with depth three, and a contiguous array.
+//! `array[index]` for all arrays, so that one kernel runs on each: the trees of the paper with
+//! dynamic depth and with depth three, and a contiguous array.
 //!
-//! The C++ code of the paper checks no index. Here each side checks it like a slice, so that the sides
-//! differ only in the tree.
+//! The C++ code of the paper checks no index. Here each side checks it like a slice, so that the
+//! sides differ only in the tree.
 
 #![allow(unsafe_code, reason = "reads trees at indices that were checked")]
 

@@ -2,10 +2,11 @@
 //! (`intrusive-collections`: a node contains its links, and the tree allocates nothing).
 //!
 //! Source: Zagieboylo, Suh and Myers, section 4.2: "It creates a red-black tree by inserting random
-//! elements and then executes an in-order traversal that accesses memory locations with low locality."
+//! elements and then executes an in-order traversal that accesses memory locations with low
+//! locality."
 //!
-//! Difference from the paper: all nodes are allocated and written before the first insertion. So the
-//! times contain neither page faults nor the speed of the allocators.
+//! Difference from the paper: all nodes are allocated and written before the first insertion. So
+//! the times contain neither page faults nor the speed of the allocators.
 
 #![allow(unsafe_code, reason = "manages the memory of nodes")]
 
@@ -89,7 +90,8 @@ impl Nodes for InBlocks {
     }
 
     unsafe fn free(&mut self, node: NonNull<Node>) {
-        // SAFETY: the caller passes an unused node of `place`, which this heap allocated with this layout.
+        // SAFETY: the caller passes an unused node of `place`, which this heap allocated with this
+        // layout.
         unsafe { self.0.free(node.cast(), Layout::new::<Node>()) };
     }
 }
@@ -129,7 +131,8 @@ impl<N: Nodes> UnlinkedNodes<N> {
     pub fn insert(self) -> RedBlack<N> {
         let mut tree = RBTree::new(ByKey::new());
         for node in &self.nodes {
-            // SAFETY: the node is initialised and in no tree. It does not move until `RedBlack` frees it.
+            // SAFETY: the node is initialised and in no tree. It does not move until `RedBlack`
+            // frees it.
             tree.insert(unsafe { UnsafeRef::from_raw(node.as_ptr()) });
         }
         RedBlack { tree, source: self.source }
@@ -149,8 +152,9 @@ impl<N: Nodes> std::fmt::Debug for RedBlack<N> {
 }
 
 impl<N: Nodes> RedBlack<N> {
-    /// Traverses the `count` nodes after key `last`, in the order of the keys, and sets `last` to the
-    /// key of the last one. The first node follows the last. Returns a number that depends on the order.
+    /// Traverses the `count` nodes after key `last`, in the order of the keys, and sets `last` to
+    /// the key of the last one. The first node follows the last. Returns a number that depends on
+    /// the order.
     #[inline(always)]
     pub fn traverse(&self, last: &mut u64, count: usize) -> u64 {
         let mut cursor = self.tree.lower_bound(Bound::Excluded(&*last));

@@ -1,11 +1,11 @@
 //! Black-Scholes prices with the options in contiguous arrays and in trees.
 //!
-//! A call prices the next [`WINDOW`] options and adds up the bits of all prices, which must be equal on
-//! all sides. One function computes prices and is not inlined. The sides differ only in the loads of its
-//! arguments.
+//! A call prices the next [`WINDOW`] options and adds up the bits of all prices, which must be
+//! equal on all sides. One function computes prices and is not inlined. The sides differ only in
+//! the loads of its arguments.
 //!
-//! Block sizes are those of the blog, 4 KiB to 1 MiB, on [`SWEEP`] options. The cell of the paper's size
-//! (600 MB) has the paper's block size, 32 KiB.
+//! Block sizes are those of the blog, 4 KiB to 1 MiB, on [`SWEEP`] options. The cell of the paper's
+//! size (600 MB) has the paper's block size, 32 KiB.
 
 mod arrays;
 mod structs;
@@ -187,7 +187,8 @@ fn kernel(row: &str, count: usize, call: Box<dyn FnMut() -> u64>) -> Kernel {
     Kernel::contender(row, ARRAY, count.min(WINDOW) as u64, call)
 }
 
-/// The kernels of a tree array: by index, by leaves, and by leaves on a stack of blocks if available.
+/// The kernels of a tree array: by index, by leaves, and by leaves on a stack of blocks if
+/// available.
 fn tree_kernels(count: usize, [index, leaves, both]: [Box<dyn FnMut() -> u64>; 3]) -> Vec<Kernel> {
     let both = cfg!(target_arch = "x86_64").then(|| kernel(BOTH, count, both));
     [kernel(TREE, count, index), kernel(LEAVES, count, leaves)].into_iter().chain(both).collect()

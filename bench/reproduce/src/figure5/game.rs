@@ -1,9 +1,9 @@
-//! The game search of `fieldstone-workloads` with its transposition table in an array and in trees. It
-//! corresponds to deepsjeng, which "allocates a single large array as a hashtable and accesses it less
-//! predictably".
+//! The game search of `fieldstone-workloads` with its transposition table in an array and in trees.
+//! It corresponds to deepsjeng, which "allocates a single large array as a hashtable and accesses
+//! it less predictably".
 //!
-//! One call solves the board. Entries of the call before belong to another game and do not match. The
-//! number of visited positions is equal on all sides unless one of them loses an entry.
+//! One call solves the board. Entries of the call before belong to another game and do not match.
+//! The number of visited positions is equal on all sides unless one of them loses an entry.
 
 use std::ops::IndexMut;
 
@@ -29,7 +29,8 @@ const BOTH: &str = "table in a tree array, on a stack of blocks";
 /// Size of a table for the small board.
 const SMALL: u64 = 16 << 20;
 
-/// Name in ids, heading, bytes of the table. The larger two are those of deepsjeng_r and deepsjeng_s.
+/// Name in ids, heading, bytes of the table. The larger two are those of deepsjeng_r and
+/// deepsjeng_s.
 const SIZES: [(&str, &str, u64); 3] = [("16M", "16 MB", SMALL), ("700M", "700 MB", 700 << 20), ("7G", "7 GB", 7 << 30)];
 
 /// The cells, one per size of the table.

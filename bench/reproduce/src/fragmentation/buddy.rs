@@ -5,12 +5,12 @@
 //! order 1  |   used    |            |     frame is in the list of its order, all others have NOT_HEAD
 //! order 0  |used |free |            |
 //! ```
-//! Each order has a list, last in, first out. A piece is split until it is small enough. A freed piece
-//! merges with its buddy while that is free.
+//! Each order has a list, last in, first out. A piece is split until it is small enough. A freed
+//! piece merges with its buddy while that is free.
 //!
 //! Source: the allocator of the kernel (Gorman, *Understanding the Linux Virtual Memory Manager*,
-//! chapter 6). Differences: the largest order is 16 MiB instead of 4 MiB, so that contiguous 16 MB are
-//! possible; one zone, no per-processor lists, no migration types, no compaction.
+//! chapter 6). Differences: the largest order is 16 MiB instead of 4 MiB, so that contiguous 16 MB
+//! are possible; one zone, no per-processor lists, no migration types, no compaction.
 
 /// Bytes of a frame.
 pub const FRAME_BYTES: u64 = 4096;

@@ -79,8 +79,8 @@ impl History {
         history
     }
 
-    /// Replaces `hundredths` of the frames in use, at most a sixteenth of them per step. A step frees
-    /// random pieces and allocates as much. Returns the number of freed frames.
+    /// Replaces `hundredths` of the frames in use, at most a sixteenth of them per step. A step
+    /// frees random pieces and allocates as much. Returns the number of freed frames.
     pub fn churn(&mut self, hundredths: u64) -> u64 {
         let used = self.used();
         let wanted = u64::from(used) * hundredths / 100;

@@ -1,5 +1,5 @@
-//! The free memory of this machine's kernel by order, from `/proc/buddyinfo`, in addition to the model.
-//! It depends on the programs that ran before.
+//! The free memory of this machine's kernel by order, from `/proc/buddyinfo`, in addition to the
+//! model. It depends on the programs that ran before.
 
 use std::fs;
 use std::io;
@@ -43,7 +43,8 @@ impl FreePieces {
         self.free_bytes_from(0)
     }
 
-    /// The share of the free memory in pieces of at least an order; 0 if the kernel has no such order.
+    /// The share of the free memory in pieces of at least an order; 0 if the kernel has no such
+    /// order.
     #[must_use]
     pub fn share_from(&self, order: usize) -> f64 {
         self.free_bytes_from(order) as f64 / self.free_bytes().max(1) as f64

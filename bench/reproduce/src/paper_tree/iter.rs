@@ -1,8 +1,8 @@
-//! The Iterator of the paper, a walk cache in software: one walk from the root per leaf, and a pointer in
-//! between.
+//! The Iterator of the paper, a walk cache in software: one walk from the root per leaf, and a
+//! pointer in between.
 //!
-//! Elements in order use a pointer up to the end of the leaf. Strides use an index, because a step may
-//! skip leaves.
+//! Elements in order use a pointer up to the end of the leaf. Strides use an index, because a step
+//! may skip leaves.
 //!
 //! Source: Zagieboylo, Suh and Myers, sections 3 and 4.4.
 
@@ -32,7 +32,8 @@ impl<'a, T: Copy, const BLOCK_BYTES: usize> Iter<'a, T, BLOCK_BYTES> {
         Self { tree, here: ptr::null(), leaf_end: ptr::null(), next: range.start, end: range.end }
     }
 
-    /// Enters the next leaf; `false` at the end. Inlined, because the iterator is in memory otherwise.
+    /// Enters the next leaf; `false` at the end. Inlined, because the iterator is in memory
+    /// otherwise.
     #[inline(always)]
     fn enter_leaf(&mut self) -> bool {
         let first = self.next;
@@ -70,7 +71,8 @@ impl<'a, T: Copy, const BLOCK_BYTES: usize> Iterator for Iter<'a, T, BLOCK_BYTES
 #[derive(Clone, Debug)]
 pub struct Stride<'a, T, const BLOCK_BYTES: usize> {
     tree: &'a PaperTree<T, BLOCK_BYTES>,
-    /// The address of the leaf minus the index of its first element, so that element `i` is at `+ i`.
+    /// The address of the leaf minus the index of its first element, so that element `i` is at `+
+    /// i`.
     leaf: *const T,
     /// The index of the first element after the leaf.
     leaf_end: usize,

@@ -23,8 +23,8 @@ pub(super) const fn element(index: usize) -> u32 {
     (index as u32).wrapping_mul(0x9e37_79b1)
 }
 
-/// The elements that a call scans, and the number of repetitions. Windows follow each other, and the
-/// first follows the last.
+/// The elements that a call scans, and the number of repetitions. Windows follow each other, and
+/// the first follows the last.
 #[derive(Clone, Copy)]
 pub(super) struct Scan {
     len: usize,
@@ -58,8 +58,8 @@ impl Scan {
     }
 }
 
-/// Runs all repetitions of a scan. The structure is passed through `black_box`, so that the compiler
-/// cannot merge them.
+/// Runs all repetitions of a scan. The structure is passed through `black_box`, so that the
+/// compiler cannot merge them.
 #[inline(always)]
 pub(super) fn laps<T: ?Sized>(scan: &mut Scan, over: &T, once: impl Fn(&T, Range<usize>) -> u64) -> u64 {
     let range = scan.take();

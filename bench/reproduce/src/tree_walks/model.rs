@@ -13,8 +13,8 @@ use super::stream::Stream;
 const COUNTED: usize = 1 << 21;
 /// Number of accesses before them, which fill tables and caches.
 const WARM: usize = 1 << 20;
-/// Maximum length of a lap as a warm-up, that of the strided scan of 64 GB. It fills the entries of large
-/// pages.
+/// Maximum length of a lap as a warm-up, that of the strided scan of 64 GB. It fills the entries of
+/// large pages.
 const MOST_WARM: usize = 1 << 24;
 /// Accesses per call of the models.
 const BATCH: usize = 4096;

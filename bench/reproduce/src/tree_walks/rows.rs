@@ -34,8 +34,8 @@ impl<T> CountedRow<T> {
     }
 }
 
-/// The rows of a contiguous array on a machine: all counts on the paper's machine, the reads of walks on
-/// others.
+/// The rows of a contiguous array on a machine: all counts on the paper's machine, the reads of
+/// walks on others.
 pub(super) fn array_rows(machine: &Mmu, stream: Stream, column: &str) -> Vec<CountedRow<Sides>> {
     let is_paper = machine.name == PAPER_MACHINE;
     let counts = if is_paper { &OF_AN_ARRAY[..] } else { &OF_AN_ARRAY[..1] };
@@ -103,8 +103,8 @@ const fn pages(size: PageSize) -> &'static str {
     }
 }
 
-/// The paper's numbers for its own sizes: strided scans of arrays larger than a page, and the size above
-/// which huge pages miss.
+/// The paper's numbers for its own sizes: strided scans of arrays larger than a page, and the size
+/// above which huge pages miss.
 fn array_paper(stream: Stream, shows: Quantity, size: PageSize, column: &str) -> Option<&'static str> {
     match (stream, shows, size, column) {
         (_, _, _, "256MB") | (Stream::Strided, _, _, "4KB") => None,

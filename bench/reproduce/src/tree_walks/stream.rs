@@ -1,4 +1,5 @@
-//! The accesses of the paper's micro-benchmarks (section 4.2), as offsets in an array that does not exist.
+//! The accesses of the paper's micro-benchmarks (section 4.2), as offsets in an array that does not
+//! exist.
 //!
 //! ```text
 //! linear    0    4    8   12  …     elements of 4 bytes; the first follows the last

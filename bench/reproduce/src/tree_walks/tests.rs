@@ -47,7 +47,8 @@ fn a_linear_scan_has_the_counts_computed_by_hand() {
     // 1024 pages exceed the first TLB, but not the second one of 1536 entries.
     assert_eq!(on_pages(&second), [[1024, 0, 0], [0, 0, 0], [0, 0, 0]]);
     let trees = model::trees(&first);
-    // Three instructions per step and two for the depth; with a cursor three per access and six per step.
+    // Three instructions per step and two for the depth; with a cursor three per access and six per
+    // step.
     assert_eq!((trees.naive.instructions, trees.cursor.instructions), ((2 + 3) << 20, (3 << 20) + 128 * 6));
 }
 
@@ -58,8 +59,8 @@ fn a_strided_scan_has_the_counts_computed_by_hand() {
     let second = run(Stream::Strided, 256 * MIB, lap, lap);
     // A pointer per leaf, and one more at the start of each of the two nodes.
     assert_eq!(in_trees(&second), [2 << 16, 8192 + 2, 8192 + 2, 8192 + 2]);
-    // Each small page needs a walk. The first walk of each table of 512 entries also reads its entry. The
-    // second TLB holds the 128 pages of 2 MiB, the first TLB the page of 1 GiB.
+    // Each small page needs a walk. The first walk of each table of 512 entries also reads its
+    // entry. The second TLB holds the 128 pages of 2 MiB, the first TLB the page of 1 GiB.
     assert_eq!(on_pages(&second), [[1 << 16, 1 << 16, (1 << 16) + 128], [128, 0, 0], [0, 0, 0]]);
 }
 
@@ -99,8 +100,8 @@ fn gups_is_helped_by_entries_alone() {
     let [naive, cursor, small, large] = each(64 * GIB);
     assert!(naive == 2.0 && cursor > 1.99 && small > 1.95 && (1.0..1.2).contains(&large), "{cursor} {small} {large}");
     let [.., small, large] = each(4 * GIB);
-    // 32 nodes above the leaves: the small accelerator holds some of them, the large one all and a few
-    // leaves.
+    // 32 nodes above the leaves: the small accelerator holds some of them, the large one all and a
+    // few leaves.
     assert!((1.4..1.7).contains(&small) && (0.97..1.0).contains(&large), "{small} {large}");
 }
 

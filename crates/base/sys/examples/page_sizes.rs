@@ -1,5 +1,5 @@
-//! Prints the memory of a process by page size: `cargo run -p fieldstone-sys --example page_sizes --
-//! PID`. Without a process number it prints its own.
+//! Prints the memory of a process by page size: `cargo run -p fieldstone-sys --example page_sizes
+//! -- PID`. Without a process number it prints its own.
 
 use fieldstone_sys::{huge_pages, smaps};
 

@@ -109,8 +109,8 @@ fn by_iterator<const B: usize>(options: &PaperTrees<B>, range: Range<usize>, pri
     price_each(std::iter::from_fn(next), prices)
 }
 
-/// Leaf by leaf. The leaves of all arrays end at the same element, except those of the flags, which have
-/// four times as many elements.
+/// Leaf by leaf. The leaves of all arrays end at the same element, except those of the flags, which
+/// have four times as many elements.
 #[inline(always)]
 fn by_leaves(
     price: impl Fn(Contract) -> f32 + Copy,
