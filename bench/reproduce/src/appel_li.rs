@@ -54,9 +54,9 @@ pub fn experiment() -> Experiment {
 }
 
 const TABLE: &str = "Microseconds, 1991 and now";
-const FIGURE_2: &str = "Figure 2: ADDs a PROT+TRAP+UNPROT";
+const FIGURE_2: &str = "Figure 2: ADDs per PROT+TRAP+UNPROT";
 const SIZES: &str = "Microseconds by page size";
-const DIRTY: &str = "DIRTY, microseconds a page";
+const DIRTY: &str = "DIRTY, microseconds per page";
 const ACCESS: &str = "Write to a protected page, µs";
 
 const ADD: &str = "ADD";

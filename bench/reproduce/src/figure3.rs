@@ -32,8 +32,8 @@ use crate::campaign::ON_REQUEST;
 use crate::experiment::{Cell, Experiment, MeasuredValue, Needs, Row, Scale, Quantity};
 use crate::trial::Trial;
 
-const TIMES: &str = "Run time of whole programs, times that with a plain stack";
-const CALLS: &str = "Micro-benchmarks: time of a call, times that with a plain stack";
+const TIMES: &str = "Run time of whole programs, relative to a plain stack";
+const CALLS: &str = "Micro-benchmarks: time per call, relative to a plain stack";
 const COUNTS: &str = "How often the stack took memory";
 
 const BLOCKS: &str = "stack of blocks";

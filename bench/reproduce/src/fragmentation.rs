@@ -34,7 +34,7 @@ const PERCENTS: [u32; 7] = [10, 25, 50, 70, 90, 95, 99];
 pub fn experiment() -> Experiment {
     Experiment {
         name: "fragmentation",
-        title: "Contiguous allocations in a physical memory that has lived",
+        title: "Contiguous allocations in a fragmented physical memory",
         source: "Zagieboylo's blog, \"PARSEC Benchmarks\" (618 KB frames: \"proving this is future work\")",
         about: "A simulated physical memory of 4 KiB frames uses the buddy allocator of the kernel. It was full once, was \
                 freed at random down to the occupancy, and each frame in use was replaced once. A share is the number of \
@@ -56,8 +56,8 @@ fn cells(scale: Scale) -> Vec<Cell> {
     histories.into_iter().flatten().chain([kernel_cell()]).collect()
 }
 
-const FRAMES: &str = "Memory taken and freed in frames of 4 KiB: requests served, by memory in use";
-const MIXED: &str = "Memory taken and freed in pieces of 4 KiB to 1 MiB: requests served, by memory in use";
+const FRAMES: &str = "Memory allocated and freed in frames of 4 KiB: successful requests, by memory in use";
+const MIXED: &str = "Memory allocated and freed in pieces of 4 KiB to 1 MiB: successful requests, by memory in use";
 const KERNEL: &str = "This machine's kernel: share of free memory";
 
 fn history_cell(gib: u64, percent: u32, scatter: Scatter) -> Cell {
@@ -91,7 +91,7 @@ enum RequestKind {
 fn rows() -> impl Iterator<Item = (String, RequestKind, u64)> {
     let ways = [
         (RequestKind::Contiguous, "contiguous"),
-        (RequestKind::Usable, "contiguous: free memory that serves"),
+        (RequestKind::Usable, "contiguous: share of the free memory that fits"),
         (RequestKind::Buddy, "by buddies"),
         (RequestKind::Frames, "in blocks of 4 KiB"),
         (RequestKind::Blocks, "in blocks of 64 KiB"),
@@ -151,7 +151,7 @@ fn figure(row: impl Into<String>, value: f64) -> MeasuredValue {
 
 /// The bytes that are requested from the kernel as transparent huge pages.
 const LIVE_BYTES: u64 = 64 << 20;
-const LIVE_ROW: &str = "2 MiB, as transparent huge pages got for 64 MiB";
+const LIVE_ROW: &str = "2 MiB, as transparent huge pages for 64 MiB";
 
 fn kernel_cell() -> Cell {
     let pieces = REQUESTS.map(|(name, _)| piece_row(name)).into_iter();
@@ -160,7 +160,7 @@ fn kernel_cell() -> Cell {
 }
 
 fn piece_row(name: &str) -> String {
-    format!("{name}, free memory in pieces so large")
+    format!("{name}, free memory in pieces of this size")
 }
 
 fn measure_kernel() -> Result<Outcome> {
@@ -226,7 +226,7 @@ mod tests {
     fn what_is_usable_is_counted_in_whole_requests() {
         assert_eq!(usable_frames(&[15, 16, 47, 100], 64 << 10), 16 + 32 + 96);
         let found = shares(70, Scatter::Frames, 2);
-        let usable = share(&found, "64 KiB, contiguous: free memory that serves");
+        let usable = share(&found, "64 KiB, contiguous: share of the free memory that fits");
         assert!(usable < 0.1 && (usable > 0.0 || share(&found, "64 KiB, contiguous") < 0.01), "{usable}");
     }
 

@@ -18,6 +18,32 @@ use serde::{Deserialize, Serialize};
 use crate::experiment::Outcome;
 use crate::provenance::Provenance;
 
+/// The names of rows in earlier versions, which saved samples have, with the current names.
+const RENAMED_ROWS: [(&str, &str); 22] = [
+    ("times as fast by the repair", "speedup by the repair"),
+    ("time repaired, times that by hand", "time repaired, relative to padded by hand"),
+    ("without, padded by hand", "padded by hand"),
+    ("time, times that of elements apart", "time, relative to separate elements"),
+    ("last access led to its new place", "last access redirected"),
+    ("accesses led to their new place", "accesses redirected"),
+    ("pages put back", "pages moved back"),
+    ("records a second, of those padded by hand", "speed, relative to padded by hand"),
+    ("bytes before the first, the allocator's", "bytes of the allocator before the first"),
+    ("lines that several threads' loops use", "lines used by the loops of several threads"),
+    ("the same, if the array began with a line", "the same, for an array at the start of a line"),
+    ("lines that both threads' loops use", "lines used by the loops of both threads"),
+    ("each adds to a word of its own, on lines apart", "each adds to its own word, on separate lines"),
+    ("each adds to a word of its own, on one line", "each adds to its own word, on one line"),
+    ("all read one line, nobody writes", "all read one line, without writes"),
+    ("2 MiB, as transparent huge pages got for 64 MiB", "2 MiB, as transparent huge pages for 64 MiB"),
+    ("64 KiB, contiguous: free memory that serves", "64 KiB, contiguous: share of the free memory that fits"),
+    ("64 KiB, free memory in pieces so large", "64 KiB, free memory in pieces of this size"),
+    ("618 KB, contiguous: free memory that serves", "618 KB, contiguous: share of the free memory that fits"),
+    ("618 KB, free memory in pieces so large", "618 KB, free memory in pieces of this size"),
+    ("16 MB, contiguous: free memory that serves", "16 MB, contiguous: share of the free memory that fits"),
+    ("16 MB, free memory in pieces so large", "16 MB, free memory in pieces of this size"),
+];
+
 /// A finished sample.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
@@ -175,19 +201,56 @@ fn read(path: &Path) -> Result<(SavedSamples, u64)> {
         })?;
         match line {
             Line::Session(session) => saved.sessions.push(session),
-            Line::Sample(sample) => saved.samples.push(sample),
+            Line::Sample(sample) => saved.samples.push(with_current_rows(sample)),
         }
     }
     Ok((saved, whole as u64))
 }
 
+/// Replaces earlier names of rows.
+fn with_current_rows(mut sample: Sample) -> Sample {
+    if let Outcome::Measured { figures, .. } = &mut sample.outcome {
+        for figure in figures {
+            // A row with its own column is saved as `row: column`.
+            let renamed = RENAMED_ROWS.iter().find_map(|(earlier, current)| {
+                let column = figure.row.strip_prefix(earlier)?;
+                (column.is_empty() || column.starts_with(": ")).then(|| format!("{current}{column}"))
+            });
+            if let Some(row) = renamed {
+                figure.row = row;
+            }
+        }
+    }
+    sample
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::experiment::{MeasuredValue, Scale};
 
     fn sample(cell: &str, run: u32) -> Sample {
         let outcome = Outcome::measured(Vec::new());
         Sample { cell: cell.into(), run, seed: u64::MAX, took_s: 0.1, outcome }
+    }
+
+    #[test]
+    fn rows_of_earlier_versions_have_their_current_names() {
+        let experiments = crate::experiment::all();
+        let cells = experiments.iter().flat_map(|experiment| (experiment.cells)(Scale::Full));
+        let rows: BTreeSet<String> = cells.flat_map(|cell| cell.rows).map(|row| row.name).collect();
+        for (earlier, current) in RENAMED_ROWS {
+            assert!(rows.contains(current) && !rows.contains(earlier), "{earlier}: {current}");
+        }
+        let names = ["pages put back: 20 ms", "times as fast by the repair", "pages put back and more"];
+        let outcome = Outcome::measured(names.map(|row| MeasuredValue::of(row, 1.0)).into());
+        let Outcome::Measured { figures, .. } = with_current_rows(Sample { outcome, ..sample("t/a", 0) }).outcome else {
+            unreachable!()
+        };
+        let renamed: Vec<&str> = figures.iter().map(|figure| figure.row.as_str()).collect();
+        assert_eq!(renamed, ["pages moved back: 20 ms", "speedup by the repair", "pages put back and more"]);
     }
 
     #[test]

@@ -104,10 +104,10 @@ fn counts(binary: Binary) -> [(&'static str, f64); 5] {
     let begin = binary.metadata_bytes();
     [
         ("bytes of an element", binary.element_bytes() as f64),
-        ("bytes before the first, the allocator's", begin as f64),
+        ("bytes of the allocator before the first", begin as f64),
         ("lines that hold elements", lines(binary, begin, THREADS) as f64),
-        ("lines that several threads' loops use", shared_lines(binary, begin, THREADS) as f64),
-        ("the same, if the array began with a line", shared_lines(binary, 0, THREADS) as f64),
+        ("lines used by the loops of several threads", shared_lines(binary, begin, THREADS) as f64),
+        ("the same, for an array at the start of a line", shared_lines(binary, 0, THREADS) as f64),
     ]
 }
 

@@ -24,16 +24,16 @@ const FIGURE_6_3: [(u64, &str); 3] = [
 const SHARED: &str = "with false sharing";
 const REPAIRED: &str = "with false sharing, repaired";
 const LADDER: &str = "with false sharing, repaired by a single ladder";
-const APART: &str = "without, padded by hand";
-const FASTER: &str = "times as fast by the repair";
-const OF_HAND: &str = "time repaired, times that by hand";
+const PADDED: &str = "padded by hand";
+const SPEEDUP: &str = "speedup by the repair";
+const RELATIVE_TO_PADDED: &str = "time repaired, relative to padded by hand";
 const MOVED: &str = "pages that the repair moved";
 
 /// Figure 4.2: without a repair.
 pub(super) fn by_cores(scale: Scale) -> Vec<Cell> {
     let threads: &[u64] = if scale == Scale::Full { &[1, 2, 4, 8, 16, 32] } else { &[1, 2] };
     let cell = |&threads: &u64| {
-        let rows = [SHARED, APART].map(|row| Row::new(Quantity::Share, FIGURE_4_2, row)).into();
+        let rows = [SHARED, PADDED].map(|row| Row::new(Quantity::Share, FIGURE_4_2, row)).into();
         let forms = vec![Form::Alone, Form::Shared, Form::Padded];
         program_cell(format!("cachekata/cores/{threads}"), &threads_column(threads), rows, LINEAR_REGRESSION, threads, forms)
     };
@@ -76,16 +76,16 @@ fn repaired_cell(
     paper: Option<&str>,
 ) -> Cell {
     let share = |row| Row::new(Quantity::Share, table, row);
-    let faster = Row::ratio(table, FASTER);
+    let speedup = Row::ratio(table, SPEEDUP);
     let mut rows = vec![share(SHARED), share(REPAIRED)];
     let mut forms = vec![Form::Alone, Form::Shared, Form::Repaired];
     if program.padded.is_some() {
-        rows.push(share(APART));
+        rows.push(share(PADDED));
         forms.push(Form::Padded);
     }
-    rows.push(if let Some(paper) = paper { faster.with_paper(paper) } else { faster });
+    rows.push(if let Some(paper) = paper { speedup.with_paper(paper) } else { speedup });
     if program.padded.is_some() {
-        rows.push(Row::ratio(table, OF_HAND));
+        rows.push(Row::ratio(table, RELATIVE_TO_PADDED));
     }
     rows.push(Row::new(Quantity::Count, table, MOVED));
     program_cell(id, column, rows, program, threads, forms)
@@ -117,9 +117,9 @@ pub(super) fn figures(round: &Round) -> Vec<MeasuredValue> {
         share(SHARED, Form::Shared),
         share(REPAIRED, Form::Repaired),
         share(LADDER, Form::Ladder),
-        share(APART, Form::Padded),
-        round.times(FASTER, Form::Shared, Form::Repaired),
-        round.times(OF_HAND, Form::Repaired, Form::Padded),
+        share(PADDED, Form::Padded),
+        round.times(SPEEDUP, Form::Shared, Form::Repaired),
+        round.times(RELATIVE_TO_PADDED, Form::Repaired, Form::Padded),
         moved(),
     ];
     all.into_iter().flatten().collect()

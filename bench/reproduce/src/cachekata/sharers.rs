@@ -14,7 +14,7 @@ use super::program::{memory_bytes, threads_column};
 use super::sized_program::{check_processors, find_amount, in_parallel};
 use super::run::plain;
 
-const TABLE: &str = "Section 4.3: threads that use one line, time of an operation";
+const TABLE: &str = "Section 4.3: threads that use one line, time per operation";
 
 /// The synthetic program with a volatile counter.
 const FILE: &str = "counters-O2";
@@ -34,16 +34,16 @@ struct Pattern {
     is_alone: bool,
 }
 
-const APART: &str = "each adds to a word of its own, on lines apart";
+const SEPARATE: &str = "each adds to its own word, on separate lines";
 const LOCKED: &str = "the same, by lock add";
 const READ: &str = "one thread alone reads a line";
 
 static PATTERNS: [Pattern; 6] = [
-    Pattern { row: APART, options: &["--pattern", "padded"], against: None, is_alone: false },
+    Pattern { row: SEPARATE, options: &["--pattern", "padded"], against: None, is_alone: false },
     Pattern {
-        row: "each adds to a word of its own, on one line",
+        row: "each adds to its own word, on one line",
         options: &["--pattern", "own"],
-        against: Some(APART),
+        against: Some(SEPARATE),
         is_alone: false,
     },
     Pattern { row: LOCKED, options: &["--pattern", "padded", "--atomic"], against: None, is_alone: false },
@@ -55,7 +55,7 @@ static PATTERNS: [Pattern; 6] = [
     },
     Pattern { row: READ, options: &["--pattern", "read"], against: None, is_alone: true },
     Pattern {
-        row: "all read one line, nobody writes",
+        row: "all read one line, without writes",
         options: &["--pattern", "read"],
         against: Some(READ),
         is_alone: false,

@@ -11,9 +11,9 @@ use super::program::{Form, LINEAR_REGRESSION, Program, memory_bytes};
 use super::sized_program::SizedProgram;
 
 const TABLE: &str =
-    "Figure 4.1: linear regression -O0, 64-bit, two threads, by the byte of a line where the array begins";
-const LINES: &str = "lines that both threads' loops use";
-const TIME: &str = "time, times that of elements apart";
+    "Figure 4.1: linear regression -O0, 64-bit, two threads, by the offset of the array in a line";
+const LINES: &str = "lines used by the loops of both threads";
+const TIME: &str = "time, relative to separate elements";
 
 const THREADS: u64 = 2;
 

@@ -35,9 +35,9 @@ fn a_round_is_compared_with_one_thread_alone() {
         ("with false sharing", 1.0 / 4.5),
         ("with false sharing, repaired", 1.0 / 1.5),
         ("with false sharing, repaired by a single ladder", 0.4),
-        ("without, padded by hand", 0.8),
-        ("times as fast by the repair", 3.0),
-        ("time repaired, times that by hand", 1.2),
+        ("padded by hand", 0.8),
+        ("speedup by the repair", 3.0),
+        ("time repaired, relative to padded by hand", 1.2),
         ("pages that the repair moved", 1.0),
     ] {
         assert!((value(&figures, row) - expected).abs() < 1e-9, "{row}: {figures:?}");
@@ -104,21 +104,21 @@ fn a_timeline_shows_speed_and_events_where_they_were() {
     let events = [(5025.0, "found"), (5031.0, "moved"), (5041.0, "led"), (5045.0, "led"), (5450.0, "undone")];
     let events = events.map(|(at_ms, kind)| Event { at_ms, kind: kind.into() });
     let figures = timeline::figures(&by_hand, &Progress::read(WORDS).unwrap(), &events);
-    let speed = |bin: &str| value(&figures, &format!("records a second, of those padded by hand: {bin}"));
+    let speed = |bin: &str| value(&figures, &format!("speed, relative to padded by hand: {bin}"));
     assert!((speed("20 ms") - 0.5).abs() < 1e-9 && (speed("40 ms") - 1.0).abs() < 1e-9);
     assert!((speed("300 ms on") - 1.0).abs() < 1e-9);
     for (row, expected) in [
         ("lines found: 0 ms", 0.0),
         ("lines found: 20 ms", 1.0),
         ("pages moved: 20 ms", 1.0),
-        ("accesses led to their new place: 40 ms", 2.0),
-        ("pages put back: 280 ms", 0.0),
-        ("pages put back: 300 ms on", 1.0),
+        ("accesses redirected: 40 ms", 2.0),
+        ("pages moved back: 280 ms", 0.0),
+        ("pages moved back: 300 ms on", 1.0),
     ] {
         assert_eq!(value(&figures, row), expected, "{row}");
     }
     for (row, at_ms) in
-        [("first line found", 25.0), ("first page moved", 31.0), ("last access led to its new place", 45.0)]
+        [("first line found", 25.0), ("first page moved", 31.0), ("last access redirected", 45.0)]
     {
         assert!((value(&figures, row) - at_ms * 1e6).abs() < 1.0, "{row}");
     }

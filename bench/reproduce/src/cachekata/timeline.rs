@@ -25,19 +25,19 @@ use super::program::{Form, LINEAR_REGRESSION, Program, memory_bytes};
 use super::run::{self, Event, TimedRun};
 use super::sized_program::{SizedProgram, in_parallel, repaired_in_parallel};
 
-const TABLE: &str = "Figure 6.1: linear regression -O0, two threads, under repair, by time since they began";
-const MOMENTS: &str = "Figure 6.1: what happened when";
+const TABLE: &str = "Figure 6.1: linear regression -O0, two threads under repair, by time since their start";
+const MOMENTS: &str = "Figure 6.1: times of events";
 
-const SPEED: &str = "records a second, of those padded by hand";
+const SPEED: &str = "speed, relative to padded by hand";
 const FIRST_FOUND: &str = "first line found";
 const FIRST_MOVED: &str = "first page moved";
-const LAST_LED: &str = "last access led to its new place";
+const LAST_REDIRECTED: &str = "last access redirected";
 /// The saved names of events, and their rows.
 const COUNTED: [(&str, &str); 4] = [
     ("found", "lines found"),
     ("moved", "pages moved"),
-    ("led", "accesses led to their new place"),
-    ("undone", "pages put back"),
+    ("led", "accesses redirected"),
+    ("undone", "pages moved back"),
 ];
 
 const THREADS: u64 = 2;
@@ -72,7 +72,7 @@ pub(super) fn cells() -> Vec<Cell> {
     let by_time = |shows, name: &str| BINS.map(|bin| Row::new(shows, TABLE, name).in_column(bin));
     let counted = COUNTED.iter().flat_map(|(_, row)| by_time(Quantity::Count, row));
     let moment = |name| Row::new(Quantity::Nanoseconds, MOMENTS, name);
-    let moments = [moment(FIRST_FOUND), moment(FIRST_MOVED).with_paper("cachekata/first-rules"), moment(LAST_LED)];
+    let moments = [moment(FIRST_FOUND), moment(FIRST_MOVED).with_paper("cachekata/first-rules"), moment(LAST_REDIRECTED)];
     let rows = by_time(Quantity::Share, SPEED).into_iter().chain(counted).chain(moments).collect();
     let id = format!("cachekata/timeline/{}", LINEAR_REGRESSION.id);
     vec![Cell::new(id, LINEAR_REGRESSION.column, memory_bytes(THREADS), rows, |trial| outcome(measure(trial)))]
@@ -154,7 +154,7 @@ pub(super) fn figures(by_hand: &Progress, repaired: &Progress, events: &[Event])
     }
     let first = |event| moments(events, event, repaired.began_s).reduce(f64::min);
     let last = |event| moments(events, event, repaired.began_s).reduce(f64::max);
-    let times = [(FIRST_FOUND, first("found")), (FIRST_MOVED, first("moved")), (LAST_LED, last("led"))];
+    let times = [(FIRST_FOUND, first("found")), (FIRST_MOVED, first("moved")), (LAST_REDIRECTED, last("led"))];
     all.extend(times.into_iter().filter_map(|(row, at_s)| Some(MeasuredValue::of(row, at_s? * 1e9))));
     all
 }

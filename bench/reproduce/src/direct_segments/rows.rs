@@ -8,15 +8,15 @@ use crate::experiment::{MeasuredValue, Row, Quantity};
 use super::profiles::{BoundedValue, Processor, Profiles, allocated_by, read_write, swapped};
 use super::workload::{Job, Workload};
 
-const MEMORY: &str = "How memory is used";
+const MEMORY: &str = "Use of memory";
 const COST_PAPER: &str = "Time in TLB misses on the paper's processor, an E5-2430";
 const COST_HERE: &str = "Time in TLB misses on this processor";
 const SEGMENT: &str = "D-TLB misses that are in the direct segment";
-const SAVED: &str = "What large pages save here: predicted, and in real runs";
-const WALKS: &str = "Page walks for data in 1,000 instructions";
-const GUPS_PAPER: &str = "GUPS by size: page walks an update, E5-2430";
-const GUPS_HERE: &str = "GUPS by size: page walks an update, this processor";
-const GUPS_SAVED: &str = "GUPS by size: what large pages save here";
+const SAVED: &str = "Saving of large pages here: predicted, and in real runs";
+const WALKS: &str = "Page walks for data per 1,000 instructions";
+const GUPS_PAPER: &str = "GUPS by size: page walks per update, E5-2430";
+const GUPS_HERE: &str = "GUPS by size: page walks per update, this processor";
+const GUPS_SAVED: &str = "GUPS by size: saving of large pages here";
 
 /// Configurations by their names in a profile and in rows.
 const CONFIGURATIONS: [(&str, &str); 4] =
