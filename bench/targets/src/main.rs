@@ -1,9 +1,10 @@
-//! `make targets-NAME`: measure the goals of one section of `goals.toml`, next to the peers.
+//! `make targets-NAME`: measures the goals of one section of `goals.toml`, next to the peers.
 //!
 //! ```text
 //! goals               the goals of goals.toml
 //! program_comparison  programs run alternately until the result settles or time is up
 //! kernel_comparison   the same for kernels in this process
+//! stop_rule           when a measurement ends: the result has settled, or time is up
 //! cell                a line: name, measured, interval, goal, ok | MISS | UNDECIDED | SKIP reason
 //! huge_page_ratio     whether huge pages are faster on this machine
 //! region, arrays, pages, translation, stacks   the sections of these names
@@ -24,6 +25,7 @@ mod region;
 mod sharing;
 #[cfg(target_arch = "x86_64")]
 mod stacks;
+mod stop_rule;
 mod translation;
 
 use std::path::PathBuf;
@@ -101,7 +103,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<Vec<Cell>> {
         }
     }
     if let Some(directory) = arguments.json.parent() {
-        std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        std::fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     }
     let text = serde_json::to_string_pretty(&cells)?;
     std::fs::write(&arguments.json, text).with_context(|| format!("cannot write {}", arguments.json.display()))?;

@@ -7,15 +7,16 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use fieldstone_launch::Program;
-use fieldstone_report::{Profile, MeasuredRun, SavedFile, Translation};
-use fieldstone_stats::{Estimate, FEWEST_FOR_INTERVAL, median};
+use fieldstone_report::{MeasuredRun, Profile, SavedFile, Translation};
+use fieldstone_stats::{Estimate, median};
 
-use crate::cell::{Cell, is_settled};
+use crate::cell::Cell;
 use crate::goals::{Goal, Goals};
+use crate::stop_rule::StopRule;
 
 const SECTION: &str = "translation";
 
@@ -147,15 +148,13 @@ impl TranslationBench {
         mut measure_round: impl FnMut() -> anyhow::Result<T>,
         values: impl Fn(&[T]) -> Vec<f64>,
     ) -> anyhow::Result<Cell> {
-        let since = Instant::now();
+        let mut rule = StopRule::new(goal.limit, self.limit).with_one_check().with_unordered_rounds();
         let mut rounds = Vec::new();
         loop {
             rounds.push(measure_round().with_context(|| format!("{} {case}", goal.name))?);
             let found = values(&rounds);
-            let estimate = Estimate::of_median(&found);
-            let enough = found.len() >= FEWEST_FOR_INTERVAL;
-            if enough && (is_settled(goal.limit, estimate) || since.elapsed() > self.limit) {
-                let mut cell = Cell::measured(goal, case, estimate, note);
+            if rule.is_met(rounds.len(), &found) {
+                let mut cell = Cell::measured(goal, case, Estimate::of_median(&found), note);
                 cell.samples = vec![(case.to_owned(), found)];
                 return Ok(cell);
             }

@@ -1,7 +1,7 @@
 //! The time of an ADD: "a loop that iterates 20 times with each loop having 18 ADD instructions".
 //!
-//! Each one adds to what the one before came to, as on machines that did one thing at a time; a compiler would fold them into one, so
-//! they are written in assembly.
+//! Each ADD depends on the result of the one before, as on machines without parallel execution. A
+//! compiler would fold them into one, so they are assembly.
 
 #![allow(unsafe_code, reason = "additions that no compiler folds")]
 
@@ -12,10 +12,10 @@ use fieldstone_stats::median;
 
 const ITERATIONS: u32 = 20;
 const ADDS: u32 = 18;
-/// Loops that are timed together, since one is over before a clock has ticked often.
+/// Loops that are timed together, because one is too short for the clock.
 const LOOPS: u32 = 1000;
 
-/// Nanoseconds of one; none where this architecture's ADD is not written here.
+/// Nanoseconds of one ADD; `None` on an architecture without assembly here.
 pub(super) fn add_ns(rounds: usize) -> Option<f64> {
     let mut times = Vec::new();
     for _ in 0..rounds.max(3) {
@@ -35,7 +35,7 @@ pub(super) fn add_ns(rounds: usize) -> Option<f64> {
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn add_18(mut sum: u64) -> Option<u64> {
-    // SAFETY: the instructions read and write two registers that the compiler chose.
+    // SAFETY: the instructions only use two registers, which the compiler chooses.
     unsafe {
         std::arch::asm!(".rept 18", "add {0}, {1}", ".endr", inout(reg) sum, in(reg) 3_u64, options(nomem, nostack));
     }
@@ -45,7 +45,7 @@ fn add_18(mut sum: u64) -> Option<u64> {
 #[cfg(any(target_arch = "aarch64", target_arch = "riscv64"))]
 #[inline(always)]
 fn add_18(mut sum: u64) -> Option<u64> {
-    // SAFETY: the instructions read and write two registers that the compiler chose.
+    // SAFETY: the instructions only use two registers, which the compiler chooses.
     unsafe {
         std::arch::asm!(".rept 18", "add {0}, {0}, {1}", ".endr", inout(reg) sum, in(reg) 3_u64, options(nomem, nostack));
     }

@@ -1,23 +1,26 @@
-//! The programs: which source, how it is compiled, how it runs.
+//! The programs: source, compilation and run of each.
 //!
-//! Shell words may name `$SOURCE`, where the source is, `$BUNDLED`, where the bundled ones are, and `$PROGRAM`.
+//! Shell commands may use `$SOURCE`, the directory of the source, `$BUNDLED`, the directory of the
+//! bundled sources, and `$PROGRAM`.
 
 use super::source::Source;
 
 /// A C program.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
-    /// What it is called: a column, and a part of ids.
+    /// Its name in columns and ids.
     pub name: &'static str,
-    /// Where its source comes from.
+    /// The origin of its source.
     pub source: Source,
-    /// Shell words that make what is compiled or read, in the source's directory; they do nothing where it is made already.
+    /// The shell command that prepares the source, run in its directory. Does nothing the second
+    /// time.
     pub prepare: &'static str,
-    /// The compiler's arguments, beside `-O2 -c`.
+    /// Arguments of the compiler in addition to `-O2 -c`.
     pub compile: &'static str,
-    /// The linker's, beside the objects.
+    /// Arguments of the linker in addition to the objects.
     pub link: &'static str,
-    /// Of a program that prints no number itself: shell words that run it, in full and for `--quick`.
+    /// The shell commands that run it, in full and with `--quick`. Empty for a program that prints
+    /// its own times.
     pub run: [&'static str; 2],
 }
 
@@ -27,15 +30,16 @@ impl Program {
     }
 }
 
-/// Fibonacci's numbers by recursion: prints nanoseconds a call.
+/// Fibonacci numbers by recursion; prints nanoseconds per call.
 pub const FIB: Program = Program::bundled("fib", "$SOURCE/fib.c", [""; 2]);
-/// The same, each call one: a compiler makes one function of several.
+/// The same without inlining: a compiler merges several calls otherwise.
 pub const FIB_ALONE: Program = Program::bundled("fib-alone", "-DALONE $SOURCE/fib.c", [""; 2]);
-/// The sum of the first integers by recursion: prints nanoseconds a call, and how often the stack took memory.
+/// The sum of the first integers by recursion; prints nanoseconds per call and the number of times
+/// that the stack took memory.
 pub const SUM: Program = Program { link: "-Wl,--wrap=syscall", ..Program::bundled("sum", "$SOURCE/sum.c", [""; 2]) };
-/// A call over a border of the stack.
+/// A call that crosses a border of segments.
 pub const BORDER: Program = Program::bundled("border", "$SOURCE/border.c", [""; 2]);
-/// Coroutines that wait; built with stacks of blocks only.
+/// Waiting coroutines; built with stacks of blocks only.
 pub const COROUTINES: Program = Program::bundled("coroutines", "-I$SOURCE $SOURCE/coroutines.c", [""; 2]);
 
 /// Lua's interpreter, with a script of calls, strings, tables, closures and coroutines.
@@ -43,7 +47,7 @@ pub const LUA: Program = Program {
     name: "lua",
     source: Source::Package("lua5.4"),
     prepare: "",
-    // All but luac.c.
+    // All files except luac.c.
     compile: "-DLUA_USE_POSIX $SOURCE/src/l[!u]*.c $SOURCE/src/lua.c $SOURCE/src/lu[!a]*.c",
     link: "",
     run: ["exec $PROGRAM $BUNDLED/bench.lua 4", "exec $PROGRAM $BUNDLED/bench.lua 1"],
@@ -56,14 +60,14 @@ pub const SQLITE: Program = Program {
     prepare: "[ -e sqlite3.c ] || { ./configure --disable-tcl && make sqlite3.h sqlite3.c; }",
     compile: "-DSQLITE_THREADSAFE=0 -DSQLITE_OMIT_LOAD_EXTENSION -I$SOURCE $SOURCE/sqlite3.c $SOURCE/test/speedtest1.c",
     link: "",
-    // It prints times, too, which differ.
+    // It also prints times, which differ.
     run: [
         "$PROGRAM --memdb --verify --size 20 | grep 'Verification Hash'",
         "$PROGRAM --memdb --verify --size 5 | grep 'Verification Hash'",
     ],
 };
 
-/// What bzip2 and zstd compress: their own sources and manuals.
+/// The command that creates the input of bzip2 and zstd: their own sources and manuals.
 const INPUT: &str = "[ -e input ] || { find . -type f \\( -name '*.[ch]' -o -name '*.html' -o -name '*.ps' -o -name '*.xml' \\) \
                      | LC_ALL=C sort | xargs cat >input.new && mv input.new input; }";
 
@@ -89,7 +93,7 @@ const ZSTD: Program = Program {
     run: ["exec $PROGRAM -q -c -15 $SOURCE/input", "exec $PROGRAM -q -c -9 $SOURCE/input"],
 };
 
-/// The programs of Figure 3: those in the roles of PARSEC's, and real ones in the roles of SPEC's.
+/// The programs of Figure 3: the counterparts of PARSEC's programs and of SPEC's.
 pub(super) const ALL: [Program; 9] = [
     Program::bundled("similar", "$SOURCE/similar.c", ["exec $PROGRAM 3000", "exec $PROGRAM 300"]),
     Program::bundled(

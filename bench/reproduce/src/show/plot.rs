@@ -12,7 +12,7 @@
 use fieldstone_report::document::{Axis, Bar, BarRow, Bars, Chart, Colour, ColumnSeries, Columns, Legend, Plot};
 
 use super::{has_paper, paper_number};
-use crate::experiment::Shows;
+use crate::experiment::Quantity;
 use crate::summary::{Entry, Line, Table};
 
 /// Okabe and Ito's first, then others that can be seen apart.
@@ -58,7 +58,7 @@ pub(super) fn plot(table: &Table) -> Option<Plot> {
 /// Bars, if lines of the table are in ADD instructions.
 fn bars(table: &Table) -> Option<(Chart, Vec<Legend>)> {
     let lines: Vec<&Line> =
-        table.lines.iter().filter(|line| line.shows == Shows::Adds && value(line, 0).is_some()).collect();
+        table.lines.iter().filter(|line| line.shows == Quantity::Adds && value(line, 0).is_some()).collect();
     let low = lines.iter().filter_map(|line| value(line, 0)).reduce(f64::min)?;
     let high = lines.iter().filter_map(|line| whole(line)).fold(low, f64::max);
     let rows = lines.iter().filter_map(|line| {
@@ -102,9 +102,9 @@ fn columns(table: &Table) -> Option<(Chart, Vec<Legend>)> {
     let ours = entries().filter_map(|entry| entry.ours.map(|of| of.high));
     let papers = entries().filter_map(|entry| paper_number(first.shows, entry));
     // What models count may be little; a ratio or a share has 1 in its plot.
-    let least = if matches!(first.shows, Shows::Walks | Shows::References) { 0.0 } else { 1.0 };
+    let least = if matches!(first.shows, Quantity::Walks | Quantity::References) { 0.0 } else { 1.0 };
     let top = ours.chain(papers).filter(|value| value.is_finite()).fold(least, f64::max).clamp(1e-3, 1e6);
-    let axis = if scale(first.shows) == Some(Shows::Share) { Axis::of_share(top) } else { Axis::of_rate(top) };
+    let axis = if scale(first.shows) == Some(Quantity::Share) { Axis::of_share(top) } else { Axis::of_rate(top) };
     let colour = |at: usize| COLOURS[at % COLOURS.len()];
     let series = lines.iter().enumerate().map(|(at, line)| ColumnSeries {
         colour: colour(at),
@@ -115,7 +115,7 @@ fn columns(table: &Table) -> Option<(Chart, Vec<Legend>)> {
     let chart = Chart::Columns(Columns {
         names: table.columns.clone(),
         y: axis.with_room(0.06),
-        reference: (first.shows == Shows::Ratio).then_some(1.0),
+        reference: (first.shows == Quantity::Ratio).then_some(1.0),
         series: series.collect(),
     });
     let ring = Legend { css: format!("{OUTLINE}; border-radius: 50%"), name: "the paper".to_owned() };
@@ -134,10 +134,10 @@ fn plotted(table: &Table) -> Vec<&Line> {
 }
 
 /// What stands on one axis; `None` for what is not plotted.
-fn scale(shows: Shows) -> Option<Shows> {
+fn scale(shows: Quantity) -> Option<Quantity> {
     match shows {
-        Shows::Share | Shows::Estimate => Some(Shows::Share),
-        Shows::Ratio | Shows::Walks | Shows::References => Some(shows),
+        Quantity::Share | Quantity::Estimate => Some(Quantity::Share),
+        Quantity::Ratio | Quantity::Walks | Quantity::References => Some(shows),
         _ => None,
     }
 }

@@ -1,11 +1,11 @@
-//! Measure the time from the first contention to the last redirected loop.
+//! Measures the time from the first contention to the last redirected loop.
 //!
 //! ```text
 //!   program   ──┬─ starts ── … ── last thread starts: first contention ── … ─────────────── ends
 //!   repairer  ──┴── starts ── samples ── events, one line each with the repairer's time in ms ──→ read, with our time
 //! ```
-//! Like `run --repair`: starts the program, and `fieldstone repair --events` in parallel. The start
-//! of the repairer is thus included if the threads contend from the start.
+//! Like `run --repair`: starts the program, and `fieldstone attach --repair --events` in parallel.
+//! The start of the repairer is thus included if the threads contend from the start.
 //!
 //! The program prints the start of its threads in `CLOCK_MONOTONIC`. Events have times since the
 //! start of the repairer. Each line is read some time after it is written, so the smallest

@@ -1,4 +1,4 @@
-//! Run a program once, with or without the repair, and read what it prints.
+//! Runs a program once, with or without the repair, and reads what it prints.
 
 use std::fs::File;
 use std::io::{Read, Seek};

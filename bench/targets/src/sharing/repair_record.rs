@@ -1,4 +1,4 @@
-//! Evaluate the record of a repair.
+//! Evaluates the record of a repair.
 
 use std::collections::{BTreeMap, BTreeSet};
 

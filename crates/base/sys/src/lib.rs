@@ -52,3 +52,8 @@ pub mod warm;
 pub mod witness;
 
 pub use error::{Error, Result};
+
+/// Compiles and runs the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExample;

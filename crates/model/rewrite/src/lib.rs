@@ -74,3 +74,8 @@ pub use redirect::Redirect;
 pub use registers::Registers;
 pub use rewritelet::{AccessSite, Rewritelet, RewriteletForm};
 pub use walk::{LoopAccess, Walk};
+
+/// Compiles and runs the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExample;

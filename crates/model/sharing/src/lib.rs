@@ -74,3 +74,8 @@ pub use settings::Settings;
 pub use trial::TrialOutcome;
 pub use verdict::{ByteOwner, JudgedLine, Verdict, judge};
 pub use windows::Windows;
+
+/// Compiles and runs the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExample;

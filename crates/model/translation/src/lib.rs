@@ -62,3 +62,8 @@ pub use region::PrimaryRegion;
 pub use segment::DirectSegment;
 pub use simulator::{Counts, SideCounts, Simulator};
 pub use tree::{TreeCounts, TreeModel, TreeShape};
+
+/// Compiles and runs the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExample;

@@ -49,10 +49,6 @@ pub(crate) struct Options {
     /// possible
     #[arg(long, requires = "repair")]
     consolidate: bool,
-    /// Redirect each access through a chain of comparisons instead of cloned loops; for `fieldstone
-    /// reproduce cachekata`
-    #[arg(long, requires = "repair", hide = true)]
-    ladder: bool,
 }
 
 /// Repair false sharing in a running process: the old form of `attach --repair`
@@ -95,7 +91,7 @@ pub(crate) fn run(pid: u32, options: &Options) -> anyhow::Result<u8> {
     // are sampled.
     let _ = raise_descriptors();
     let rules = read_rules(options.rules.as_deref())?;
-    let manner = RepairOptions { rules, consolidated: options.consolidate, uses_ladders: options.ladder };
+    let manner = RepairOptions { rules, consolidated: options.consolidate, ..RepairOptions::default() };
     // With --events the reader is the parent of the program. A program that has ended is no error
     // there.
     if !options.events && has_ended(pid) {

@@ -64,9 +64,6 @@ pub(crate) struct Arguments {
     /// possible
     #[arg(long, requires = "repair")]
     consolidate: bool,
-    /// With --repair: see `repair::Options`
-    #[arg(long, requires = "repair", hide = true)]
-    ladder: bool,
     /// The old form of `attach --huge`
     #[arg(long, value_name = "PID", hide = true, conflicts_with_all = ["region", "reserve", "prefault", "process", "also", "command"])]
     pid: Option<u32>,

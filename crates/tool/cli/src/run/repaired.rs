@@ -20,7 +20,6 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     let mut words = vec![OsStr::new("attach"), OsStr::new("--events")];
     words.extend(arguments.rules.iter().flat_map(|file| [OsStr::new("--rules"), file.as_os_str()]));
     words.extend(arguments.consolidate.then_some(OsStr::new("--consolidate")));
-    words.extend(arguments.ladder.then_some(OsStr::new("--ladder")));
     words.push(OsStr::new("--repair"));
     let (status, stats) = sharing::run_repaired(&program, command.as_os_str(), &words, report_no_repair)?;
     let written = file.map(|(path, mut file)| write_json(&path, &mut file, &stats));

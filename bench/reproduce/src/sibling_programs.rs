@@ -1,8 +1,10 @@
-//! Programs that lie beside this one, and are measured as children: `fieldstone` itself, and the bundled workloads.
+//! Programs in the directory of this one that samples run as children: `fieldstone` and the
+//! workloads.
 //!
-//! What they lack on a machine is no failure of ours: an error that is a [`Missing`] makes a sample a skip ([`outcome`]).
+//! A sample is skipped if the machine lacks what they need: an error [`Missing`] becomes a skip
+//! ([`outcome`]).
 
-#![allow(unsafe_code, reason = "a child's death signal has to be set between fork and exec")]
+#![allow(unsafe_code, reason = "sets a child's death signal between fork and exec")]
 
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -13,9 +15,9 @@ use fieldstone_sys::process::set_parent_death_signal;
 use fieldstone_sys::sampling::allow_tracing;
 use rustix::process::Signal;
 
-use crate::experiment::{Figure, Outcome};
+use crate::experiment::{MeasuredValue, Outcome};
 
-/// What the machine lacks.
+/// The error of a sample that the machine cannot run. Contains what is missing.
 #[derive(Debug)]
 pub struct Missing(pub(crate) String);
 
@@ -27,34 +29,36 @@ impl std::fmt::Display for Missing {
 
 impl std::error::Error for Missing {}
 
-/// What came of a sample: its numbers, or what is missing.
-pub(crate) fn outcome(figures: Result<Vec<Figure>>) -> Result<Outcome> {
+/// The outcome of a sample: its values, or a skip if something is [`Missing`].
+pub(crate) fn outcome(figures: Result<Vec<MeasuredValue>>) -> Result<Outcome> {
     match figures.map_err(anyhow::Error::downcast::<Missing>) {
-        Ok(figures) => Ok(Outcome::Measured { figures, alternately: true }),
+        Ok(figures) => Ok(Outcome::measured(figures)),
         Err(Ok(Missing(reason))) => Ok(Outcome::Skipped { reason }),
         Err(Err(error)) => Err(error),
     }
 }
 
-/// The command beside this program, or in the path.
+/// The command `fieldstone`: in the directory of this program, or in PATH.
 pub(crate) fn fieldstone() -> PathBuf {
-    beside("fieldstone").filter(|path| path.exists()).unwrap_or_else(|| PathBuf::from("fieldstone"))
+    sibling("fieldstone").filter(|path| path.exists()).unwrap_or_else(|| PathBuf::from("fieldstone"))
 }
 
-/// That it cannot be started.
+/// The error if the command cannot be started.
 pub(crate) fn no_fieldstone(error: &std::io::Error) -> Missing {
     Missing(format!("cannot start {} ({error}): install it beside fieldstone-reproduce", fieldstone().display()))
 }
 
-/// What the command itself said last; a program's last words may stand below.
-pub(crate) fn complaint(words: &str) -> &str {
-    words.lines().filter_map(|line| line.strip_prefix("fieldstone: ")).next_back().unwrap_or("it said nothing").trim()
+/// The last message of the command in its standard error, which may also have lines of the program.
+pub(crate) fn last_message(errors: &str) -> &str {
+    let mut messages = errors.lines().filter_map(|line| line.strip_prefix("fieldstone: "));
+    messages.next_back().unwrap_or("it printed no message").trim()
 }
 
-/// A C program of the workloads, such as `counters-O0`: in a build tree, or where `make install` puts it.
+/// A C program of the workloads, such as `counters-O0`, in a build directory or where `make
+/// install` puts it.
 ///
 /// # Errors
-/// [`Missing`].
+/// [`Missing`] if it is not built.
 pub(crate) fn sharing_program(name: &str) -> Result<PathBuf> {
     let places = ["sharing", "../lib/fieldstone/workloads/sharing"];
     let mut files = folder().into_iter().flat_map(|folder| places.map(|place| folder.join(place).join(name)));
@@ -62,8 +66,8 @@ pub(crate) fn sharing_program(name: &str) -> Result<PathBuf> {
     Ok(files.find(|file| file.is_file()).ok_or_else(|| Missing(missing()))?)
 }
 
-/// What this program's folder has, or might have, by that name.
-pub(crate) fn beside(name: &str) -> Option<PathBuf> {
+/// The path of a file in the directory of this program, which may not exist.
+pub(crate) fn sibling(name: &str) -> Option<PathBuf> {
     Some(folder()?.join(name))
 }
 
@@ -71,19 +75,19 @@ fn folder() -> Option<PathBuf> {
     Some(std::env::current_exe().ok()?.parent()?.to_owned())
 }
 
-/// Has a child asked to end when we are gone.
-pub(crate) fn ends_with_us(command: &mut Command) -> &mut Command {
+/// Makes a child receive SIGTERM when this process ends.
+pub(crate) fn end_with_parent(command: &mut Command) -> &mut Command {
     // SAFETY: between fork and exec one prctl is called, a bare system call.
     unsafe { command.pre_exec(|| set_parent_death_signal(Some(Signal::TERM.as_raw()))) }
 }
 
-/// The same, and our other children may trace it, where Yama would forbid it.
+/// The same, and allows the other children of this process to trace it, which Yama may forbid.
 pub(crate) fn traceable(command: &mut Command) -> &mut Command {
     let tracer = std::process::id();
     // SAFETY: between fork and exec one prctl is called, a bare system call.
     unsafe {
-        ends_with_us(command).pre_exec(move || {
-            // A kernel without Yama knows no such call, and needs none.
+        end_with_parent(command).pre_exec(move || {
+            // Fails on a kernel without Yama, which needs no permission.
             let _ = allow_tracing(tracer);
             Ok(())
         })
@@ -95,8 +99,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_a_skip_and_anything_else_an_error() {
-        let none: Result<Vec<Figure>> = Err(Missing("no compiler".into()).into());
+    fn a_missing_program_is_a_skip_and_any_other_failure_an_error() {
+        let none: Result<Vec<MeasuredValue>> = Err(Missing("no compiler".into()).into());
         assert_eq!(outcome(none).unwrap(), Outcome::Skipped { reason: "no compiler".into() });
         assert!(outcome(Err(anyhow::anyhow!("it broke"))).is_err());
         assert!(outcome(Ok(Vec::new())).is_ok());
@@ -105,8 +109,8 @@ mod tests {
     }
 
     #[test]
-    fn the_last_complaint_is_the_command_s() {
-        let words = "fieldstone: first\nfieldstone: second\nthe program's own words\n";
-        assert_eq!((complaint(words), complaint("nothing of ours")), ("second", "it said nothing"));
+    fn the_last_message_of_the_command_is_found() {
+        let errors = "fieldstone: first\nfieldstone: second\na line of the program\n";
+        assert_eq!((last_message(errors), last_message("a line")), ("second", "it printed no message"));
     }
 }

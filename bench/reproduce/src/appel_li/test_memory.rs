@@ -1,6 +1,7 @@
-//! What is measured on: a hundred units of memory on the pages that were asked for, resident; and a second thread that spins.
+//! The memory that is measured, a hundred resident units on the requested pages; a second thread
+//! that spins; and the medians of rounds.
 
-#![allow(unsafe_code, reason = "touches memory under control")]
+#![allow(unsafe_code, reason = "accesses protected memory")]
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,39 +19,41 @@ use fieldstone_workloads::random::SplitMix64;
 use rustix::mm::{Advice, madvise};
 
 use super::{FOLIO, PAGE, Unit};
-use crate::experiment::{Figure, Outcome};
+use crate::experiment::{MeasuredValue, Outcome};
 use crate::provenance::thread_cpu_s;
 
-/// The paper's hundred pages.
+/// The hundred pages of the paper.
 pub(super) const UNITS: usize = 100;
 
-/// Where the units lie in a memory.
+/// The place of the units in a memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Units {
-    /// Of the first, from the memory's start.
+    /// Offset of the first unit.
     base: usize,
     pub(super) bytes: usize,
 }
 
-/// Memory of [`UNITS`] units, with a page size that is switched on as long as this is held.
-pub(super) struct Ground {
+/// Memory of [`UNITS`] units. Their page size is enabled until this is dropped.
+pub(super) struct TestMemory {
     pub(super) memory: Memory,
     pub(super) units: Units,
     _folios: Option<(KnobSetting, Restorer)>,
 }
 
-impl Ground {
-    /// Private memory; the units are aligned to their size.
+impl TestMemory {
+    /// Resident private memory; the units are aligned to their size.
     pub(super) fn new(unit: Unit) -> Result<Self> {
         let folios = if unit == FOLIO { folios_on() } else { None };
         let memory = Memory::anonymous((UNITS + 1) * unit.bytes)?;
         let base = memory.start().next_multiple_of(unit.bytes) - memory.start();
         let units = Units { base, bytes: unit.bytes };
         if unit == FOLIO {
-            // Where some of a huge page's place is taken, no huge page comes: every other unit first, while it stands alone.
+            // Makes every second unit resident first. Then no huge page fits, and the kernel uses
+            // folios.
             for at in (0..UNITS).step_by(2) {
                 let start = memory.as_ptr().wrapping_add(units.of(at).start).cast();
-                // SAFETY: a part of the memory; the advice changes no contents. Where it is refused, pages are small.
+                // SAFETY: the range is inside the memory, and the advice changes no contents. If it
+                // is refused, the pages are small.
                 let _ = unsafe { madvise(start, unit.bytes, Advice::LinuxHugepage) };
                 units.write(&memory, at, 0);
             }
@@ -62,21 +65,22 @@ impl Ground {
         Ok(Self { memory, units, _folios: folios })
     }
 
-    /// What the units got, and why no more.
+    /// The page sizes of the units, as shares.
     pub(super) fn pages(&self) -> String {
         let (start, bytes) = (self.memory.start() + self.units.base, UNITS * self.units.bytes);
         folios_under(start as u64..(start + bytes) as u64)
     }
 }
 
-/// Turns folios of 64 KiB on for memory that asks for them, where this user may. The numbers name the pages that were obtained.
+/// Enables folios of 64 KiB for advised memory, if this user may. The results name the real page
+/// sizes.
 fn folios_on() -> Option<(KnobSetting, Restorer)> {
     let restorer = Restorer::start().ok()?;
     let knob = restorer.set(&mode_path(FOLIO.bytes as u64), "madvise").ok()?;
     Some((knob, restorer))
 }
 
-/// The folios under a range, as shares.
+/// The folios of a range, as shares.
 fn folios_under(range: Range<u64>) -> String {
     let placement = pagemap::read(std::process::id(), std::slice::from_ref(&range));
     let Some(frames) = placement.as_ref().ok().and_then(|placement| placement.exact()) else {
@@ -91,7 +95,7 @@ fn folios_under(range: Range<u64>) -> String {
 }
 
 impl Units {
-    /// The bytes of a unit, from the memory's start.
+    /// The offsets of a unit in the memory.
     pub(super) fn of(self, unit: usize) -> Range<usize> {
         let start = self.base + unit * self.bytes;
         start..start + self.bytes
@@ -101,19 +105,19 @@ impl Units {
         self.of(0).start..self.of(UNITS - 1).end
     }
 
-    /// The unit that a byte lies in.
+    /// The unit that contains an offset.
     pub(super) fn at(self, offset: usize) -> usize {
         (offset - self.base) / self.bytes
     }
 
-    /// Writes a byte of a unit.
+    /// Writes the first byte of a unit.
     pub(super) fn write(self, memory: &Memory, unit: usize, value: u8) {
         assert!(unit < UNITS && self.of(unit).end <= memory.bytes());
         // SAFETY: the assertion above keeps the byte inside the memory.
         unsafe { memory.as_ptr().add(self.of(unit).start).write_volatile(value) };
     }
 
-    /// Reads what `write` wrote.
+    /// Reads the first byte of a unit.
     pub(super) fn read(self, memory: &Memory, unit: usize) -> u8 {
         assert!(unit < UNITS && self.of(unit).end <= memory.bytes());
         // SAFETY: the assertion above keeps the byte inside the memory.
@@ -121,7 +125,7 @@ impl Units {
     }
 }
 
-/// All units, in an order of its own for each seed.
+/// All units in random order.
 pub(super) fn shuffled(random: &mut SplitMix64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..UNITS).collect();
     for last in (1..UNITS).rev() {
@@ -131,16 +135,18 @@ pub(super) fn shuffled(random: &mut SplitMix64) -> Vec<usize> {
     order
 }
 
-/// Another thread that runs as long as this is held.
+/// A thread that spins until this is dropped.
 pub(super) struct Spinner {
     stop: Arc<AtomicBool>,
-    turning: Arc<AtomicU64>,
+    /// Number of its loop iterations.
+    iterations: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Spinner {
-    /// Itself, where the other thread serves its own faults: else that one mostly waits.
-    pub(super) fn beside(&self, mechanism: Mechanism) -> Option<&Self> {
+    /// The spinner if the measuring thread handles its own faults. With a handler thread it sleeps
+    /// most of the time, and rounds are not compared with the spinner's progress.
+    pub(super) fn with_own_faults(&self, mechanism: Mechanism) -> Option<&Self> {
         let waits = matches!(mechanism, Mechanism::UserfaultThread | Mechanism::ProtectThread);
         (!waits).then_some(self)
     }
@@ -148,19 +154,19 @@ impl Spinner {
     pub(super) fn start(threads: u32) -> Option<Self> {
         (threads > 1).then(|| {
             let stop = Arc::new(AtomicBool::new(false));
-            let (seen, turning) = (Arc::clone(&stop), Arc::new(AtomicU64::new(0)));
-            let turns = Arc::clone(&turning);
+            let (stopped, iterations) = (Arc::clone(&stop), Arc::new(AtomicU64::new(0)));
+            let count = Arc::clone(&iterations);
             let spin = move || {
-                while !seen.load(Ordering::Relaxed) {
-                    turns.fetch_add(1, Ordering::Relaxed);
+                while !stopped.load(Ordering::Relaxed) {
+                    count.fetch_add(1, Ordering::Relaxed);
                     std::hint::spin_loop();
                 }
             };
             let thread = std::thread::spawn(spin);
-            while turning.load(Ordering::Relaxed) == 0 {
+            while iterations.load(Ordering::Relaxed) == 0 {
                 std::thread::yield_now();
             }
-            Self { stop, turning, thread: Some(thread) }
+            Self { stop, iterations, thread: Some(thread) }
         })
     }
 }
@@ -168,43 +174,46 @@ impl Spinner {
 impl Drop for Spinner {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // It cannot panic.
+        // The thread cannot panic.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
-/// How long rounds in vain are put up with.
-const PATIENCE: Duration = Duration::from_secs(4);
-/// Rounds that are enough when it is over.
-const FEWEST: usize = 4;
+/// Time after which fewer rounds are enough.
+const TIME_LIMIT: Duration = Duration::from_secs(4);
+/// Number of rounds that are enough after [`TIME_LIMIT`].
+const MIN_ROUNDS: usize = 4;
 
-/// The medians of some rounds, each of which gives `N` numbers; the one before them is not counted.
+/// The medians of `rounds` rounds, each of which gives `N` numbers. Drops the first round.
 ///
-/// On a busy machine the spinning thread does not always run beside the other one: only rounds count in which this thread was on its
-/// processor for nine tenths of the time, and the other one turned at least half as fast as at best. Where handlers have a thread
-/// of their own this one sleeps most of the time, and `spinner` is none.
-pub(super) fn medians<const N: usize>(
+/// On a busy machine both threads do not always run at the same time. With a spinner, a round
+/// counts only if this thread had its processor for 90 % of the time, and the spinner ran at half
+/// its best speed or more.
+///
+/// # Errors
+/// The first error of `round`; [`TooBusy`] if too few rounds count.
+pub(super) fn medians_of_rounds<const N: usize>(
     rounds: usize,
     spinner: Option<&Spinner>,
     mut round: impl FnMut() -> Result<[f64; N]>,
 ) -> Result<[f64; N]> {
     round()?;
-    let turns = || spinner.map_or(0, |spinner| spinner.turning.load(Ordering::Relaxed));
+    let iterations = || spinner.map_or(0, |spinner| spinner.iterations.load(Ordering::Relaxed));
     let began = Instant::now();
     let (mut best, mut done): (f64, Vec<(f64, [f64; N])>) = (0.0, Vec::new());
     let kept = loop {
-        let (before, cpu_s, since) = (turns(), thread_cpu_s(), Instant::now());
+        let (before, cpu_s, since) = (iterations(), thread_cpu_s(), Instant::now());
         let times = round()?;
-        let (wall_s, turned) = (since.elapsed().as_secs_f64(), turns() - before);
+        let (wall_s, count) = (since.elapsed().as_secs_f64(), iterations() - before);
         if spinner.is_none() || thread_cpu_s() - cpu_s >= 0.9 * wall_s {
-            let rate = turned as f64 / wall_s;
+            let rate = count as f64 / wall_s;
             best = best.max(rate);
             done.push((rate, times));
         }
         let kept: Vec<[f64; N]> = done.iter().filter(|(rate, _)| 2.0 * rate >= best).map(|(_, times)| *times).collect();
-        let turning = spinner.is_none() || best > 0.0;
-        let is_late = began.elapsed() > PATIENCE;
-        if turning && (kept.len() >= rounds || is_late && kept.len() >= FEWEST) {
+        let is_spinning = spinner.is_none() || best > 0.0;
+        let is_late = began.elapsed() > TIME_LIMIT;
+        if is_spinning && (kept.len() >= rounds || is_late && kept.len() >= MIN_ROUNDS) {
             break kept;
         }
         if is_late {
@@ -217,7 +226,7 @@ pub(super) fn medians<const N: usize>(
     }))
 }
 
-/// Two threads did not run at the same time.
+/// The error of rounds in which two threads did not run at the same time.
 #[derive(Debug)]
 struct TooBusy;
 
@@ -229,15 +238,15 @@ impl std::fmt::Display for TooBusy {
 
 impl std::error::Error for TooBusy {}
 
-/// The same of one number.
-pub(super) fn middle(rounds: usize, spinner: Option<&Spinner>, mut round: impl FnMut() -> Result<f64>) -> Result<f64> {
-    medians(rounds, spinner, || round().map(|time| [time])).map(|[time]| time)
+/// The same for rounds of one number.
+pub(super) fn median_of_rounds(rounds: usize, spinner: Option<&Spinner>, mut round: impl FnMut() -> Result<f64>) -> Result<f64> {
+    medians_of_rounds(rounds, spinner, || round().map(|time| [time])).map(|[time]| time)
 }
 
-/// What came of a setting: its figures, or the mechanism that this machine has not.
-pub(super) fn outcome(measured: Result<Vec<Figure>>) -> Result<Outcome> {
+/// The outcome of a setting: its values, or a skip if the machine lacks the mechanism.
+pub(super) fn outcome(measured: Result<Vec<MeasuredValue>>) -> Result<Outcome> {
     match measured {
-        Ok(figures) => Ok(Outcome::Measured { figures, alternately: true }),
+        Ok(figures) => Ok(Outcome::measured(figures)),
         Err(error) if error.is::<TooBusy>() => Ok(Outcome::Skipped { reason: error.to_string() }),
         Err(error) => match error.downcast::<Error>() {
             Ok(

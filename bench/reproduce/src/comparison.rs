@@ -1,40 +1,45 @@
 //! A baseline and its contenders, timed alternately in one process.
 //!
-//! A [`Side`] is something in memory with kernels that run on it; a kernel names the one that it is compared with. Each batch is as many
-//! calls as make the baseline's last long enough, the same number for all, so that all do the same work and have to agree on
-//! the sum of what they returned. Where the sides do not fit into memory together, one is built and measured after the other.
+//! ```text
+//! sides      array          tree                  data in memory, with kernels that run on it
+//! round 0    A A A A        B B B B               a batch of calls each, the same number for all
+//! round 1                   B B B B   A A A A     in the opposite order
+//! ```
+//! The batch is long enough for the baseline. All kernels of a comparison do the same work, and the
+//! sums of their results must be equal. If the sides do not fit in memory together, they are built
+//! and measured one after the other.
 //!
-//! Kernels may run on the same data, so that one would find in the cache what the one before it read: where a side is larger than a
-//! cache, the cache is filled with something else before each batch.
+//! Kernels may read the same data, so a kernel could find it in the cache. If a side is larger than
+//! a cache, the cache is filled with other data before each batch.
 //!
-//! Times are this thread's CPU time: on a shared machine, what others take is not ours.
+//! Times are CPU time of this thread, without other programs of a shared machine.
 
 use anyhow::{Result, bail, ensure};
 use fieldstone_stats::order;
 
-use crate::experiment::{Figure, Outcome};
+use crate::experiment::{MeasuredValue, Outcome};
 use crate::provenance::thread_cpu_s;
 use crate::trial::{Task, Trial};
 
-/// A piece of work on a [`Side`].
+/// The work that is timed, on the data of a [`Side`].
 pub struct Kernel {
     /// The row that its time fills.
     pub row: String,
-    /// The row of the kernel that it is compared with: its own for a baseline. Baselines lie in the first side.
+    /// The row of its baseline; for a baseline its own. Baselines are in the first side.
     pub against: String,
-    /// Operations (elements, steps) of one call.
+    /// Operations (elements, steps) per call.
     pub operations: u64,
-    /// One call: what it returns is what all that are compared have to agree on.
+    /// One call. The compared kernels must return the same.
     pub call: Box<dyn FnMut() -> u64>,
 }
 
 impl Kernel {
-    /// A kernel that others are compared with. Make `call` by [`crate::kernel!`].
+    /// A baseline. Create `call` by [`crate::kernel!`].
     pub fn baseline(row: &str, operations: u64, call: Box<dyn FnMut() -> u64>) -> Self {
         Self { row: row.to_owned(), against: row.to_owned(), operations, call }
     }
 
-    /// A kernel that is compared with the baseline `against`. Make `call` by [`crate::kernel!`].
+    /// A kernel with the baseline `against`. Create `call` by [`crate::kernel!`].
     pub fn contender(row: &str, against: &str, operations: u64, call: Box<dyn FnMut() -> u64>) -> Self {
         Self { row: row.to_owned(), against: against.to_owned(), operations, call }
     }
@@ -46,26 +51,26 @@ impl std::fmt::Debug for Kernel {
     }
 }
 
-/// A side that is built: filled, resident.
+/// A side whose data is filled and resident.
 #[derive(Debug)]
-pub struct Prepared {
-    /// What runs on it; the kernels own what they run on.
+pub struct BuiltSide {
+    /// Its kernels, which own the data.
     pub kernels: Vec<Kernel>,
-    /// The pages that it really got (see [`crate::pages`]).
+    /// The page kinds of its memory (see [`crate::pages`]).
     pub pages: Option<String>,
 }
 
-/// A side that is to be built.
+/// A side before it is built.
 pub struct Side<'a> {
-    /// Memory that it will take.
+    /// The memory that it will use.
     pub bytes: u64,
     /// Builds it.
-    pub build: Box<dyn FnOnce() -> Result<Prepared> + 'a>,
+    pub build: Box<dyn FnOnce() -> Result<BuiltSide> + 'a>,
 }
 
 impl<'a> Side<'a> {
-    /// A side of `bytes` that `build` makes.
-    pub fn new(bytes: u64, build: impl FnOnce() -> Result<Prepared> + 'a) -> Self {
+    /// A side of `bytes` that `build` builds.
+    pub fn new(bytes: u64, build: impl FnOnce() -> Result<BuiltSide> + 'a) -> Self {
         Self { bytes, build: Box::new(build) }
     }
 }
@@ -76,39 +81,40 @@ impl std::fmt::Debug for Side<'_> {
     }
 }
 
-/// More than the last-level cache of most machines; below it, sides are in the cache anyway.
+/// More than the last-level cache of most machines. Smaller sides are in the cache in any case.
 const CACHE_BYTES: u64 = 64 << 20;
 
-/// How long a batch of the baseline is at least, and how many are timed.
+/// The minimum length of the baseline's batch, and the number of batches.
 #[derive(Clone, Copy)]
 struct Effort {
     batch_s: f64,
     rounds: usize,
-    /// Whether the cache is emptied before each batch.
-    scrubs: bool,
+    /// Whether the cache is filled with other data before each batch.
+    fills_cache: bool,
 }
 
-/// A kernel at work.
+/// A kernel with its measurements.
 struct Runner {
     kernel: Kernel,
     pages: Option<String>,
+    /// Calls per batch.
     calls: u64,
-    /// Sum of what it returned.
+    /// Sum of the returned values.
     sum: u64,
     batches_s: Vec<f64>,
 }
 
-/// Builds the sides and does the trial's task with their kernels.
+/// Builds the sides and runs the task of the trial with their kernels.
 ///
 /// # Errors
-/// When a side cannot be built, when kernels disagree, or when one names a baseline that is not there.
-pub fn contest(trial: &Trial, sides: Vec<Side<'_>>) -> Result<Outcome> {
+/// If a side cannot be built, if results differ, or if a baseline is missing.
+pub fn compare_sides(trial: &Trial, sides: Vec<Side<'_>>) -> Result<Outcome> {
     if let Task::Call { row, calls } = &trial.task {
         return call_one(sides, row, *calls);
     }
     let (batch_s, rounds) = if trial.quick { (0.002, 5) } else { (0.01, 9) };
-    let scrubs = sides.iter().any(|side| side.bytes >= CACHE_BYTES);
-    let effort = Effort { batch_s, rounds, scrubs };
+    let fills_cache = sides.iter().any(|side| side.bytes >= CACHE_BYTES);
+    let effort = Effort { batch_s, rounds, fills_cache };
     let alternately = sides.iter().map(|side| side.bytes).sum::<u64>() <= trial.memory_bytes;
     let mut done = Vec::<Runner>::new();
     if alternately {
@@ -122,7 +128,7 @@ pub fn contest(trial: &Trial, sides: Vec<Side<'_>>) -> Result<Outcome> {
             done.extend(runners(side)?);
             run(&mut done, first, effort, trial.layout.seed)?;
             for runner in &mut done[first..] {
-                // Gives the memory of this side back.
+                // Frees the memory of this side.
                 runner.kernel.call = Box::new(|| 0);
             }
         }
@@ -137,7 +143,7 @@ fn runners(side: Side<'_>) -> Result<impl Iterator<Item = Runner>> {
     Ok(prepared.kernels.into_iter().map(runner))
 }
 
-/// Warms up and times the runners from `first` on, one after the other, round by round, each round in the opposite order.
+/// Warms up the runners from `first` on, and times them round by round in alternating order.
 fn run(runners: &mut [Runner], first: usize, effort: Effort, seed: u64) -> Result<()> {
     for at in first..runners.len() {
         let against = runners[at].kernel.against.clone();
@@ -146,19 +152,19 @@ fn run(runners: &mut [Runner], first: usize, effort: Effort, seed: u64) -> Resul
         } else {
             let baseline = runners[..at].iter().find(|runner| runner.kernel.row == against);
             let Some(calls) = baseline.map(|runner| runner.calls) else {
-                bail!("{:?} is compared with {against:?}, which does not come before it", runners[at].kernel.row);
+                bail!("the baseline {against:?} must come before {:?}", runners[at].kernel.row);
             };
             runners[at].calls = calls;
             runners[at].warm_up();
         }
     }
     let count = runners.len() - first;
-    let other = vec![1_u8; if effort.scrubs { usize::try_from(CACHE_BYTES)? } else { 0 }];
+    let other_data = vec![1_u8; if effort.fills_cache { usize::try_from(CACHE_BYTES)? } else { 0 }];
     let start = usize::try_from(seed % 1024)?;
     for round in 0..effort.rounds {
         for index in order(count, start + round) {
             std::hint::black_box(
-                std::hint::black_box(&other).iter().step_by(64).map(|byte| u64::from(*byte)).sum::<u64>(),
+                std::hint::black_box(&other_data).iter().step_by(64).map(|byte| u64::from(*byte)).sum::<u64>(),
             );
             runners[first + index].time();
         }
@@ -175,7 +181,7 @@ impl Runner {
         thread_cpu_s() - start
     }
 
-    /// How many calls make a batch: 1, 2, 4, ... until it is long enough.
+    /// The number of calls per batch: 1, 2, 4, ... until a batch is long enough.
     fn calibrate(&mut self, batch_s: f64) -> u64 {
         let mut calls = 1;
         while self.batch(calls) < batch_s && calls < 1 << 40 {
@@ -184,7 +190,7 @@ impl Runner {
         calls
     }
 
-    /// As many calls as the baseline's calibration took.
+    /// Runs as many calls as the calibration of the baseline.
     fn warm_up(&mut self) {
         self.batch(2 * self.calls - 1);
     }
@@ -200,14 +206,14 @@ impl Runner {
     }
 }
 
-fn figures(runners: &[Runner]) -> Result<Vec<Figure>> {
+fn figures(runners: &[Runner]) -> Result<Vec<MeasuredValue>> {
     let figure = |runner: &Runner| {
         let Some(baseline) = runners.iter().find(|baseline| baseline.kernel.row == runner.kernel.against) else {
-            bail!("there is no {:?}", runner.kernel.against);
+            bail!("there is no baseline {:?}", runner.kernel.against);
         };
         ensure!(
             baseline.sum == runner.sum,
-            "{:?} came to {:#x}, and {:?} to {:#x}: one of them is wrong",
+            "results differ: {:?} returned {:#x}, and {:?} {:#x}",
             baseline.kernel.row,
             baseline.sum,
             runner.kernel.row,
@@ -218,25 +224,25 @@ fn figures(runners: &[Runner]) -> Result<Vec<Figure>> {
         };
         let is_baseline = runner.kernel.row == runner.kernel.against;
         let ratio = (!is_baseline && of > 0.0).then(|| value / of);
-        Ok(Figure { ratio, pages: runner.pages.clone(), ..Figure::of(runner.kernel.row.clone(), value) })
+        Ok(MeasuredValue { ratio, pages: runner.pages.clone(), ..MeasuredValue::of(runner.kernel.row.clone(), value) })
     };
     runners.iter().map(figure).collect()
 }
 
-/// The function whose instructions a tool counts ([`crate::count`]), by this name.
+/// The name of the function whose instructions a tool counts ([`crate::count`]).
 pub const COUNTED: &str = "counted_calls";
 
 #[inline(never)]
 fn counted_calls(kernel: &mut Kernel, calls: u64) {
     let mut sum = 0_u64;
-    // A closure's symbol would have the name in it, too.
+    // No closure: its symbol would contain the name too.
     for _ in 0..calls {
         sum = sum.wrapping_add((kernel.call)());
     }
     std::hint::black_box(sum);
 }
 
-/// Builds the side that has the kernel, and calls it.
+/// Builds the side that has the kernel of `row`, and calls it.
 fn call_one(sides: Vec<Side<'_>>, row: &str, calls: u64) -> Result<Outcome> {
     for side in sides {
         for mut runner in runners(side)? {
@@ -246,5 +252,5 @@ fn call_one(sides: Vec<Side<'_>>, row: &str, calls: u64) -> Result<Outcome> {
             }
         }
     }
-    bail!("no kernel is called {row:?}")
+    bail!("there is no kernel {row:?}")
 }
