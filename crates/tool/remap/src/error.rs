@@ -43,7 +43,6 @@ pub enum Error {
 }
 
 /// Ignores `NoSuchProcess`: the next wait reports the exit of that thread.
-#[cfg(target_arch = "x86_64")]
 pub(crate) fn ignore_gone(result: fieldstone_sys::Result<()>) -> Result<()> {
     match result {
         Err(fieldstone_sys::Error::NoSuchProcess { .. }) => Ok(()),

@@ -28,30 +28,20 @@
 //!
 //! Source: Taylor, *Cachekata* (seed 002), chapter 5. There a hypervisor revokes the page; here
 //! userfaultfd does. There every access faults; here loops are cloned.
+#![cfg(target_arch = "x86_64")]
 
-#[cfg(target_arch = "x86_64")]
 mod children;
-#[cfg(target_arch = "x86_64")]
 mod code_cache;
 pub mod error;
-#[cfg(target_arch = "x86_64")]
 mod event;
-#[cfg(target_arch = "x86_64")]
 mod page_table;
-#[cfg(target_arch = "x86_64")]
 mod process;
-#[cfg(target_arch = "x86_64")]
 mod record;
 pub mod space;
-#[cfg(target_arch = "x86_64")]
 mod tracer;
 
 pub use error::{Error, Result};
-#[cfg(target_arch = "x86_64")]
 pub use event::{RemapEvent, RestoreReason, Route, WatchedAccess};
-#[cfg(target_arch = "x86_64")]
 pub use page_table::moved::{MovedPage, PageRequest, ProgramView, page_with};
-#[cfg(target_arch = "x86_64")]
 pub use process::Process;
-#[cfg(target_arch = "x86_64")]
 pub use tracer::status::repaired_by;

@@ -2,7 +2,6 @@
 //! and for code within reach of a jump.
 
 use std::fs;
-#[cfg(target_arch = "x86_64")]
 use std::io::{self, BufRead, BufReader};
 use std::ops::Range;
 
@@ -62,7 +61,6 @@ impl MapsEntry {
 
 /// A property of the memory at `address` that its copies would lose, as an error text. `None` if
 /// there is none.
-#[cfg(target_arch = "x86_64")]
 pub(crate) fn peculiarity(pid: u32, address: u64) -> Option<&'static str> {
     let lines = BufReader::new(fs::File::open(format!("/proc/{pid}/smaps")).ok()?).lines().map_while(io::Result::ok);
     // Reading stops there: the kernel counts pages for each line it prints.
