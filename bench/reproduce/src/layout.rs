@@ -74,18 +74,18 @@ fn deeper<R, F: FnOnce() -> R>(frames: usize, work: F) -> R {
     result
 }
 
+/// Bytes of a nop.
+const NOP_BYTES: usize = if cfg!(target_arch = "x86_64") { 1 } else { 4 };
+
 /// `BYTES` bytes of nops.
 #[inline(always)]
 pub fn nops<const BYTES: usize>() {
-    #[cfg(target_arch = "x86_64")]
     // SAFETY: a nop changes neither registers nor memory.
     unsafe {
-        core::arch::asm!(".rept {count}", "nop", ".endr", count = const BYTES, options(nomem, nostack, preserves_flags));
-    }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: a nop changes neither registers nor memory.
-    unsafe {
-        core::arch::asm!(".rept {count}", "nop", ".endr", count = const BYTES / 4, options(nomem, nostack, preserves_flags));
+        core::arch::asm!(
+            ".rept {count}", "nop", ".endr",
+            count = const BYTES / NOP_BYTES, options(nomem, nostack, preserves_flags)
+        );
     }
 }
 
@@ -93,7 +93,6 @@ pub fn nops<const BYTES: usize>() {
 #[inline(always)]
 pub fn consume(value: u64) -> u64 {
     let mut value = value;
-    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     // SAFETY: the assembly has no instruction; the compiler only assumes that the value may change.
     unsafe {
         core::arch::asm!("/* {0} */", inout(reg) value, options(pure, nomem, nostack, preserves_flags));

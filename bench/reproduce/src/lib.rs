@@ -45,6 +45,8 @@ pub mod provenance;
 pub mod quotation;
 pub mod show;
 mod sibling_programs;
+#[cfg_attr(not(target_arch = "x86_64"), path = "no_stack_blocks.rs")]
+mod stack_blocks;
 pub mod store;
 pub mod summary;
 pub mod table2;

@@ -21,9 +21,9 @@ mod kernel_comparison;
 mod pages;
 mod program_comparison;
 mod region;
-#[cfg(target_arch = "x86_64")]
+#[cfg_attr(not(target_arch = "x86_64"), path = "no_sharing.rs")]
 mod sharing;
-#[cfg(target_arch = "x86_64")]
+#[cfg_attr(not(target_arch = "x86_64"), path = "no_stacks.rs")]
 mod stacks;
 mod stop_rule;
 mod translation;
@@ -48,9 +48,7 @@ const SECTIONS: &[(&str, Section)] = &[
     ("arrays", |goals, arguments, limit, show| arrays::measure(goals, limit, &arguments.only, show)),
     ("pages", |goals, arguments, limit, show| pages::measure(goals, limit, &arguments.only, show)),
     ("translation", |goals, arguments, limit, show| translation::measure(goals, limit, &arguments.only, show)),
-    #[cfg(target_arch = "x86_64")]
     ("sharing", |goals, arguments, limit, show| sharing::measure(goals, limit, &arguments.only, arguments.runs, show)),
-    #[cfg(target_arch = "x86_64")]
     ("stacks", |goals, arguments, limit, show| stacks::measure(goals, limit, &arguments.only, show)),
 ];
 

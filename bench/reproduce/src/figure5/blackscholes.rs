@@ -21,6 +21,7 @@ use fieldstone_workloads::blackscholes::{Contract, contracts, price};
 use crate::comparison::{BuiltSide, Kernel, Side, compare_sides};
 use crate::experiment::{Cell, Outcome, Row, Scale, Quantity};
 use crate::pages::{Contiguous, pages_of, pool_on};
+use crate::stack_blocks;
 use crate::trial::Trial;
 
 /// Options of the cells that sweep the block size: 25 MB.
@@ -83,7 +84,7 @@ fn rows(table: &'static str, shape: Shape, kib: usize, options: usize) -> Vec<Ro
         _ => row,
     };
     let ratios = [PAPER_TREE, THREE_LEVELS, PAPER_ITER, TREE, LEAVES].map(|name| paper(Row::ratio(table, name)));
-    let both = cfg!(target_arch = "x86_64").then(|| Row::ratio(table, BOTH));
+    let both = stack_blocks::AVAILABLE.then(|| Row::ratio(table, BOTH));
     [Row::new(Quantity::Nanoseconds, table, ARRAY)].into_iter().chain(ratios).chain(both).collect()
 }
 
@@ -172,15 +173,10 @@ fn price_each_by(price: impl Fn(Contract) -> f32, options: impl Iterator<Item = 
 }
 
 /// Prices an option in a call that checks its stack and continues in another block if needed.
-#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn price_grown(option: Contract) -> f32 {
-    fieldstone_stacks::grow(|| price(option))
+    stack_blocks::grow(|| price(option))
 }
-
-/// On other processors there is no row for it.
-#[cfg(not(target_arch = "x86_64"))]
-use price as price_grown;
 
 /// The kernel of a row. Its side has `count` options.
 fn kernel(row: &str, count: usize, call: Box<dyn FnMut() -> u64>) -> Kernel {
@@ -190,7 +186,7 @@ fn kernel(row: &str, count: usize, call: Box<dyn FnMut() -> u64>) -> Kernel {
 /// The kernels of a tree array: by index, by leaves, and by leaves on a stack of blocks if
 /// available.
 fn tree_kernels(count: usize, [index, leaves, both]: [Box<dyn FnMut() -> u64>; 3]) -> Vec<Kernel> {
-    let both = cfg!(target_arch = "x86_64").then(|| kernel(BOTH, count, both));
+    let both = stack_blocks::AVAILABLE.then(|| kernel(BOTH, count, both));
     [kernel(TREE, count, index), kernel(LEAVES, count, leaves)].into_iter().chain(both).collect()
 }
 
@@ -235,7 +231,7 @@ mod tests {
                 let Outcome::Measured { figures, .. } = sides::<4096>(&trial(), shape, options).unwrap() else {
                     unreachable!()
                 };
-                assert_eq!(figures.len(), 6 + usize::from(cfg!(target_arch = "x86_64")), "{shape:?}");
+                assert_eq!(figures.len(), 6 + usize::from(stack_blocks::AVAILABLE), "{shape:?}");
             }
         }
     }

@@ -16,6 +16,7 @@ use crate::experiment::{Cell, Outcome, Row, Scale, Quantity};
 use crate::figure4::indexed::{Flat, tree_of};
 use crate::pages::{Contiguous, pages_of, pool_on};
 use crate::paper_tree::{Order, PAPER_BLOCK_BYTES, PaperTree};
+use crate::stack_blocks;
 use crate::trial::Trial;
 
 const TABLE: &str = "Game search: transposition table";
@@ -23,7 +24,6 @@ const TABLE: &str = "Game search: transposition table";
 const ARRAY: &str = "table in an array, ns a position";
 const PAPER_TREE: &str = "table in the paper's tree, depth at run time";
 const TREE: &str = "table in a tree array";
-#[cfg(target_arch = "x86_64")]
 const BOTH: &str = "table in a tree array, on a stack of blocks";
 
 /// Size of a table for the small board.
@@ -38,13 +38,12 @@ pub(super) fn cells(scale: Scale) -> Vec<Cell> {
     let sizes = SIZES.iter().filter(|(.., bytes)| scale == Scale::Full || *bytes <= SMALL);
     let cell = |&(label, column, bytes): &(&str, &str, u64)| {
         let paper = Row::ratio(TABLE, PAPER_TREE);
-        let rows = vec![
+        let mut rows = vec![
             Row::new(Quantity::Nanoseconds, TABLE, ARRAY),
             if bytes > SMALL { paper.with_paper("figure5/degraded") } else { paper },
             Row::ratio(TABLE, TREE),
-            #[cfg(target_arch = "x86_64")]
-            Row::ratio(TABLE, BOTH),
         ];
+        rows.extend(stack_blocks::AVAILABLE.then(|| Row::ratio(TABLE, BOTH)));
         Cell::new(format!("figure5/game/{label}"), column, bytes, rows, move |trial| {
             if bytes <= SMALL { sides::<5, 4>(trial, bytes) } else { sides::<6, 4>(trial, bytes) }
         })
@@ -57,9 +56,7 @@ fn sides<const W: u32, const H: u32>(trial: &Trial, bytes: u64) -> Result<Outcom
     // The number of positions does not depend on the memory of the table.
     let positions = game::<W, H, _, Plain>(&mut Search::new(Table::new(usize::try_from(bytes)?)?));
     let kernel = |row: &str, work| Kernel::contender(row, ARRAY, positions, work);
-    compare_sides(
-        trial,
-        vec![
+    let mut sides = vec![
             Side::new(bytes, move || {
                 let array = Flat(Contiguous::small_pages(&trial.layout, words, |_| 0_u64)?);
                 let pages = Some(array.0.pages());
@@ -83,27 +80,24 @@ fn sides<const W: u32, const H: u32>(trial: &Trial, bytes: u64) -> Result<Outcom
                 let work = crate::kernel!(trial.layout, move || game(&mut search));
                 Ok(BuiltSide { kernels: vec![kernel(TREE, work)], pages: Some(pages_of(&pool)) })
             }),
-            #[cfg(target_arch = "x86_64")]
-            Side::new(bytes, move || {
+    ];
+    sides.extend(stack_blocks::AVAILABLE.then(|| Side::new(bytes, move || {
                 let pool = pool_on(PageKind::Small4k, DEFAULT_BLOCK_BYTES, bytes)?;
                 let tree = tree_of(&pool, words, |_| 0_u64)?;
                 let mut search = Search::<W, H, _, GrowingStack>::new(Table::over(tree, words));
                 let work = crate::kernel!(trial.layout, move || game(&mut search));
                 Ok(BuiltSide { kernels: vec![kernel(BOTH, work)], pages: Some(pages_of(&pool)) })
-            }),
-        ],
-    )
+            })));
+    compare_sides(trial, sides)
 }
 
 /// Each call of the search checks its stack and continues in another block if needed.
-#[cfg(target_arch = "x86_64")]
 struct GrowingStack;
 
-#[cfg(target_arch = "x86_64")]
 impl Calls for GrowingStack {
     #[inline(always)]
     fn call<R>(f: impl FnOnce() -> R) -> R {
-        fieldstone_stacks::grow(f)
+        stack_blocks::grow(f)
     }
 }
 
@@ -141,7 +135,7 @@ mod tests {
         };
         assert!(
             alternately
-                && figures.len() == if cfg!(target_arch = "x86_64") { 4 } else { 3 }
+                && figures.len() == 3 + usize::from(stack_blocks::AVAILABLE)
                 && figures.iter().all(|figure| figure.value > 0.0)
         );
     }

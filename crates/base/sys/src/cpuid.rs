@@ -22,6 +22,8 @@ mod this_machine;
 
 use serde::{Deserialize, Serialize};
 
+pub use arm::read as read_cpuinfo;
+
 /// A page of 4 KiB, in bytes.
 pub const PAGE_4K: u64 = 4 << 10;
 /// A page of 2 MiB.

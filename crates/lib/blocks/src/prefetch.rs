@@ -4,13 +4,12 @@
 
 #[cfg_attr(all(target_arch = "x86_64", not(miri)), path = "prefetch/x86_64.rs")]
 #[cfg_attr(all(target_arch = "aarch64", not(miri)), path = "prefetch/aarch64.rs")]
-#[cfg_attr(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))), path = "prefetch/none.rs")]
-mod arch;
+mod hint;
 
 /// Prefetches the cache line at `place` into the first-level cache.
 #[inline]
 pub fn prefetch<T>(place: *const T) {
-    arch::first_level(place);
+    hint::first_level(place);
 }
 
 /// Prefetches the cache line at `place` into the second-level cache. For many lines a page apart:
@@ -18,5 +17,5 @@ pub fn prefetch<T>(place: *const T) {
 /// it is used.
 #[inline]
 pub fn prefetch_far<T>(place: *const T) {
-    arch::second_level(place);
+    hint::second_level(place);
 }
