@@ -14,13 +14,14 @@ use fieldstone_sys::userfault::Modes;
 use rustix::mm::{Advice, madvise};
 
 use crate::choice::{IN_SIGNAL, IN_THREAD, first_supported};
+use crate::controlled_range::NumberedPages;
 use crate::error::{Error, Result};
 use crate::fault::{Fault, Outcome};
 use crate::mechanism::{Loss, Mechanism, Watch};
 use crate::memory::Memory;
 use crate::mprotect_fill::MprotectFill;
 use crate::protect::mprotect;
-use crate::region::{Handler, NumberedPages, Region, RegionConfig};
+use crate::region::{Handler, Region, RegionConfig};
 use crate::tracking::DirtyRanges;
 
 /// Memory whose pages are filled by a handler. All pages are missing at first.

@@ -41,6 +41,7 @@
 mod arch;
 mod choice;
 mod control;
+mod controlled_range;
 mod descriptor_keeper;
 #[doc(hidden)]
 pub mod dirty_log;

@@ -11,11 +11,12 @@ use fieldstone_sys::userfault::{Modes, WrittenRange};
 
 use crate::choice::{TRACKING, first_supported};
 use crate::dirty_log::DirtyLog;
+use crate::controlled_range::NumberedPages;
 use crate::error::{Error, Result};
 use crate::fault::Outcome;
 use crate::mechanism::{Loss, Mechanism, Watch};
 use crate::memory::Memory;
-use crate::region::{NumberedPages, Region, RegionConfig};
+use crate::region::{Region, RegionConfig};
 use crate::signal_mask::without_signals;
 
 /// Memory that knows which of its pages were written. None is dirty at first.
