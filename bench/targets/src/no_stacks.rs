@@ -6,12 +6,7 @@ use crate::cell::Cell;
 use crate::goals::Goals;
 
 /// A skipped cell for each goal.
-pub(crate) fn measure(
-    goals: &Goals,
-    _: Duration,
-    only: &str,
-    show: &mut dyn FnMut(Cell),
-) -> anyhow::Result<()> {
+pub(crate) fn measure(goals: &Goals, _: Duration, only: &str, show: &mut dyn FnMut(Cell)) -> anyhow::Result<()> {
     crate::unmeasured(goals, "stacks", only).for_each(show);
     Ok(())
 }

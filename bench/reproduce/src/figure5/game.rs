@@ -12,7 +12,7 @@ use fieldstone_blocks::{DEFAULT_BLOCK_BYTES, PageKind};
 use fieldstone_workloads::game::{Calls, Outcome as Value, Plain, Search, Table};
 
 use crate::comparison::{BuiltSide, Kernel, Side, compare_sides};
-use crate::experiment::{Cell, Outcome, Row, Scale, Quantity};
+use crate::experiment::{Cell, Outcome, Quantity, Row, Scale};
 use crate::figure4::indexed::{Flat, tree_of};
 use crate::pages::{Contiguous, pages_of, pool_on};
 use crate::paper_tree::{Order, PAPER_BLOCK_BYTES, PaperTree};
@@ -57,37 +57,39 @@ fn sides<const W: u32, const H: u32>(trial: &Trial, bytes: u64) -> Result<Outcom
     let positions = game::<W, H, _, Plain>(&mut Search::new(Table::new(usize::try_from(bytes)?)?));
     let kernel = |row: &str, work| Kernel::contender(row, ARRAY, positions, work);
     let mut sides = vec![
-            Side::new(bytes, move || {
-                let array = Flat(Contiguous::small_pages(&trial.layout, words, |_| 0_u64)?);
-                let pages = Some(array.0.pages());
-                let mut search = Search::<W, H, _>::new(Table::over(array, words));
-                Ok(BuiltSide {
-                    kernels: vec![kernel(ARRAY, crate::kernel!(trial.layout, move || game(&mut search)))],
-                    pages,
-                })
-            }),
-            Side::new(bytes, move || {
-                let pool = pool_on(PageKind::Small4k, PAPER_BLOCK_BYTES, bytes + bytes / 1024)?;
-                let tree = PaperTree::<u64>::build(&pool, words, Order::InOrder, |_| 0)?;
-                let mut search = Search::<W, H, _>::new(Table::over(tree, words));
-                let work = crate::kernel!(trial.layout, move || game(&mut search));
-                Ok(BuiltSide { kernels: vec![kernel(PAPER_TREE, work)], pages: Some(pages_of(&pool)) })
-            }),
-            Side::new(bytes, move || {
-                let pool = pool_on(PageKind::Small4k, DEFAULT_BLOCK_BYTES, bytes)?;
-                let tree = tree_of(&pool, words, |_| 0_u64)?;
-                let mut search = Search::<W, H, _>::new(Table::over(tree, words));
-                let work = crate::kernel!(trial.layout, move || game(&mut search));
-                Ok(BuiltSide { kernels: vec![kernel(TREE, work)], pages: Some(pages_of(&pool)) })
-            }),
+        Side::new(bytes, move || {
+            let array = Flat(Contiguous::small_pages(&trial.layout, words, |_| 0_u64)?);
+            let pages = Some(array.0.pages());
+            let mut search = Search::<W, H, _>::new(Table::over(array, words));
+            Ok(BuiltSide {
+                kernels: vec![kernel(ARRAY, crate::kernel!(trial.layout, move || game(&mut search)))],
+                pages,
+            })
+        }),
+        Side::new(bytes, move || {
+            let pool = pool_on(PageKind::Small4k, PAPER_BLOCK_BYTES, bytes + bytes / 1024)?;
+            let tree = PaperTree::<u64>::build(&pool, words, Order::InOrder, |_| 0)?;
+            let mut search = Search::<W, H, _>::new(Table::over(tree, words));
+            let work = crate::kernel!(trial.layout, move || game(&mut search));
+            Ok(BuiltSide { kernels: vec![kernel(PAPER_TREE, work)], pages: Some(pages_of(&pool)) })
+        }),
+        Side::new(bytes, move || {
+            let pool = pool_on(PageKind::Small4k, DEFAULT_BLOCK_BYTES, bytes)?;
+            let tree = tree_of(&pool, words, |_| 0_u64)?;
+            let mut search = Search::<W, H, _>::new(Table::over(tree, words));
+            let work = crate::kernel!(trial.layout, move || game(&mut search));
+            Ok(BuiltSide { kernels: vec![kernel(TREE, work)], pages: Some(pages_of(&pool)) })
+        }),
     ];
-    sides.extend(stack_blocks::AVAILABLE.then(|| Side::new(bytes, move || {
-                let pool = pool_on(PageKind::Small4k, DEFAULT_BLOCK_BYTES, bytes)?;
-                let tree = tree_of(&pool, words, |_| 0_u64)?;
-                let mut search = Search::<W, H, _, GrowingStack>::new(Table::over(tree, words));
-                let work = crate::kernel!(trial.layout, move || game(&mut search));
-                Ok(BuiltSide { kernels: vec![kernel(BOTH, work)], pages: Some(pages_of(&pool)) })
-            })));
+    sides.extend(stack_blocks::AVAILABLE.then(|| {
+        Side::new(bytes, move || {
+            let pool = pool_on(PageKind::Small4k, DEFAULT_BLOCK_BYTES, bytes)?;
+            let tree = tree_of(&pool, words, |_| 0_u64)?;
+            let mut search = Search::<W, H, _, GrowingStack>::new(Table::over(tree, words));
+            let work = crate::kernel!(trial.layout, move || game(&mut search));
+            Ok(BuiltSide { kernels: vec![kernel(BOTH, work)], pages: Some(pages_of(&pool)) })
+        })
+    }));
     compare_sides(trial, sides)
 }
 

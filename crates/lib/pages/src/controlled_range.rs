@@ -203,7 +203,10 @@ impl ControlledRange {
 
 impl fmt::Debug for ControlledRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ControlledRange").field("range", &self.range).field("mechanism", &self.mechanism).finish_non_exhaustive()
+        f.debug_struct("ControlledRange")
+            .field("range", &self.range)
+            .field("mechanism", &self.mechanism)
+            .finish_non_exhaustive()
     }
 }
 

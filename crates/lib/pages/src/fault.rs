@@ -6,8 +6,8 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::ops::Range;
 
-use crate::error::Result;
 use crate::controlled_range::ControlledRange;
+use crate::error::Result;
 
 /// The kind of a memory access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,13 @@ pub struct Fault<'a> {
 }
 
 impl<'a> Fault<'a> {
-    pub(crate) fn new(region: &'a ControlledRange, address: usize, access: Access, thread: u32, context: *mut c_void) -> Self {
+    pub(crate) fn new(
+        region: &'a ControlledRange,
+        address: usize,
+        access: Access,
+        thread: u32,
+        context: *mut c_void,
+    ) -> Self {
         Self { region, address, access, thread, context, has_woken: Cell::new(false) }
     }
 

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use fieldstone_sys::userfault::{Modes, WrittenRange};
 
 use crate::choice::{TRACKING, first_supported};
-use crate::dirty_log::DirtyLog;
 use crate::controlled_range::NumberedPages;
+use crate::dirty_log::DirtyLog;
 use crate::error::{Error, Result};
 use crate::fault::Outcome;
 use crate::mechanism::{Loss, Mechanism, Watch};

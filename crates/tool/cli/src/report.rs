@@ -90,11 +90,7 @@ fn print_repair(arguments: &Arguments, saved: serde_json::Value) -> anyhow::Resu
     if let Some(path) = &arguments.html {
         saved::write(&html::render(&report)?, path)?;
     }
-    print(&if arguments.format == MeasurementFormat::Json {
-        json
-    } else {
-        text::render(&report, style())
-    })?;
+    print(&if arguments.format == MeasurementFormat::Json { json } else { text::render(&report, style()) })?;
     Ok(())
 }
 

@@ -101,7 +101,10 @@ fn a_page_can_be_watched_without_moving_bytes() {
         .unwrap();
     let then = running.run_phase(&mut process);
     let mut byte = [0];
-    assert_eq!((fieldstone_rewrite::ReadableMemory::read(&process.as_seen(), running.second + 105, &mut byte), byte), (1, [5]));
+    assert_eq!(
+        (fieldstone_rewrite::ReadableMemory::read(&process.as_seen(), running.second + 105, &mut byte), byte),
+        (1, [5])
+    );
     process.put_all_back().unwrap();
     let (_, output) = running.finish(&mut process);
     assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");

@@ -12,8 +12,8 @@ mod tracked_lines;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use fieldstone_remap::space::mappings;
 use fieldstone_remap::Process;
+use fieldstone_remap::space::mappings;
 use fieldstone_rewrite::LoopCounter;
 use fieldstone_sharing::rules::PAGE_BYTES;
 use fieldstone_sharing::{

@@ -8,7 +8,7 @@
 use std::io;
 
 use super::signal_info::FAULTS;
-use super::{TraceeRegisters, SignalInfo, Stop, Tracee};
+use super::{SignalInfo, Stop, Tracee, TraceeRegisters};
 use crate::{Error, Result};
 
 /// Faults of the injected instruction before a call is abandoned.

@@ -1,6 +1,6 @@
 //! Other architectures than x86-64: no source of samples.
 
-use super::{SamplingMethod, SampleSource};
+use super::{SampleSource, SamplingMethod};
 use crate::{Error, Result};
 
 /// Fails: the registers of a sample are those of x86-64.

@@ -18,7 +18,7 @@ mod tasks;
 mod thread_state;
 mod tracer;
 
-use super::{SamplingMethod, SampleSource};
+use super::{SampleSource, SamplingMethod};
 use crate::Result;
 
 /// Starts sampling process `pid`.

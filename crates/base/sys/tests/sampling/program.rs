@@ -102,7 +102,10 @@ pub(crate) struct Other {
 impl Other {
     pub(crate) fn start() -> Self {
         let mut program = Command::new(std::env::current_exe().unwrap());
-        program.args(["--exact", "program::task", "--ignored", "--nocapture"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        program
+            .args(["--exact", "program::task", "--ignored", "--nocapture"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut running = program.spawn().unwrap();
         let input = running.stdin.take().unwrap();
         let output = BufReader::new(running.stdout.take().unwrap()).lines();

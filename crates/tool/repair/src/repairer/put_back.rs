@@ -64,7 +64,11 @@ impl Repairer {
 
     /// Removes the data of a page that is back. Lines whose memory was unmapped count a change of
     /// their rules, so that they are given up in the end. For failed repairs there are cooldowns.
-    pub(super) fn remove_page(&mut self, page: u64, reason: &PutBackReason) -> (Option<PageTrial>, Option<RepairEvent>) {
+    pub(super) fn remove_page(
+        &mut self,
+        page: u64,
+        reason: &PutBackReason,
+    ) -> (Option<PageTrial>, Option<RepairEvent>) {
         let was_requested =
             self.requested.get_mut(&page).is_some_and(|requested| std::mem::take(&mut requested.is_moved));
         let moved = self.moved.remove(&page);
