@@ -12,7 +12,7 @@ use fieldstone_stacks::grow;
 use fieldstone_workloads::blackscholes::{Contract, contracts, price};
 use fieldstone_workloads::game::{Calls, Plain, Search, Table};
 
-use crate::cell::Cell;
+use crate::cell::GoalCell;
 use crate::goals::Goal;
 use crate::kernel_comparison::{compare, cpu_seconds};
 
@@ -32,7 +32,7 @@ fn priced(options: impl Iterator<Item = Contract>, price: impl Fn(Contract) -> f
 
 /// Black-Scholes over an array of structs, leaf by leaf. Each price is computed in a call that
 /// checks its stack.
-pub(crate) fn blackscholes(goal: Goal, time_limit: Duration) -> anyhow::Result<Cell> {
+pub(crate) fn blackscholes(goal: Goal, time_limit: Duration) -> anyhow::Result<GoalCell> {
     let plain: Vec<Contract> = contracts(OPTIONS).collect();
     let pool = pool()?;
     let mut tree = TreeArray::try_new_in(&pool)?;
@@ -71,7 +71,7 @@ fn solve<E: IndexMut<usize, Output = u64>, C: Calls>(search: &mut Search<5, 4, E
 }
 
 /// Connect Four with its transposition table in a tree. Each call of the search checks its stack.
-pub(crate) fn game(goal: Goal, time_limit: Duration) -> anyhow::Result<Cell> {
+pub(crate) fn game(goal: Goal, time_limit: Duration) -> anyhow::Result<GoalCell> {
     let mut array = vector::with_capacity(WORDS, PageKind::Small4k);
     array.resize(WORDS, 0);
     let pool = pool()?;
