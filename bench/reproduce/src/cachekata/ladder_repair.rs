@@ -57,7 +57,7 @@ mod x86_64 {
 
     use anyhow::{Context, Result};
     use fieldstone_launch::signals::termination_flag;
-    use fieldstone_launch::{SharingProgram, outcome};
+    use fieldstone_launch::{Program, outcome};
     use fieldstone_repair::{RepairOptions, TimedEvent, is_watchdog, repair, run_repaired, run_watchdog};
     use fieldstone_sys::process::has_ended;
     use fieldstone_sys::{limits, scheduling};
@@ -85,7 +85,7 @@ mod x86_64 {
     /// Runs a program with a repairer. Writes the statistics to `stats`, and ends like the program.
     fn run_program(stats: &Path, program: &[OsString]) -> Result<ExitCode> {
         let this_program = std::env::current_exe().context("cannot find the file of this program")?;
-        let program = SharingProgram::find(program)?;
+        let program = Program::find(program)?;
         let arguments = [OsStr::new(REPAIRER)];
         let warn = |error: &fieldstone_repair::Error| eprintln!("fieldstone: {error}");
         let (status, repaired) = run_repaired(&program, this_program.as_os_str(), &arguments, warn)?;

@@ -9,7 +9,7 @@ use std::ops::IndexMut;
 
 use anyhow::Result;
 use fieldstone_blocks::{DEFAULT_BLOCK_BYTES, PageKind};
-use fieldstone_workloads::game::{Calls, Plain, SampleOutcome as Value, Search, TranspositionTable};
+use fieldstone_workloads::game::{Calls, Plain, PositionValue, Search, TranspositionTable};
 
 use crate::comparison::{BuiltSide, Kernel, Side, compare_sides};
 use crate::experiment::{Cell, Quantity, Row, SampleOutcome, Scale};
@@ -111,7 +111,7 @@ fn game<const W: u32, const H: u32, E: IndexMut<usize, Output = u64>, C: Calls>(
     search.start_game();
     let before = search.positions();
     let value = search.solve();
-    let known = if (W, H) == (6, 4) { Value::Loss } else { Value::Draw };
+    let known = if (W, H) == (6, 4) { PositionValue::Loss } else { PositionValue::Draw };
     assert_eq!(value, known, "the value of the empty board of {W} by {H}");
     search.positions() - before
 }
