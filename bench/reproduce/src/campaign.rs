@@ -10,7 +10,7 @@ use fieldstone_sys::machine::machine;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::child;
-use crate::experiment::{Cell, Experiment, Outcome, Scale, Quantity};
+use crate::experiment::{Cell, Experiment, Outcome, Quantity, Scale};
 use crate::provenance::Provenance;
 use crate::store::{Sample, SavedSamples, Store};
 use crate::trial::{Task, Trial};
@@ -61,11 +61,7 @@ impl Campaign {
         let count = all.len();
         let cells: Vec<Cell> = all.into_iter().filter(|cell| is_named(&cell.id, names)).collect();
         if cells.is_empty() {
-            bail!(
-                "{} has no cell named {}\ntry: fieldstone reproduce list --cells",
-                experiment.name,
-                names.join(", ")
-            );
+            bail!("{} has no cell named {}\ntry: fieldstone reproduce list --cells", experiment.name, names.join(", "));
         }
         let mut store = if self.resume {
             Store::resume(&self.directory, experiment.name, self.quick)?

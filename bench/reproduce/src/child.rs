@@ -24,13 +24,7 @@ pub fn sample(program: &Path, trial: &Trial) -> Result<Outcome> {
     let output = child.stdin(Stdio::null()).output().with_context(|| format!("cannot start {}", program.display()))?;
     if !output.status.success() {
         let message = String::from_utf8_lossy(&output.stderr);
-        bail!(
-            "cannot measure {} with layout {}: {}; {}",
-            trial.cell,
-            trial.layout.seed,
-            message.trim(),
-            output.status
-        );
+        bail!("cannot measure {} with layout {}: {}; {}", trial.cell, trial.layout.seed, message.trim(), output.status);
     }
     serde_json::from_slice(&output.stdout).with_context(|| format!("{} printed no outcome", trial.cell))
 }

@@ -126,7 +126,9 @@ fn run(arguments: &Arguments) -> Result<()> {
     }
     if arguments.names.iter().any(|name| name == "list") {
         if arguments.names.len() > 1 {
-            bail!("cannot combine `list` with other names: it prints all experiments\ntry: fieldstone reproduce list --cells");
+            bail!(
+                "cannot combine `list` with other names: it prints all experiments\ntry: fieldstone reproduce list --cells"
+            );
         }
         return write(&text::render(&show::list(&experiments, arguments.cells), style()));
     }

@@ -74,7 +74,9 @@ fn by_callgrind(trial: &Trial, row: &str) -> Result<u64> {
     let output = output.context("cannot start valgrind")?;
     let text = String::from_utf8_lossy(&output.stderr);
     match read_collected(&text) {
-        Some(0) => bail!("cannot count instructions: valgrind found no function {COUNTED} (a stripped program has none)"),
+        Some(0) => {
+            bail!("cannot count instructions: valgrind found no function {COUNTED} (a stripped program has none)")
+        }
         Some(count) if output.status.success() => Ok(count),
         _ => bail!("cannot count instructions: {}; {}", text.trim(), output.status),
     }

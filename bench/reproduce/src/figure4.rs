@@ -13,7 +13,7 @@ use fieldstone_workloads::gups;
 use rustix::thread::disable_transparent_huge_pages;
 
 use crate::comparison::{BuiltSide, Kernel, Side, compare_sides};
-use crate::experiment::{Cell, Experiment, MeasuredValue, Needs, Outcome, Row, Scale, Quantity};
+use crate::experiment::{Cell, Experiment, MeasuredValue, Needs, Outcome, Quantity, Row, Scale};
 use crate::pages::{Contiguous, large_page_pool, pages_of};
 use crate::paper_tree::{Order, PAPER_BLOCK_BYTES, PaperTree};
 use crate::provenance::thread_cpu_s;
@@ -213,7 +213,9 @@ fn measure_red_black(trial: &Trial, nodes: usize) -> Result<Outcome> {
 
 /// Adds the times of insertions, and of both phases together.
 fn add_insertions(figures: &mut Vec<MeasuredValue>, malloc_ns: f64, blocks_ns: f64) -> Result<()> {
-    let [malloc, blocks] = &figures[..] else { bail!("cannot add insertions: {} traversals were timed, not 2", figures.len()) };
+    let [malloc, blocks] = &figures[..] else {
+        bail!("cannot add insertions: {} traversals were timed, not 2", figures.len())
+    };
     let whole = (malloc.value + malloc_ns, blocks.value + blocks_ns);
     let (malloc_pages, blocks_pages) = (malloc.pages.clone(), blocks.pages.clone());
     let mut add = |row: &str, value, ratio, pages: &Option<String>| {

@@ -14,7 +14,7 @@ pub mod kernel;
 use anyhow::Result;
 use fieldstone_blocks::{CHUNK_BYTES, MmapFrames, PageKind, Pool};
 
-use crate::experiment::{Cell, Experiment, MeasuredValue, Needs, Outcome, Row, Scale, Quantity};
+use crate::experiment::{Cell, Experiment, MeasuredValue, Needs, Outcome, Quantity, Row, Scale};
 use buddy::{Buddy, FRAME_BYTES};
 use history::{BLOCK_ORDER, History, Scatter};
 use kernel::FreePieces;
@@ -108,7 +108,9 @@ fn measure_history(bytes: u64, percent: u32, scatter: Scatter, seed: u64) -> Out
         for ((_, share), (_, way, bytes)) in shares.iter_mut().zip(rows()) {
             *share += match way {
                 RequestKind::Contiguous => one_if(usable_frames(&runs, bytes) > 0),
-                RequestKind::Usable => usable_frames(&runs, bytes) as f64 / f64::from(history.memory.free_frames().max(1)),
+                RequestKind::Usable => {
+                    usable_frames(&runs, bytes) as f64 / f64::from(history.memory.free_frames().max(1))
+                }
                 RequestKind::Buddy => one_if(history.memory.serves(order_of(bytes))),
                 RequestKind::Frames => one_if(serves_in_pieces(&mut history.memory, 0, bytes)),
                 RequestKind::Blocks => one_if(serves_in_pieces(&mut blocks.memory, BLOCK_ORDER, bytes)),
@@ -189,7 +191,9 @@ mod tests {
     use super::*;
 
     fn shares(percent: u32, scatter: Scatter, seed: u64) -> Vec<(String, f64)> {
-        let Outcome::Measured { figures, .. } = measure_history(256 << 20, percent, scatter, seed) else { unreachable!() };
+        let Outcome::Measured { figures, .. } = measure_history(256 << 20, percent, scatter, seed) else {
+            unreachable!()
+        };
         figures.into_iter().map(|figure| (figure.row, figure.value)).collect()
     }
 

@@ -11,7 +11,7 @@ use fieldstone_report::document::{Block, Cell, CellLine, Column, Document, Row, 
 use fieldstone_report::quantity::{self, bytes};
 use fieldstone_stats::Estimate;
 
-use crate::experiment::{Experiment, Scale, Quantity};
+use crate::experiment::{Experiment, Quantity, Scale};
 use crate::provenance::Provenance;
 use crate::quotation::Quotation;
 use crate::summary::{Entry, Line, Summary, Table};
@@ -313,7 +313,10 @@ fn by_text(notes: Vec<(String, &str)>) -> impl Iterator<Item = (String, String)>
 /// machine.
 fn is_timed(summary: &Summary) -> bool {
     let is_counted = |shows| {
-        matches!(shows, Quantity::Walks | Quantity::References | Quantity::Instructions | Quantity::Share | Quantity::Published)
+        matches!(
+            shows,
+            Quantity::Walks | Quantity::References | Quantity::Instructions | Quantity::Share | Quantity::Published
+        )
     };
     summary.tables.iter().flat_map(|table| &table.lines).any(|line| !is_counted(line.shows))
 }

@@ -246,7 +246,8 @@ mod tests {
         }
         let names = ["pages put back: 20 ms", "times as fast by the repair", "pages put back and more"];
         let outcome = Outcome::measured(names.map(|row| MeasuredValue::of(row, 1.0)).into());
-        let Outcome::Measured { figures, .. } = with_current_rows(Sample { outcome, ..sample("t/a", 0) }).outcome else {
+        let Outcome::Measured { figures, .. } = with_current_rows(Sample { outcome, ..sample("t/a", 0) }).outcome
+        else {
             unreachable!()
         };
         let renamed: Vec<&str> = figures.iter().map(|figure| figure.row.as_str()).collect();

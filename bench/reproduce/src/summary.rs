@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use fieldstone_stats::{Estimate, median};
 use serde::Serialize;
 
-use crate::experiment::{Cell, Experiment, MeasuredValue, Outcome, Row, Scale, Quantity};
+use crate::experiment::{Cell, Experiment, MeasuredValue, Outcome, Quantity, Row, Scale};
 use crate::provenance::Provenance;
 use crate::quotation::{self, Quotation};
 use crate::store::SavedSamples;

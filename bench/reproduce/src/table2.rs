@@ -22,7 +22,7 @@ use anyhow::Result;
 use fieldstone_blocks::{PageKind, TreeArray};
 
 use crate::comparison::{BuiltSide, Kernel, Side, compare_sides};
-use crate::experiment::{Cell, Experiment, Needs, Outcome, Row, Scale, Quantity};
+use crate::experiment::{Cell, Experiment, Needs, Outcome, Quantity, Row, Scale};
 use crate::kernel;
 use crate::layout::Layout;
 use crate::pages::{Contiguous, large_page_kind, large_page_pool, pages_of};

@@ -83,9 +83,7 @@ type Size = (&'static str, &'static str, u64);
 fn array_cell(machine: &Mmu, stream: Stream, size: Size) -> Cell {
     let counted = array_rows(machine, stream, size.1);
     let (rows, run, machine) = (plain_rows(&counted), Run::of(stream, size.2), machine.clone());
-    cell(&machine.name.clone(), stream, size, rows, move || {
-        Ok(values(&counted, &model::array(&run, &machine)?, &run))
-    })
+    cell(&machine.name.clone(), stream, size, rows, move || Ok(values(&counted, &model::array(&run, &machine)?, &run)))
 }
 
 fn tree_cell(stream: Stream, size: Size) -> Cell {

@@ -50,6 +50,7 @@ pub(super) fn measure(trial: &Trial, setting: Setting) -> Result<Vec<MeasuredVal
         let write_ns = since.elapsed().as_secs_f64() * 1e9 / UNITS as f64;
         Ok([write_ns, scan(UNITS)?, scan(0)?])
     })?;
-    let figure = |(row, value): (Row, f64)| MeasuredValue { pages: pages.clone(), ..MeasuredValue::of(row.value_name(), value) };
+    let figure =
+        |(row, value): (Row, f64)| MeasuredValue { pages: pages.clone(), ..MeasuredValue::of(row.value_name(), value) };
     Ok(rows(setting).into_iter().zip(values).map(figure).collect())
 }

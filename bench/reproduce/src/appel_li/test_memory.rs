@@ -239,7 +239,11 @@ impl std::fmt::Display for TooBusy {
 impl std::error::Error for TooBusy {}
 
 /// The same for rounds of one number.
-pub(super) fn median_of_rounds(rounds: usize, spinner: Option<&Spinner>, mut round: impl FnMut() -> Result<f64>) -> Result<f64> {
+pub(super) fn median_of_rounds(
+    rounds: usize,
+    spinner: Option<&Spinner>,
+    mut round: impl FnMut() -> Result<f64>,
+) -> Result<f64> {
     medians_of_rounds(rounds, spinner, || round().map(|time| [time])).map(|[time]| time)
 }
 

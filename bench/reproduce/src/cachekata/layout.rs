@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::experiment::{Cell, MeasuredValue, Outcome, Row, Quantity};
+use crate::experiment::{Cell, MeasuredValue, Outcome, Quantity, Row};
 
 const TABLE: &str = "Figure 4.1: the array of linear regression, eight threads, on lines of 64 bytes";
 

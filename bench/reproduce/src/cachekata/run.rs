@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
-use crate::sibling_programs::{Missing, last_message, end_with_parent, fieldstone, no_fieldstone};
+use crate::sibling_programs::{Missing, end_with_parent, fieldstone, last_message, no_fieldstone};
 
 /// The output of a run.
 #[derive(Clone, Debug)]

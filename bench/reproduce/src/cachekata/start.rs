@@ -2,16 +2,15 @@
 
 use anyhow::Result;
 
+use crate::experiment::{Cell, MeasuredValue, Quantity, Row, Scale};
 use crate::sibling_programs::outcome;
-use crate::experiment::{Cell, MeasuredValue, Row, Scale, Quantity};
 use crate::trial::Trial;
 
 use super::layout::{Binary, shared_lines};
 use super::program::{Form, LINEAR_REGRESSION, Program, memory_bytes};
 use super::sized_program::SizedProgram;
 
-const TABLE: &str =
-    "Figure 4.1: linear regression -O0, 64-bit, two threads, by the offset of the array in a line";
+const TABLE: &str = "Figure 4.1: linear regression -O0, 64-bit, two threads, by the offset of the array in a line";
 const LINES: &str = "lines used by the loops of both threads";
 const TIME: &str = "time, relative to separate elements";
 

@@ -16,9 +16,9 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use rustix::time::ClockId;
 
-use crate::sibling_programs::{Missing, last_message, end_with_parent, fieldstone, no_fieldstone, outcome, traceable};
-use crate::experiment::{Cell, MeasuredValue, Row, Quantity};
+use crate::experiment::{Cell, MeasuredValue, Quantity, Row};
 use crate::provenance::seconds;
+use crate::sibling_programs::{Missing, end_with_parent, fieldstone, last_message, no_fieldstone, outcome, traceable};
 use crate::trial::Trial;
 
 use super::program::{Form, LINEAR_REGRESSION, Program, memory_bytes};
@@ -72,7 +72,8 @@ pub(super) fn cells() -> Vec<Cell> {
     let by_time = |shows, name: &str| BINS.map(|bin| Row::new(shows, TABLE, name).in_column(bin));
     let counted = COUNTED.iter().flat_map(|(_, row)| by_time(Quantity::Count, row));
     let moment = |name| Row::new(Quantity::Nanoseconds, MOMENTS, name);
-    let moments = [moment(FIRST_FOUND), moment(FIRST_MOVED).with_paper("cachekata/first-rules"), moment(LAST_REDIRECTED)];
+    let moments =
+        [moment(FIRST_FOUND), moment(FIRST_MOVED).with_paper("cachekata/first-rules"), moment(LAST_REDIRECTED)];
     let rows = by_time(Quantity::Share, SPEED).into_iter().chain(counted).chain(moments).collect();
     let id = format!("cachekata/timeline/{}", LINEAR_REGRESSION.id);
     vec![Cell::new(id, LINEAR_REGRESSION.column, memory_bytes(THREADS), rows, |trial| outcome(measure(trial)))]

@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 use anyhow::{Result, bail};
 use fieldstone_report::{Profile, Saved};
 
-use crate::sibling_programs::{Missing, last_message, end_with_parent, fieldstone, no_fieldstone, outcome};
 use crate::experiment::Outcome;
 use crate::folder::Folder;
+use crate::sibling_programs::{Missing, end_with_parent, fieldstone, last_message, no_fieldstone, outcome};
 use crate::trial::Trial;
 
 use super::mariadb;

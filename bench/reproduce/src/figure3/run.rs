@@ -45,7 +45,8 @@ impl Builds {
     /// If it fails.
     pub fn run(&self, program: &Program, file: &Path, quick: bool) -> Result<ProgramRun> {
         let words = program.run[usize::from(quick)];
-        run_to_end(self.shell(&format!("{STACK}{words}"), &self.sources(program)?).env("PROGRAM", file)).context(program.name)
+        run_to_end(self.shell(&format!("{STACK}{words}"), &self.sources(program)?).env("PROGRAM", file))
+            .context(program.name)
     }
 
     /// Runs a build with arguments.

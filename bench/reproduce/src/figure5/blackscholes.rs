@@ -19,7 +19,7 @@ use fieldstone_blocks::{PageKind, Pool};
 use fieldstone_workloads::blackscholes::{Contract, contracts, price};
 
 use crate::comparison::{BuiltSide, Kernel, Side, compare_sides};
-use crate::experiment::{Cell, Outcome, Row, Scale, Quantity};
+use crate::experiment::{Cell, Outcome, Quantity, Row, Scale};
 use crate::pages::{Contiguous, pages_of, pool_on};
 use crate::trial::Trial;
 

@@ -12,7 +12,7 @@ use fieldstone_blocks::{DEFAULT_BLOCK_BYTES, PageKind};
 use fieldstone_workloads::game::{Calls, Outcome as Value, Plain, Search, Table};
 
 use crate::comparison::{BuiltSide, Kernel, Side, compare_sides};
-use crate::experiment::{Cell, Outcome, Row, Scale, Quantity};
+use crate::experiment::{Cell, Outcome, Quantity, Row, Scale};
 use crate::figure4::indexed::{Flat, tree_of};
 use crate::pages::{Contiguous, pages_of, pool_on};
 use crate::paper_tree::{Order, PAPER_BLOCK_BYTES, PaperTree};

@@ -23,7 +23,10 @@ fn a_bare_number_of_a_paper_has_the_unit_of_ours() {
         value: value.to_owned(),
     };
     let words = |shows, value| paper_words(shows, &paper(value));
-    assert_eq!((words(Quantity::Estimate, "51.1"), words(Quantity::Share, "99.99")), ("51.1 %".into(), "99.99 %".into()));
+    assert_eq!(
+        (words(Quantity::Estimate, "51.1"), words(Quantity::Share, "99.99")),
+        ("51.1 %".into(), "99.99 %".into())
+    );
     assert_eq!(
         (words(Quantity::Share, "99.96%"), words(Quantity::Share, "about a half")),
         ("99.96%".into(), "about a half".into())
