@@ -12,7 +12,7 @@ pub(super) enum Form {
     /// The same under repair by a single ladder per access instead of clones.
     Ladder,
     /// Padded by hand: the element of each thread has its own lines.
-    Apart,
+    Padded,
 }
 
 /// A program at a level of optimisation.
