@@ -10,7 +10,7 @@ use fieldstone_blocks::{MmapFrames, PageKind, Pool, TreeArray};
 use fieldstone_peers::vector;
 use fieldstone_stacks::grow;
 use fieldstone_workloads::blackscholes::{Contract, contracts, price};
-use fieldstone_workloads::game::{Calls, Plain, Search, Table};
+use fieldstone_workloads::game::{Calls, Plain, Search, TranspositionTable};
 
 use crate::cell::GoalCell;
 use crate::goals::Goal;
@@ -77,8 +77,8 @@ pub(crate) fn game(goal: Goal, time_limit: Duration) -> anyhow::Result<GoalCell>
     let pool = pool()?;
     let mut tree = TreeArray::try_new_in(&pool)?;
     tree.extend(std::iter::repeat_n(0_u64, WORDS));
-    let mut plain = Search::<5, 4, _, Plain>::new(Table::over(array, WORDS));
-    let mut both = Search::<5, 4, _, GrowingStack>::new(Table::over(tree, WORDS));
+    let mut plain = Search::<5, 4, _, Plain>::new(TranspositionTable::over(array, WORDS));
+    let mut both = Search::<5, 4, _, GrowingStack>::new(TranspositionTable::over(tree, WORDS));
     // The table keeps entries of earlier games, which changes the number of positions on both sides
     // alike.
     let (mut tree_positions, mut plain_positions) = (0, 0);
