@@ -8,7 +8,8 @@ fn main() {
     println!("cargo::rerun-if-env-changed=CXX");
     println!("cargo::rustc-check-cfg=cfg(has_cpp, has_boost)");
     let boost = ["/usr/include", "/usr/local/include"].map(|root| Path::new(root).join("boost/container/deque.hpp"));
-    // A header may be installed later: then a folder on the way to it changes. Cargo takes a missing file for changed at each build.
+    // A header may be installed later: then a folder on the way to it changes. Cargo takes a
+    // missing file for changed at each build.
     for path in boost.iter().filter_map(|header| header.ancestors().find(|path| path.exists())) {
         println!("cargo::rerun-if-changed={}", path.display());
     }

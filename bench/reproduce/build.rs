@@ -1,9 +1,11 @@
-//! Sets `FIELDSTONE_COMMIT` for the program: the commit as git describes it, or the version where there is no git.
+//! Sets `FIELDSTONE_COMMIT` for the program: the commit as git describes it, or the version where
+//! there is no git.
 
 use std::process::Command;
 
 fn main() {
-    // Both change with each commit and checkout. The index changes whenever git looks at the files, so it is not watched.
+    // Both change with each commit and checkout. The index changes whenever git looks at the files,
+    // so it is not watched.
     for path in ["../../.git/HEAD", "../../.git/logs/HEAD"] {
         if std::fs::exists(path).unwrap_or(false) {
             println!("cargo::rerun-if-changed={path}");

@@ -1,4 +1,5 @@
-//! Compiles the hand-written system calls for the section [pages]. They are skipped without a C compiler.
+//! Compiles the hand-written system calls for the section [pages]. They are skipped without a C
+//! compiler.
 
 fn main() {
     println!("cargo::rerun-if-changed=src/pages/bare.c");

@@ -1,5 +1,5 @@
-//! A sample in a process of its own, seen from both sides: the parent draws a layout and starts a copy of itself, the child measures one cell
-//! and prints one line.
+//! The process of a sample, from both sides: the parent draws a layout and starts a copy of itself;
+//! the child measures one cell and prints its outcome as one line.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -8,28 +8,28 @@ use anyhow::{Context, Result, bail};
 use fieldstone_sys::process::set_parent_death_signal;
 use rustix::process::Signal;
 
-use crate::experiment::{Cell, Experiment, Outcome, Scale};
+use crate::experiment::{Cell, Experiment, SampleOutcome, Scale};
 use crate::layout::Layout;
 use crate::trial::{Task, Trial};
 
-/// The environment variable whose length moves the child's stack.
+/// The environment variable whose length shifts the child's stack.
 const PADDING: &str = "FIELDSTONE_PADDING";
 
-/// Measures a cell once in a child process with the layout of `seed`.
+/// Runs a trial in a child process.
 ///
 /// # Errors
-/// When the child cannot be started, or fails: its words are in the error.
-pub fn sample(program: &Path, trial: &Trial) -> Result<Outcome> {
+/// If the child cannot be started, or fails; the error has its message.
+pub fn sample(program: &Path, trial: &Trial) -> Result<SampleOutcome> {
     let mut child = command(program, trial);
     let output = child.stdin(Stdio::null()).output().with_context(|| format!("cannot start {}", program.display()))?;
     if !output.status.success() {
-        let words = String::from_utf8_lossy(&output.stderr);
-        bail!("{} with layout {}: {}; {}", trial.cell, trial.layout.seed, words.trim(), output.status);
+        let message = String::from_utf8_lossy(&output.stderr);
+        bail!("cannot measure {} with layout {}: {}; {}", trial.cell, trial.layout.seed, message.trim(), output.status);
     }
     serde_json::from_slice(&output.stdout).with_context(|| format!("{} printed no outcome", trial.cell))
 }
 
-/// The command that does a trial.
+/// The command that runs a trial.
 #[must_use]
 pub fn command(program: &Path, trial: &Trial) -> Command {
     let mut child = Command::new(program);
@@ -45,12 +45,12 @@ pub fn command(program: &Path, trial: &Trial) -> Command {
     child
 }
 
-/// The child's side: does the trial, and prints its outcome as a line of JSON.
+/// The child's side: runs the trial and prints its outcome as a line of JSON.
 ///
 /// # Errors
-/// As the cell says; when there is no such cell.
+/// If there is no such cell, or its measurement fails.
 pub fn run(experiments: &[Experiment], trial: &Trial) -> Result<()> {
-    // A measurement that nobody waits for ends. What was lost in between ends by itself.
+    // The measurement ends with its parent. If the parent has ended already, it ends by itself.
     set_parent_death_signal(Some(Signal::KILL.as_raw())).context("prctl(PR_SET_PDEATHSIG)")?;
     let cell = find(experiments, &trial.cell).with_context(|| format!("there is no cell {:?}", trial.cell))?;
     let outcome = trial.layout.within(|| (cell.measure)(trial))?;
@@ -65,10 +65,10 @@ fn find(experiments: &[Experiment], id: &str) -> Option<Cell> {
     cells(Scale::Full).or_else(|| cells(Scale::Quick))
 }
 
-/// The layout of a cell's sample: the same for the same run of the same cell.
+/// The layout of a sample, a function of the cell and the run.
 #[must_use]
 pub fn layout_of(cell: &str, run: u32) -> Layout {
-    // FNV-1a: any mix that separates names does.
+    // FNV-1a; any hash of names is enough.
     let name = cell
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));

@@ -1,4 +1,5 @@
-//! The command line: what is measured, where it is kept, how it is shown.
+//! The command line of `fieldstone reproduce`: selects cells, measures them or loads saved results,
+//! and prints tables.
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -10,19 +11,22 @@ use fieldstone_report::text::{self, Style};
 use fieldstone_report::{csv, html, markdown};
 use fieldstone_workloads::size;
 
+use crate::cachekata::ladder_repair;
 use crate::campaign::{Campaign, is_named};
 use crate::experiment::{Experiment, Scale, all};
 use crate::layout::Layout;
-use crate::summary::Summary;
+use crate::summary::ExperimentSummary;
 use crate::trial::{Task, Trial};
 use crate::{child, show, store};
 
-/// Runs the papers' tables and figures on this machine, beside the published numbers.
+/// Measure the tables and figures of the papers on this machine and print them beside the published
+/// numbers
 ///
-/// Each sample is measured in a process of its own, whose code and data lie elsewhere each time: alignment alone moves results. Baseline
-/// and contender are timed alternately within it. Numbers are medians over the processes, with 95 % intervals.
+/// Each sample is a process with a random layout of code and data, because alignment alone changes
+/// results. Baseline and contenders are timed alternately within it. Numbers are medians over the
+/// processes, with 95 % intervals.
 ///
-/// Finished samples are kept in a folder as they come, so that --resume goes on after Ctrl-C.
+/// Finished samples are saved at once, so that --resume continues after Ctrl-C.
 #[derive(Debug, Parser)]
 #[command(
     name = "fieldstone-reproduce",
@@ -30,76 +34,82 @@ use crate::{child, show, store};
     version,
     after_help = "\
 Examples:
-  fieldstone reproduce list                        what there is, and what it takes
+  fieldstone reproduce list                        experiments, with time, memory and disk
   fieldstone reproduce table2 --quick              small sizes, in less than a minute
   fieldstone reproduce table2 blog --html all.html
   fieldstone reproduce table2/paper-tree/4M        one cell
-  fieldstone reproduce table2 --saved --format csv what was measured before
+  fieldstone reproduce table2 --saved --format csv saved results as CSV
+  fieldstone reproduce --saved --format markdown   the page docs/results/README.md
 
-Exit code: 0 fine, 2 an error."
+Exit code: 0 success, 2 an error."
 )]
 #[expect(clippy::struct_excessive_bools, reason = "independent switches of a command line")]
 struct Arguments {
-    /// `list`, or experiments, or cells of them (experiment/group/column, or its beginning)
-    #[arg(required_unless_present = "cell")]
+    /// `list`, or names of experiments, or ids of cells (experiment/group/column, or the start of
+    /// one). Default with --saved: all experiments with saved samples
+    #[arg(required_unless_present_any = ["cell", "saved"])]
     names: Vec<String>,
-    /// Small sizes and short rounds: a minute or two for each experiment
+    /// Measure small sizes in short rounds: a minute or two per experiment
     #[arg(long)]
     quick: bool,
-    /// Samples of each cell [default: 10; 6 for cells of more than 1 GiB and with --quick]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Take N samples of each cell [default: 10; 6 for cells of more than 1 GiB and with --quick]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     runs: Option<u32>,
-    /// Folder of the results: a file of JSON lines for each experiment, truncated unless --resume is given (of an experiment that is named in part, only those cells)
-    #[arg(long, default_value = "build/reproduce")]
+    /// Save samples in FOLDER, in a file of JSON lines per experiment. Without --resume, earlier
+    /// samples of the named cells are deleted
+    #[arg(long, value_name = "FOLDER", default_value = "build/reproduce")]
     out: PathBuf,
-    /// Go on where an earlier run was ended
+    /// Continue an earlier run that was interrupted
     #[arg(long)]
     resume: bool,
-    /// Measure nothing: show what is saved
+    /// Measure nothing and print the saved results
     #[arg(long, conflicts_with = "resume")]
     saved: bool,
-    /// Memory that may be used, for example 8G [default: what is free, but for 1 GiB]
-    #[arg(long, value_parser = size::parse)]
+    /// Use at most SIZE bytes of memory, for example 8G [default: the available memory minus 1 GiB]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     memory: Option<usize>,
-    /// Write one page with all tables and plots, too
+    /// Also write one HTML page with all tables and plots to FILE
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// What is printed
+    /// Print the results in this format
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
-    /// With `list`: the cells, too
+    /// With `list`: also print the cells
     #[arg(long)]
     cells: bool,
-    /// Measure one sample of this cell, here
+    /// Measure one sample of this cell in this process
     #[arg(long, hide = true)]
     cell: Option<String>,
-    /// The seed of this process's layout
+    /// Set the seed of the layout of this process
     #[arg(long, hide = true, default_value_t = 0)]
     layout: u64,
-    /// Only call the kernel of this row
+    /// Call only the kernel of this row
     #[arg(long, hide = true)]
     call: Option<String>,
-    /// How often it is called
+    /// Call it this number of times
     #[arg(long, hide = true, default_value_t = 1)]
     times: u64,
 }
 
-/// What is printed.
+/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// Tables for people
+    /// Tables for a terminal
     Text,
-    /// All that is known
+    /// All data
     Json,
-    /// A line for each number
+    /// A line per number
     Csv,
-    /// Tables for a page of documentation
+    /// The page docs/results/README.md
     Markdown,
 }
 
-/// Reads the command line and does what it says.
+/// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
+    if let Some(code) = ladder_repair::main() {
+        return code;
+    }
     match run(&Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -116,11 +126,13 @@ fn run(arguments: &Arguments) -> Result<()> {
     }
     if arguments.names.iter().any(|name| name == "list") {
         if arguments.names.len() > 1 {
-            bail!("`list` stands alone: it names every experiment, and with --cells every cell");
+            bail!(
+                "cannot combine `list` with other names: it prints all experiments\ntry: fieldstone reproduce list --cells"
+            );
         }
         return write(&text::render(&show::list(&experiments, arguments.cells), style()));
     }
-    let chosen = chosen(experiments, &arguments.names)?;
+    let chosen = chosen(experiments, arguments)?;
     let campaign = Campaign {
         directory: arguments.out.clone(),
         quick: arguments.quick,
@@ -134,16 +146,16 @@ fn run(arguments: &Arguments) -> Result<()> {
             let saved = store::load(&arguments.out, experiment.name)?;
             if saved.samples.is_empty() {
                 bail!(
-                    "nothing is saved of {} in {}: leave --saved out to measure",
-                    experiment.name,
-                    arguments.out.display()
+                    "cannot print {name}: {} has no saved samples\ntry: fieldstone reproduce {name}",
+                    arguments.out.display(),
+                    name = experiment.name
                 );
             }
             saved
         } else {
             campaign.measure(experiment, &arguments.names)?
         };
-        summaries.push(Summary::of(experiment, &saved));
+        summaries.push(ExperimentSummary::of(experiment, &saved));
     }
     if let Some(path) = &arguments.html {
         std::fs::write(path, html::render(&show::document(&summaries))?)
@@ -152,8 +164,9 @@ fn run(arguments: &Arguments) -> Result<()> {
     print(arguments, &summaries)
 }
 
-fn print(arguments: &Arguments, summaries: &[Summary]) -> Result<()> {
-    let command = format!("fieldstone reproduce {} --saved --format markdown", arguments.names.join(" "));
+fn print(arguments: &Arguments, summaries: &[ExperimentSummary]) -> Result<()> {
+    let names: String = arguments.names.iter().map(|name| format!(" {name}")).collect();
+    let command = format!("fieldstone reproduce{names} --saved --format markdown > docs/results/README.md");
     write(&match arguments.format {
         Format::Text => text::render(&show::document(summaries), style()),
         Format::Json => serde_json::to_string_pretty(summaries)? + "\n",
@@ -162,9 +175,9 @@ fn print(arguments: &Arguments, summaries: &[Summary]) -> Result<()> {
     })
 }
 
-/// A reader that has seen enough is no error.
-fn write(words: &str) -> Result<()> {
-    match std::io::stdout().write_all(words.as_bytes()) {
+/// Writes to standard output. A reader that has closed it is no error.
+fn write(text: &str) -> Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(error).context("cannot write to standard output")
         }
@@ -180,24 +193,37 @@ fn trial(arguments: &Arguments, cell: &str) -> Trial {
     Trial { cell: cell.to_owned(), layout, quick: arguments.quick, memory_bytes, task }
 }
 
-/// The experiments that are named, in their own order.
-fn chosen(experiments: Vec<Experiment>, names: &[String]) -> Result<Vec<Experiment>> {
+/// The named experiments, or without names those with saved samples, in the order of [`all`].
+fn chosen(experiments: Vec<Experiment>, arguments: &Arguments) -> Result<Vec<Experiment>> {
+    let (names, folder) = (&arguments.names, &arguments.out);
+    if names.is_empty() {
+        let mut saved = Vec::new();
+        for experiment in experiments {
+            if !store::load(folder, experiment.name)?.samples.is_empty() {
+                saved.push(experiment);
+            }
+        }
+        if saved.is_empty() {
+            bail!("cannot print results: {} has no saved samples\ntry: fieldstone reproduce list", folder.display());
+        }
+        return Ok(saved);
+    }
     for name in names {
         let first = name.split('/').next().unwrap_or_default();
         if !experiments.iter().any(|experiment| experiment.name == first) {
             let known: Vec<&str> = experiments.iter().map(|experiment| experiment.name).collect();
-            bail!("there is no experiment {first:?}; there are {}, and `list`", known.join(", "));
+            bail!("there is no experiment {first:?}; use `list`, or one of {}", known.join(", "));
         }
         let cells = |scale| experiments.iter().flat_map(move |experiment| (experiment.cells)(scale));
         if !cells(Scale::Full).chain(cells(Scale::Quick)).any(|cell| is_named(&cell.id, std::slice::from_ref(name))) {
-            bail!("{first} has no cell named {name}: `list --cells` names them");
+            bail!("{first} has no cell named {name}\ntry: fieldstone reproduce list --cells");
         }
     }
     let is_chosen = |experiment: &Experiment| names.iter().any(|name| is_named(name, &[experiment.name.to_owned()]));
     Ok(experiments.into_iter().filter(is_chosen).collect())
 }
 
-/// The width of the terminal, or 160 columns.
+/// The style for standard output: the width of the terminal, or 160 columns.
 fn style() -> Style {
     let output = std::io::stdout();
     let width = match rustix::termios::tcgetwinsize(&output) {

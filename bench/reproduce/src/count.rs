@@ -1,7 +1,7 @@
-//! Instructions of kernels: by a hardware counter where there is one, else by callgrind.
+//! Instructions of kernels, counted by the hardware or, without such a counter, by callgrind.
 //!
-//! Callgrind runs a process for each kernel and counts within the one function that calls it, which it finds by its symbol. Counts
-//! do not depend on the layout, nor on what else runs.
+//! Callgrind runs a process per kernel. It counts inside the function that calls the kernel, which
+//! it finds by its symbol. Counts depend neither on the layout nor on other programs.
 
 use std::process::{Command, Stdio};
 
@@ -11,31 +11,31 @@ use perf_event::Builder;
 use perf_event::events::Hardware;
 
 use crate::child;
-use crate::contest::{COUNTED, Kernel, Side, contest};
-use crate::experiment::{Figure, Outcome};
+use crate::comparison::{COUNTED, Kernel, Side, compare_sides};
+use crate::experiment::{MeasuredValue, SampleOutcome};
 use crate::trial::{Task, Trial};
 
-/// Calls that are counted.
+/// Number of counted calls.
 const CALLS: u64 = 8;
 
-/// Instructions an operation of the kernels in the rows `baseline` and `others` of the sides that `sides` makes.
+/// Instructions per operation of the kernels `baseline` and `others`. `sides` creates their sides.
+/// Without a hardware counter and without valgrind the outcome is a skip.
 ///
 /// # Errors
-/// When a side cannot be built, when there is no such row, or when the counting fails. A machine that has neither a counter nor valgrind
-/// is a skip, not an error.
+/// If a side cannot be built, if there is no such kernel, or if counting fails.
 pub fn instructions(
     trial: &Trial,
     baseline: &str,
     others: &[&str],
     sides: impl Fn() -> Vec<Side<'static>>,
-) -> Result<Outcome> {
+) -> Result<SampleOutcome> {
     if let Task::Call { .. } = trial.task {
-        return contest(trial, sides());
+        return compare_sides(trial, sides());
     }
     let counter = perf::counters().instructions.is_available();
     if !counter && Command::new("valgrind").arg("--version").stdout(Stdio::null()).status().is_err() {
-        let reason = "no hardware counter of instructions, and no valgrind: install the package valgrind".to_owned();
-        return Ok(Outcome::Skipped { reason });
+        let reason = "no hardware counter of instructions, and no valgrind; install the package valgrind".to_owned();
+        return Ok(SampleOutcome::Skipped { reason });
     }
     let mut values = Vec::new();
     for side in sides() {
@@ -45,13 +45,13 @@ pub fn instructions(
         }
     }
     let value_of = |row: &str| values.iter().find(|(name, _)| name == row).map(|(_, value)| *value);
-    let of = value_of(baseline).with_context(|| format!("no kernel is called {baseline:?}"))?;
-    let mut figures = vec![Figure::of(baseline, of)];
+    let of = value_of(baseline).with_context(|| format!("there is no kernel {baseline:?}"))?;
+    let mut figures = vec![MeasuredValue::of(baseline, of)];
     for row in others {
-        let value = value_of(row).with_context(|| format!("no kernel is called {row:?}"))?;
-        figures.push(Figure { ratio: Some(value / of), ..Figure::of(*row, value) });
+        let value = value_of(row).with_context(|| format!("there is no kernel {row:?}"))?;
+        figures.push(MeasuredValue { ratio: Some(value / of), ..MeasuredValue::of(*row, value) });
     }
-    Ok(Outcome::Measured { figures, alternately: true })
+    Ok(SampleOutcome::measured(figures))
 }
 
 fn by_counter(kernel: &mut Kernel) -> Result<u64> {
@@ -65,24 +65,26 @@ fn by_counter(kernel: &mut Kernel) -> Result<u64> {
 }
 
 fn by_callgrind(trial: &Trial, row: &str) -> Result<u64> {
-    let program = std::env::current_exe().context("cannot find this program")?;
+    let program = std::env::current_exe().context("cannot find the file of this program")?;
     let task = Task::Call { row: row.to_owned(), calls: CALLS };
     let child = child::command(&program, &Trial { task, ..trial.clone() });
     let mut valgrind = Command::new("valgrind");
     valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null", &format!("--toggle-collect=*{COUNTED}*")]);
     let output = valgrind.arg(child.get_program()).args(child.get_args()).stdin(Stdio::null()).output();
     let output = output.context("cannot start valgrind")?;
-    let words = String::from_utf8_lossy(&output.stderr);
-    match read_collected(&words) {
-        Some(0) => bail!("valgrind found no function {COUNTED}: was this program stripped of its symbols?"),
+    let text = String::from_utf8_lossy(&output.stderr);
+    match read_collected(&text) {
+        Some(0) => {
+            bail!("cannot count instructions: valgrind found no function {COUNTED} (a stripped program has none)")
+        }
         Some(count) if output.status.success() => Ok(count),
-        _ => bail!("valgrind counted nothing ({}): {}", output.status, words.trim()),
+        _ => bail!("cannot count instructions: {}; {}", text.trim(), output.status),
     }
 }
 
-/// `==123== Collected : 456` among what callgrind says.
-fn read_collected(words: &str) -> Option<u64> {
-    let line = words.lines().find(|line| line.contains("Collected : "))?;
+/// Reads the line `==123== Collected : 456` of callgrind's output.
+fn read_collected(text: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.contains("Collected : "))?;
     line.rsplit(' ').next()?.parse().ok()
 }
 

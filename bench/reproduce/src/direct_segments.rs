@@ -1,50 +1,57 @@
-//! Basu et al.'s tables of direct segments: what big-memory programs do with virtual memory, what its misses cost them by page size,
-//! and which of the misses a direct segment takes away.
-//!
-//! Source: Basu et al., *Efficient Virtual Memory for Big Memory Servers* (slides of a review): "Uso de Memoria Virtual" (permissions,
-//! allocation, swapping), "Coste de Memoria Virtual" (share of cycles in TLB misses), "Resultados" (misses in the segment, scaling of
-//! GUPS; two figures are lost images).
+//! The tables of direct segments by Basu et al.: the use of virtual memory by big-memory programs,
+//! the cost of TLB misses by page size, and the misses that a direct segment removes.
 //!
 //! ```text
-//! workload     what runs: the paper's six, bounded              server     memcached, MariaDB, and what loads them
-//! profile      `fieldstone profile --trace` as a child          profiles   the results of two such runs
-//! reading      a row of a table, and where its number is
+//! workload ── server, mariadb ──→ profile ── fieldstone profile --trace, twice ──→ profiles ──→ rows
 //! ```
-//! Where we differ: the paper counted misses on the processor and trapped them in a changed kernel; here the same accesses run through
-//! models, the paper's processor and this one's, and a walk has the price that this machine was calibrated to.
+//! | module | content |
+//! |---|---|
+//! | `workload` | the six programs of the paper, with bounded sizes |
+//! | `server`, `mariadb` | memcached and MariaDB, and their loads |
+//! | `profile`, `profiles` | `fieldstone profile --trace` as a child; the results of two such runs |
+//! | `rows` | the rows of the tables, each with the source of its number |
+//!
+//! Source: Basu et al., *Efficient Virtual Memory for Big Memory Servers* (slides of a review):
+//! "Uso de Memoria Virtual" (permissions, allocation, swapping), "Coste de Memoria Virtual" (share
+//! of cycles in TLB misses), "Resultados" (misses in the segment, scaling of GUPS; two figures are
+//! lost images).
+//!
+//! Difference from the paper: it counted misses on the processor and trapped them in a changed
+//! kernel. Here the accesses run through models of the paper's processor and of this one. The cost
+//! of a walk is calibrated on this machine.
 
 mod mariadb;
 mod profile;
 mod profiles;
-mod reading;
+mod rows;
 mod server;
 mod workload;
 
 use crate::experiment::{Cell, Experiment, Needs, Scale};
 
-use reading::readings;
+use rows::all_rows;
 use workload::Workload;
 
-/// Memory use, cost of misses, misses in the segment, GUPS by size.
+/// Memory use, cost of misses, misses in the direct segment, GUPS by size.
 #[must_use]
 pub fn experiment() -> Experiment {
     Experiment {
         name: "direct-segments",
         title: "Direct segments for big-memory programs",
         source: "Basu et al., the tables of permissions, of the cost of TLB misses and of misses in the direct segment",
-        about: "Each program runs on 4 KiB and on 2 MiB pages as it is, and twice under QEMU, where all its memory accesses go \
-                through models of two processors: the paper's, an E5-2430, and this machine's. Walks are counted there; what \
-                they cost is an estimate, since a walk's price was calibrated on this machine, for the paper's processor too: \
-                likely, and below it the least and the most. The paper's number is percent of cycles on its own machine, of 96 \
-                GB; our programs are bounded to a GiB or two. The primary region is all private anonymous memory that can be \
-                written, in one range, as under `run --region`. Real runs: processor time that 2 MiB pages saved, the faults \
-                of the first touch among it, of a server only under its load; in user mode: the same had those faults cost \
-                what they cost on 4 KiB pages, which is what the model predicts. graph500 is the bundled bfs; BT and CG are \
-                kernels in the shape of NAS's; MySQL is MariaDB under transactions like TPC-C's. Memory with a permission \
-                leaves out address ranges that nobody may touch. A program allocates by the time at which 90 % of its largest \
-                resident memory is there. GUPS' walks are over its updates and have those of filling and checking the table in \
-                them, 5 % at most. Walks for instructions have the price of those for data. A dash stands where a profile has no \
-                number, and where one for instructions may be nearly anything, since there were too few walks for data to price them.",
+        about: "Each program runs on 4 KiB and on 2 MiB pages, and twice under QEMU, where all its memory accesses go through \
+                models of two processors: the E5-2430 of the paper, and this machine's. The models count walks. Their cost is \
+                an estimate, because the cost of a walk is calibrated on this machine, also for the paper's processor. The \
+                likely value is above the lowest and the highest. The paper's number is the percentage of cycles on its own \
+                machine of 96 GB; our programs use one or two GiB. The primary region is all private writable anonymous \
+                memory in one range, as under `run --region`. Real runs: the processor time that 2 MiB pages saved, including \
+                the faults of first touches; for a server only under its load. Real runs in user mode: the same as if those \
+                faults had the cost of 4 KiB pages, which is what the model predicts. graph500 is the bundled bfs; BT and CG \
+                are kernels like those of NAS; MySQL is MariaDB under transactions like those of TPC-C. Memory with a \
+                permission excludes inaccessible address ranges. Allocated by: the time until 90 % of the largest resident \
+                memory is allocated. The walks of GUPS are per update and include those of filling and checking the table, at \
+                most 5 %. Walks for instructions have the cost of walks for data. A dash means that a profile has no number, \
+                or that an estimate for instructions is too wide, because too few walks for data determine their cost.",
         needs: Needs { minutes: 25, memory_bytes: 3 << 30, disk_bytes: 1 << 30 },
         cells,
     }
@@ -55,13 +62,9 @@ fn cells(scale: Scale) -> Vec<Cell> {
 }
 
 fn cell(workload: Workload) -> Cell {
-    Cell {
-        id: format!("direct-segments/{}", workload.id),
-        column: workload.column.to_owned(),
-        memory_bytes: workload.memory_bytes,
-        rows: readings(&workload).into_iter().map(|reading| reading.row).collect(),
-        measure: Box::new(move |trial| profile::measure(trial, &workload)),
-    }
+    let id = format!("direct-segments/{}", workload.id);
+    let rows = all_rows(&workload).into_iter().map(|row| row.row).collect();
+    Cell::new(id, workload.column, workload.memory_bytes, rows, move |trial| profile::measure(trial, &workload))
 }
 
 #[cfg(test)]

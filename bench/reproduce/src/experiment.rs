@@ -1,12 +1,14 @@
-//! What is measured: experiments, their cells, the rows that a cell fills.
+//! The description of what is measured: experiments, their cells, and the rows that a cell fills.
 //!
 //! ```text
 //! experiment   one published table or figure           table2
 //! cell         what one child process measures          table2/paper-tree/4M     one column of one table
 //! row          one number of a cell, and the paper's    Linear Scan: Naive       2.97
 //! ```
-//! An experiment is a file of its own with a function that makes this description; it is listed in [`all`]. A cell's `measure` runs
-//! in a child process whose layout is randomised ([`crate::Layout`]), once for each sample.
+//! A module describes its experiment in a function, which is listed in [`all`]. The `measure` of a
+//! cell runs once per sample, in a child process with a random layout ([`crate::Layout`]).
+//!
+//! Saved samples name their cells and rows. So ids and names of rows do not change.
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -16,32 +18,32 @@ use crate::trial::Trial;
 /// A published table or figure.
 #[derive(Debug)]
 pub struct Experiment {
-    /// What it is called on the command line: one word.
+    /// The name on the command line, one word.
     pub name: &'static str,
-    /// Its heading.
+    /// The heading.
     pub title: &'static str,
-    /// The paper, and the section, table or figure.
+    /// The paper, and its section, table or figure.
     pub source: &'static str,
-    /// What is measured against what, where we differ from the paper, how to read the numbers. Plain sentences.
+    /// What is compared, the differences from the paper, and how to read the numbers.
     pub about: &'static str,
-    /// What it takes in full.
+    /// The cost of a full run.
     pub needs: Needs,
     /// The cells, in the order of their tables and columns.
     pub cells: fn(Scale) -> Vec<Cell>,
 }
 
-/// What an experiment takes, in full (not `--quick`).
+/// The cost of an experiment in full, without `--quick`.
 #[derive(Clone, Copy, Debug)]
 pub struct Needs {
     /// Approximate minutes on a machine of the year 2024.
     pub minutes: u32,
-    /// Memory at which the largest cell is measured.
+    /// Memory of the largest cell.
     pub memory_bytes: u64,
-    /// Disk, besides the results.
+    /// Disk space, without the results.
     pub disk_bytes: u64,
 }
 
-/// How much is measured.
+/// The sizes that are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
     /// All sizes of the paper.
@@ -51,24 +53,35 @@ pub enum Scale {
 }
 
 /// Measures a cell once.
-pub type Measure = Box<dyn Fn(&Trial) -> Result<Outcome>>;
+pub type Measure = Box<dyn Fn(&Trial) -> Result<SampleOutcome>>;
 
 /// What one child process measures: one column of one table.
 pub struct Cell {
-    /// `experiment/group/column`: unique, without blanks; the same id means the same work at each scale.
+    /// `experiment/group/column`: unique, without blanks. An id means the same work at each scale.
     pub id: String,
-    /// Its column's heading, such as `4 MB`. Several cells may fill different rows of one column.
+    /// The heading of its column, such as `4 MB`. Several cells may fill rows of one column.
     pub column: String,
-    /// Memory without which it cannot be measured: that of its largest [`crate::Side`].
+    /// Memory that it requires: that of its largest [`crate::Side`].
     pub memory_bytes: u64,
     /// The rows that it fills, in order.
     pub rows: Vec<Row>,
-    /// Measures once, in a process that was started for it.
+    /// Measures it once, in its own process.
     pub measure: Measure,
 }
 
 impl Cell {
-    /// Whether all of it is the paper's, and nothing to measure.
+    /// A cell whose `measure` runs in its own process.
+    pub fn new(
+        id: impl Into<String>,
+        column: impl Into<String>,
+        memory_bytes: u64,
+        rows: Vec<Row>,
+        measure: impl Fn(&Trial) -> Result<SampleOutcome> + 'static,
+    ) -> Self {
+        Self { id: id.into(), column: column.into(), memory_bytes, rows, measure: Box::new(measure) }
+    }
+
+    /// Whether all rows are the paper's, so that nothing is measured.
     #[must_use]
     pub fn is_published(&self) -> bool {
         self.rows.iter().all(Row::is_published)
@@ -84,164 +97,182 @@ impl std::fmt::Debug for Cell {
 /// A line of a table.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The table within the experiment that it stands in: its heading.
+    /// The heading of its table within the experiment.
     pub table: &'static str,
-    /// Its name: unique in the cell, with its column.
+    /// Its name, unique in the cell together with its column.
     pub name: String,
-    /// What its numbers are.
-    pub shows: Shows,
-    /// The id of the quotation with the paper's value (`quotations.toml`), where the paper's text has one.
+    /// The quantity of its numbers.
+    pub shows: Quantity,
+    /// The id of the quotation with the paper's value, if the text of the paper has one.
     pub paper: Option<String>,
-    /// Its column, where that is not its cell's: a cell may fill a line of several columns.
+    /// Its column if it is not the cell's. A cell may fill several columns of a line.
     pub column: Option<&'static str>,
-    /// A number that follows from several of the paper's, where it shows the numbers themselves in a lost image only.
+    /// A number computed from several of the paper's, if the paper shows it only in a lost image.
     pub computed: Option<f64>,
 }
 
-/// What a number is.
+/// The quantity of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Shows {
-    /// Times the baseline: under 1 is faster.
+pub enum Quantity {
+    /// Multiple of the baseline; below 1 is faster.
     Ratio,
-    /// Nanoseconds an operation.
+    /// Nanoseconds per operation.
     Nanoseconds,
-    /// Instructions an operation.
+    /// Instructions per operation.
     Instructions,
-    /// A part of a whole, 0 to 1.
+    /// A share of a whole, 0 to 1.
     Share,
-    /// Microseconds an operation, as a plain number: the unit of 1991. Samples hold nanoseconds.
+    /// Microseconds per operation, printed without a unit. Samples hold nanoseconds.
     Microseconds,
-    /// As many ADD instructions as take the time of an operation.
+    /// Number of ADD instructions that take the time of one operation.
     Adds,
-    /// A part of a run's time, as models of hardware and the price of a page walk come to it: likely, the least, the most.
+    /// A share of a run's time from models of hardware and a calibrated cost of a page walk: the
+    /// likely value, and the lowest and highest.
     Estimate,
-    /// Page walks an operation, counted in models.
+    /// Page walks per operation, counted in models.
     Walks,
-    /// Page table entries or pointers that an operation reads on its way, counted in models.
+    /// Page table entries or pointers that are read per operation, counted in models.
     References,
-    /// How many things there are, or were: exact in one sample.
+    /// A number of things, exact in one sample.
     Count,
-    /// What the paper says; nothing is measured.
+    /// The paper's value; nothing is measured.
     Published,
 }
 
 impl Row {
-    /// A row of `table` that shows ratios; the paper has none in its text.
+    /// A row of `table` with ratios and without a value of the paper.
     pub fn ratio(table: &'static str, name: impl Into<String>) -> Self {
-        Self::showing(Shows::Ratio, table, name)
+        Self::new(Quantity::Ratio, table, name)
     }
 
-    /// A row of `table` that shows something else.
-    pub fn showing(shows: Shows, table: &'static str, name: impl Into<String>) -> Self {
+    /// A row of `table` with the quantity `shows`.
+    pub fn new(shows: Quantity, table: &'static str, name: impl Into<String>) -> Self {
         Self { table, name: name.into(), shows, paper: None, column: None, computed: None }
     }
 
-    /// The same, with the paper's value.
+    /// The rows of a baseline in nanoseconds and of its contenders as ratios.
+    #[must_use]
+    pub fn compared(table: &'static str, baseline: &str, contenders: &[&str]) -> Vec<Self> {
+        let ratios = contenders.iter().map(|&name| Self::ratio(table, name));
+        std::iter::once(Self::new(Quantity::Nanoseconds, table, baseline)).chain(ratios).collect()
+    }
+
+    /// The same with the paper's value.
     #[must_use]
     pub fn with_paper(self, quotation: impl Into<String>) -> Self {
         Self { paper: Some(quotation.into()), ..self }
     }
 
-    /// The same, in a column of its own.
+    /// The same in its own column.
     #[must_use]
     pub fn in_column(self, column: &'static str) -> Self {
         Self { column: Some(column), ..self }
     }
 
-    /// The same, with a number that follows from several of the paper's.
+    /// The same with a number computed from several of the paper's.
     #[must_use]
     pub fn with_computed(self, computed: Option<f64>) -> Self {
         Self { computed, ..self }
     }
 
-    /// The name of the [`Figure`] that fills it: its own, and its column's where it has one.
+    /// The name of the [`MeasuredValue`] that fills it: its own name, and its own column if any.
     #[must_use]
-    pub fn figure(&self) -> String {
+    pub fn value_name(&self) -> String {
         self.column.map_or_else(|| self.name.clone(), |column| format!("{}: {column}", self.name))
     }
 
     /// Whether there is nothing to measure.
     #[must_use]
     pub fn is_published(&self) -> bool {
-        self.shows == Shows::Published || self.computed.is_some()
+        self.shows == Quantity::Published || self.computed.is_some()
     }
 }
 
 /// A measured number.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Figure {
-    /// The row that it fills: [`Row::figure`].
+pub struct MeasuredValue {
+    /// The row that it fills: [`Row::value_name`].
     pub row: String,
-    /// Nanoseconds (or instructions, or what the row shows) an operation.
+    /// Nanoseconds per operation, or the quantity of the row.
     pub value: f64,
-    /// Times its baseline; none for a baseline and where there is none.
+    /// Multiple of the baseline; `None` for a baseline and for rows without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
-    /// The pages that its memory really got, such as `thp 100 %`.
+    /// The page kinds that its memory is on, such as `thp 100 %`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pages: Option<String>,
-    /// What stands in the place of a number, such as `yes` or an errno.
+    /// A word that replaces the number, such as `yes` or an errno.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instead: Option<String>,
-    /// How far off it may be, where one sample knows.
+    /// Its bounds, if one sample determines them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends: Option<Ends>,
 }
 
-/// Between what a number lies.
+/// The bounds of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ends {
-    /// The least.
+    /// The lowest value.
     pub low: f64,
-    /// The most.
+    /// The highest value.
     pub high: f64,
-    /// Probability that it lies there; none for an estimate, and for the range of a few values.
+    /// Probability that the number is within the bounds; `None` for an estimate and for the range
+    /// of a few values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confidence: Option<f64>,
 }
 
-impl Figure {
+impl MeasuredValue {
     /// A number without a baseline.
     pub fn of(row: impl Into<String>, value: f64) -> Self {
         Self { row: row.into(), value, ratio: None, pages: None, instead: None, ends: None }
     }
 
-    /// A word in the place of a number.
+    /// A word instead of a number.
     pub fn word(row: impl Into<String>, word: impl Into<String>) -> Self {
         Self { instead: Some(word.into()), ..Self::of(row, 0.0) }
     }
 
-    /// The number that its row shows.
+    /// The number in the quantity of its row; `None` if a word replaces it.
     #[must_use]
-    pub fn shown(&self, shows: Shows) -> Option<f64> {
+    pub fn shown(&self, shows: Quantity) -> Option<f64> {
         match shows {
             _ if self.instead.is_some() => None,
-            Shows::Ratio => self.ratio,
+            Quantity::Ratio => self.ratio,
             _ => Some(self.value),
         }
     }
 }
 
-/// What came of a sample.
+/// The result of a sample.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Outcome {
-    /// The numbers.
+pub enum SampleOutcome {
+    /// It was measured.
     Measured {
-        /// One for each row of the cell.
-        figures: Vec<Figure>,
-        /// Whether the sides were in memory at once and timed alternately; else one was built after the other.
+        /// The numbers, one per row of the cell.
+        figures: Vec<MeasuredValue>,
+        /// Whether all sides were in memory and timed alternately. Otherwise they were built and
+        /// timed one after the other.
         alternately: bool,
     },
     /// The machine lacks something.
     Skipped {
-        /// What.
+        /// What it lacks.
         reason: String,
     },
 }
 
-/// Every experiment, in the order in which it is listed.
+impl SampleOutcome {
+    /// The outcome of a sample whose runs alternate, or that has only one run.
+    #[must_use]
+    pub const fn measured(figures: Vec<MeasuredValue>) -> Self {
+        Self::Measured { figures, alternately: true }
+    }
+}
+
+/// All experiments, in the order of `fieldstone reproduce list`.
 #[must_use]
 pub fn all() -> Vec<Experiment> {
     vec![

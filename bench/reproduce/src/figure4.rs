@@ -12,25 +12,25 @@ use fieldstone_blocks::{DEFAULT_BLOCK_BYTES, PageKind, Pool, TreeArray};
 use fieldstone_workloads::gups;
 use rustix::thread::disable_transparent_huge_pages;
 
-use crate::contest::{Kernel, Prepared, Side, contest};
-use crate::experiment::{Cell, Experiment, Figure, Needs, Outcome, Row, Scale, Shows};
+use crate::comparison::{BuiltSide, Kernel, Side, compare_sides};
+use crate::experiment::{Cell, Experiment, MeasuredValue, Needs, Quantity, Row, SampleOutcome, Scale};
 use crate::pages::{Contiguous, large_page_pool, pages_of};
 use crate::paper_tree::{Order, PAPER_BLOCK_BYTES, PaperTree};
 use crate::provenance::thread_cpu_s;
 use crate::trial::{Task, Trial};
-use red_black::{InBlocks, Loose, Malloc, Nodes, RedBlack};
+use red_black::{InBlocks, Malloc, Nodes, RedBlack, UnlinkedNodes};
 
-/// Blocks of the nodes' heap: a slab each.
+/// Block size of the heap of nodes; a block is one slab.
 const SLAB_BYTES: usize = 64 << 10;
 
 const MIB: u64 = 1 << 20;
 
-/// Nodes of the largest red-black tree: the paper's "up to" stands beside it.
+/// Nodes of the largest red-black tree, which is compared with the paper's "up to".
 const LARGEST_TREE: usize = 1 << 23;
-/// Nodes that one call goes through; the next one goes on behind them.
+/// Nodes that one call traverses; the next call continues after them.
 const WINDOW: usize = 1 << 18;
 
-/// Updates of one call.
+/// Updates per call.
 const UPDATES: u64 = 1 << 16;
 
 const GUPS_TABLE: &str = "GUPS: read, xor, write at random";
@@ -56,12 +56,12 @@ pub fn experiment() -> Experiment {
         name: "figure4",
         title: "Random updates, and a red-black tree",
         source: "Zagieboylo, Suh and Myers, section 4.2, Figure 4",
-        about: "GUPS reads, xors and writes 8 bytes at random places of a table: a contiguous array on 4 KiB pages \
-                against trees of blocks on 1 GiB pages where enough are reserved, else on transparent huge pages. A \
-                contiguous array on huge pages stands beside them: what lies below it is owed to the tree, not to \
-                the pages. The red-black tree is the same code on both sides, with 40-byte nodes from malloc on 4 \
-                KiB pages, or from the library's heap in blocks on huge pages; nodes are allocated and written \
-                before the first insertion. Ratios under 1 are faster than the baseline.",
+        about: "GUPS reads, xors and writes 8 bytes at random places of a table: a contiguous array on 4 KiB pages against \
+                trees of blocks on 1 GiB pages if enough are reserved, else on transparent huge pages. A contiguous array \
+                on huge pages is included: a ratio below it is a gain of the tree, not of the pages. The red-black tree is \
+                the same code on both sides, with 40-byte nodes from malloc on 4 KiB pages, or from the library's heap in \
+                blocks on huge pages. All nodes are allocated and written before the first insertion. Ratios below 1 are \
+                faster than the baseline.",
         needs: Needs { minutes: 20, memory_bytes: 16 << 30, disk_bytes: 0 },
         cells,
     }
@@ -82,24 +82,20 @@ fn size_name(mib: u64) -> String {
 fn gups_cell(mib: u64) -> Cell {
     let column = size_name(mib);
     let paper = Row::ratio(GUPS_TABLE, PAPER_TREE);
-    Cell {
-        id: format!("figure4/gups/{}", column.replace(" MB", "M").replace(" GB", "G")),
-        column,
-        memory_bytes: mib * MIB,
-        rows: vec![
-            Row::showing(Shows::Nanoseconds, GUPS_TABLE, ARRAY),
-            Row::ratio(GUPS_TABLE, HUGE_ARRAY),
-            if mib == 16 << 10 { paper.with_paper("figure4/gups") } else { paper },
-            Row::ratio(GUPS_TABLE, TREE),
-            Row::ratio(GUPS_TABLE, TREE_BATCHES),
-        ],
-        measure: Box::new(move |trial| measure_gups(trial, mib * MIB)),
-    }
+    let id = format!("figure4/gups/{}", column.replace(" MB", "M").replace(" GB", "G"));
+    let rows = vec![
+        Row::new(Quantity::Nanoseconds, GUPS_TABLE, ARRAY),
+        Row::ratio(GUPS_TABLE, HUGE_ARRAY),
+        if mib == 16 << 10 { paper.with_paper("figure4/gups") } else { paper },
+        Row::ratio(GUPS_TABLE, TREE),
+        Row::ratio(GUPS_TABLE, TREE_BATCHES),
+    ];
+    Cell::new(id, column, mib * MIB, rows, move |trial| measure_gups(trial, mib * MIB))
 }
 
-fn measure_gups(trial: &Trial, bytes: u64) -> Result<Outcome> {
+fn measure_gups(trial: &Trial, bytes: u64) -> Result<SampleOutcome> {
     let words = usize::try_from(bytes)? / size_of::<u64>();
-    contest(
+    compare_sides(
         trial,
         vec![
             Side::new(bytes, move || array_side(trial, PageKind::Small4k, words)),
@@ -111,7 +107,7 @@ fn measure_gups(trial: &Trial, bytes: u64) -> Result<Outcome> {
     )
 }
 
-/// One call: updates that no call before made, and a look at the table that a lost update shows in.
+/// One call: new updates, and a sum over some words of the table, which finds a lost update.
 #[inline(always)]
 fn call(table: &mut (impl IndexMut<usize, Output = u64> + ?Sized), words: usize, seed: &mut u64) -> u64 {
     *seed += 1;
@@ -119,40 +115,40 @@ fn call(table: &mut (impl IndexMut<usize, Output = u64> + ?Sized), words: usize,
     written.wrapping_add(probe(table, words, *seed))
 }
 
-/// Adds up some of what the last updates wrote.
+/// The sum of some words that the last updates wrote.
 #[inline(always)]
 fn probe(table: &(impl IndexMut<usize, Output = u64> + ?Sized), words: usize, seed: u64) -> u64 {
     gups::updates(words, 256, seed).fold(0, |sum, (place, _)| sum.wrapping_add(table[place]))
 }
 
-fn array_side(trial: &Trial, kind: PageKind, words: usize) -> Result<Prepared> {
+fn array_side(trial: &Trial, kind: PageKind, words: usize) -> Result<BuiltSide> {
     let mut table = Contiguous::new(kind, &trial.layout, words, |at| at as u64)?;
     let (pages, mut seed) = (Some(table.pages()), 0);
     let work = crate::kernel!(trial.layout, move || call(&mut *table, words, &mut seed));
     let row = if kind == PageKind::Small4k { ARRAY } else { HUGE_ARRAY };
-    Ok(Prepared { kernels: vec![Kernel::contender(row, ARRAY, UPDATES, work)], pages })
+    Ok(BuiltSide { kernels: vec![Kernel::contender(row, ARRAY, UPDATES, work)], pages })
 }
 
-fn paper_side(trial: &Trial, words: usize) -> Result<Prepared> {
+fn paper_side(trial: &Trial, words: usize) -> Result<BuiltSide> {
     let pool = tree_pool(PAPER_BLOCK_BYTES, words)?;
     let mut table = PaperTree::<u64>::build(&pool, words, Order::InOrder, |at| at as u64)?;
     let (pages, mut seed) = (Some(pages_of(&pool)), 0);
     let work = crate::kernel!(trial.layout, move || call(&mut table, words, &mut seed));
-    Ok(Prepared { kernels: vec![Kernel::contender(PAPER_TREE, ARRAY, UPDATES, work)], pages })
+    Ok(BuiltSide { kernels: vec![Kernel::contender(PAPER_TREE, ARRAY, UPDATES, work)], pages })
 }
 
-fn tree_side(trial: &Trial, words: usize) -> Result<Prepared> {
+fn tree_side(trial: &Trial, words: usize) -> Result<BuiltSide> {
     let (mut table, pages) = tree_array(words)?;
     let mut seed = 0;
     let work = crate::kernel!(trial.layout, move || call(&mut table, words, &mut seed));
-    Ok(Prepared { kernels: vec![Kernel::contender(TREE, ARRAY, UPDATES, work)], pages })
+    Ok(BuiltSide { kernels: vec![Kernel::contender(TREE, ARRAY, UPDATES, work)], pages })
 }
 
-fn batch_side(trial: &Trial, words: usize) -> Result<Prepared> {
+fn batch_side(trial: &Trial, words: usize) -> Result<BuiltSide> {
     let (mut table, pages) = tree_array(words)?;
     let mut seed = 0;
     let work = crate::kernel!(trial.layout, move || call_batched(&mut table, &mut seed));
-    Ok(Prepared { kernels: vec![Kernel::contender(TREE_BATCHES, ARRAY, UPDATES, work)], pages })
+    Ok(BuiltSide { kernels: vec![Kernel::contender(TREE_BATCHES, ARRAY, UPDATES, work)], pages })
 }
 
 #[inline(always)]
@@ -170,7 +166,7 @@ fn tree_array(words: usize) -> Result<(TreeArray<u64>, Option<String>)> {
     Ok((table, Some(pages_of(&pool))))
 }
 
-/// A pool large enough for a tree of `words` words and the nodes above.
+/// A pool for a tree of `words` words with its inner nodes.
 fn tree_pool(block_bytes: usize, words: usize) -> Result<Pool> {
     let bytes = words * size_of::<u64>();
     large_page_pool(block_bytes, (bytes + bytes / 1024 + 4 * block_bytes) as u64)
@@ -179,31 +175,27 @@ fn tree_pool(block_bytes: usize, words: usize) -> Result<Pool> {
 fn red_black_cell(nodes: usize) -> Cell {
     let column = if nodes < 1 << 20 { format!("{}K nodes", nodes >> 10) } else { format!("{}M nodes", nodes >> 20) };
     let both = Row::ratio(TREES_TABLE, BOTH_BLOCKS);
-    Cell {
-        id: format!("figure4/red-black/{}", column.replace(" nodes", "")),
-        column,
-        memory_bytes: node_bytes(nodes),
-        rows: vec![
-            Row::showing(Shows::Nanoseconds, TREES_TABLE, TRAVERSED),
-            Row::ratio(TREES_TABLE, TRAVERSED_BLOCKS),
-            Row::showing(Shows::Nanoseconds, TREES_TABLE, INSERTED),
-            Row::ratio(TREES_TABLE, INSERTED_BLOCKS),
-            Row::showing(Shows::Nanoseconds, TREES_TABLE, BOTH),
-            if nodes == LARGEST_TREE { both.with_paper("figure4/red-black") } else { both },
-        ],
-        measure: Box::new(move |trial| measure_red_black(trial, nodes)),
-    }
+    let id = format!("figure4/red-black/{}", column.replace(" nodes", ""));
+    let rows = vec![
+        Row::new(Quantity::Nanoseconds, TREES_TABLE, TRAVERSED),
+        Row::ratio(TREES_TABLE, TRAVERSED_BLOCKS),
+        Row::new(Quantity::Nanoseconds, TREES_TABLE, INSERTED),
+        Row::ratio(TREES_TABLE, INSERTED_BLOCKS),
+        Row::new(Quantity::Nanoseconds, TREES_TABLE, BOTH),
+        if nodes == LARGEST_TREE { both.with_paper("figure4/red-black") } else { both },
+    ];
+    Cell::new(id, column, node_bytes(nodes), rows, move |trial| measure_red_black(trial, nodes))
 }
 
-/// Memory for `count` nodes: malloc takes 48 bytes for 40, and the list of loose nodes 8.
+/// Memory of `nodes` nodes: 48 bytes each with malloc, and 8 in the list of unlinked nodes.
 const fn node_bytes(nodes: usize) -> u64 {
     nodes as u64 * 56
 }
 
-fn measure_red_black(trial: &Trial, nodes: usize) -> Result<Outcome> {
+fn measure_red_black(trial: &Trial, nodes: usize) -> Result<SampleOutcome> {
     let (malloc_ns, blocks_ns) = (Rc::new(Shared::new(0.0)), Rc::new(Shared::new(0.0)));
     let (malloc_time, blocks_time) = (Rc::clone(&malloc_ns), Rc::clone(&blocks_ns));
-    let outcome = contest(
+    let outcome = compare_sides(
         trial,
         vec![
             Side::new(node_bytes(nodes), move || malloc_side(trial, nodes, &malloc_time)),
@@ -211,21 +203,23 @@ fn measure_red_black(trial: &Trial, nodes: usize) -> Result<Outcome> {
         ],
     )?;
     match outcome {
-        Outcome::Measured { mut figures, alternately } if trial.task == Task::Time => {
+        SampleOutcome::Measured { mut figures, alternately } if trial.task == Task::Time => {
             add_insertions(&mut figures, malloc_ns.get(), blocks_ns.get())?;
-            Ok(Outcome::Measured { figures, alternately })
+            Ok(SampleOutcome::Measured { figures, alternately })
         }
         other => Ok(other),
     }
 }
 
-/// Adds the insertions' times, and those of both phases together.
-fn add_insertions(figures: &mut Vec<Figure>, malloc_ns: f64, blocks_ns: f64) -> Result<()> {
-    let [malloc, blocks] = &figures[..] else { bail!("{} traversals were timed, not two", figures.len()) };
+/// Adds the times of insertions, and of both phases together.
+fn add_insertions(figures: &mut Vec<MeasuredValue>, malloc_ns: f64, blocks_ns: f64) -> Result<()> {
+    let [malloc, blocks] = &figures[..] else {
+        bail!("cannot add insertions: {} traversals were timed, not 2", figures.len())
+    };
     let whole = (malloc.value + malloc_ns, blocks.value + blocks_ns);
     let (malloc_pages, blocks_pages) = (malloc.pages.clone(), blocks.pages.clone());
     let mut add = |row: &str, value, ratio, pages: &Option<String>| {
-        figures.push(Figure { ratio, pages: pages.clone(), ..Figure::of(row, value) });
+        figures.push(MeasuredValue { ratio, pages: pages.clone(), ..MeasuredValue::of(row, value) });
     };
     add(INSERTED, malloc_ns, None, &malloc_pages);
     add(INSERTED_BLOCKS, blocks_ns, Some(blocks_ns / malloc_ns), &blocks_pages);
@@ -234,32 +228,32 @@ fn add_insertions(figures: &mut Vec<Figure>, malloc_ns: f64, blocks_ns: f64) -> 
     Ok(())
 }
 
-fn malloc_side(trial: &Trial, count: usize, insertion_ns: &Shared<f64>) -> Result<Prepared> {
-    // For this process and while nodes are touched first: what is small then stays small (the kernel's thread that joins
-    // pages passes over some megabytes in the time that this takes).
-    disable_transparent_huge_pages(true).context("transparent huge pages cannot be refused (prctl)")?;
-    let nodes = Loose::new(Malloc, count);
-    disable_transparent_huge_pages(false).context("transparent huge pages cannot be allowed again (prctl)")?;
+fn malloc_side(trial: &Trial, count: usize, insertion_ns: &Shared<f64>) -> Result<BuiltSide> {
+    // While the nodes are first touched. Small pages mostly stay small, because khugepaged scans
+    // only a few megabytes during a measurement.
+    disable_transparent_huge_pages(true).context("cannot disable transparent huge pages (prctl)")?;
+    let nodes = UnlinkedNodes::new(Malloc, count);
+    disable_transparent_huge_pages(false).context("cannot enable transparent huge pages (prctl)")?;
     let nodes = nodes?;
     let pages = crate::pages::under(nodes.range());
     let tree = timed_insertion(nodes, count, insertion_ns)?;
     let (mut last, window) = (u64::MAX, count.min(WINDOW));
     let work = crate::kernel!(trial.layout, move || tree.traverse(&mut last, window));
-    Ok(Prepared { kernels: vec![Kernel::baseline(TRAVERSED, window as u64, work)], pages: Some(pages) })
+    Ok(BuiltSide { kernels: vec![Kernel::baseline(TRAVERSED, window as u64, work)], pages: Some(pages) })
 }
 
-fn blocks_side(trial: &Trial, count: usize, insertion_ns: &Shared<f64>) -> Result<Prepared> {
+fn blocks_side(trial: &Trial, count: usize, insertion_ns: &Shared<f64>) -> Result<BuiltSide> {
     let pool = large_page_pool(SLAB_BYTES, node_bytes(count))?;
-    let nodes = Loose::new(InBlocks::new(&pool)?, count)?;
+    let nodes = UnlinkedNodes::new(InBlocks::new(&pool)?, count)?;
     let tree = timed_insertion(nodes, count, insertion_ns)?;
     let (mut last, window) = (u64::MAX, count.min(WINDOW));
     let work = crate::kernel!(trial.layout, move || tree.traverse(&mut last, window));
     let kernels = vec![Kernel::contender(TRAVERSED_BLOCKS, TRAVERSED, window as u64, work)];
-    Ok(Prepared { kernels, pages: Some(pages_of(&pool)) })
+    Ok(BuiltSide { kernels, pages: Some(pages_of(&pool)) })
 }
 
-/// The tree of these nodes, checked; what an insertion took.
-fn timed_insertion<N: Nodes>(nodes: Loose<N>, count: usize, insertion_ns: &Shared<f64>) -> Result<RedBlack<N>> {
+/// Inserts the nodes into a tree and verifies it. Stores the time per insertion.
+fn timed_insertion<N: Nodes>(nodes: UnlinkedNodes<N>, count: usize, insertion_ns: &Shared<f64>) -> Result<RedBlack<N>> {
     let start = thread_cpu_s();
     let tree = nodes.insert();
     insertion_ns.set((thread_cpu_s() - start) * 1e9 / count as f64);

@@ -1,4 +1,5 @@
-//! Figure 5, and the blog's sweep of block sizes: programs whose large arrays are trees. Pricing of options, and a game search.
+//! Figure 5, and the blog's sweep of block sizes: programs with trees instead of large arrays.
+//! Option pricing, and a game search.
 
 pub mod blackscholes;
 pub mod game;
@@ -12,10 +13,10 @@ pub fn experiment() -> Experiment {
         name: "figure5",
         title: "Programs whose large arrays are trees",
         source: "Zagieboylo, Suh and Myers, section 4.2, Figure 5; Zagieboylo's blog, \"Evaluating Tree Overheads\"",
-        about: "Black-Scholes prices from five arrays (and the options' kinds), as PARSEC lays them out, and from one array of \
-                structs, the blog's \"Modified Blackscholes\"; and a game search (Connect Four, in deepsjeng's role) with its \
-                transposition table in an array or in a tree. All sides lie on 4 KiB pages, as in the paper, and prices are \
-                written to a contiguous array on each. Ratios are to contiguous arrays; what is above 1 is overhead.",
+        about: "Black-Scholes prices from five arrays (and one of flags), the layout of PARSEC, and from one array of \
+                structs, the blog's \"Modified Blackscholes\"; and a game search (Connect Four, the counterpart of \
+                deepsjeng) with its transposition table in an array or in a tree. All sides are on 4 KiB pages, as in the \
+                paper, and write prices to a contiguous array. Ratios are to contiguous arrays; above 1 is overhead.",
         needs: Needs { minutes: 20, memory_bytes: 8 << 30, disk_bytes: 0 },
         cells,
     }

@@ -1,7 +1,9 @@
-//! A folder for a workload's files that is removed with us, however we end.
+//! A temporary folder for a workload's files. It is removed at the end of this process, even after
+//! a kill.
 //!
-//! A shell waits for the end of a pipe of which this process has the other side: the kernel closes it when we are killed, too, and
-//! the shell removes what is left. It removes again while there is something, since a server may end a little later than we do.
+//! A shell waits for the end of a pipe whose other side this process holds. The kernel closes that
+//! side in any case, and the shell removes the folder. It repeats this while the folder exists,
+//! because a server may end later than this process.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
@@ -10,10 +12,10 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result};
 
-/// Signals of a terminal go to all of its processes: this one has to stay.
-const GUARD: &str = "trap '' HUP INT TERM; read -r gone; while [ -e \"$1\" ]; do rm -rf -- \"$1\"; sleep 1; done";
+/// The script of the shell. It ignores the signals of a terminal, which reach all its processes.
+const GUARD: &str = "trap '' HUP INT TERM; read -r end; while [ -e \"$1\" ]; do rm -rf -- \"$1\"; sleep 1; done";
 
-/// A folder that only this user can enter.
+/// A folder that only this user can access.
 #[derive(Debug)]
 pub(crate) struct Folder {
     path: PathBuf,
@@ -21,11 +23,11 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// Makes one among the temporary files.
+    /// Creates it in the directory of temporary files.
     pub(crate) fn new() -> Result<Self> {
         let path = std::env::temp_dir().join(format!("fieldstone-reproduce-{}", std::process::id()));
         let made = DirBuilder::new().mode(0o700).create(&path);
-        made.with_context(|| format!("cannot make the folder {}", path.display()))?;
+        made.with_context(|| format!("cannot create {}", path.display()))?;
         let guard = Command::new("sh")
             .args(["-c", GUARD, "sh"])
             .arg(&path)
@@ -33,7 +35,7 @@ impl Folder {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .context("cannot start sh, which removes temporary files")?;
+            .context("cannot start sh, which removes the temporary folder")?;
         Ok(Self { path, guard })
     }
 
@@ -44,7 +46,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What cannot be removed here is tried again by the guard, which ends when it is gone.
+        // The guard retries what fails here, and ends when the folder is removed.
         let _ = std::fs::remove_dir_all(&self.path);
         drop(self.guard.stdin.take());
         let _ = self.guard.wait();
@@ -58,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_gone_with_what_is_in_it() {
+    fn a_dropped_folder_is_removed_with_its_files() {
         let folder = Folder::new().unwrap();
         let path = folder.path().to_owned();
         std::fs::write(path.join("file"), "contents").unwrap();
@@ -66,7 +68,7 @@ mod tests {
         assert!(!path.exists());
     }
 
-    /// As when this process is killed: nobody removes it but the guard.
+    /// As after a kill of this process: only the guard removes the folder.
     #[test]
     fn the_guard_removes_it_when_the_pipe_closes() {
         let path = tempfile::tempdir().unwrap().keep();

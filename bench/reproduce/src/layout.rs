@@ -1,44 +1,47 @@
-//! A random layout for each process (coverage Z6): where code and data lie moves results by more than what is measured.
+//! A random layout per process: the addresses of code and data change results by more than the
+//! measured effects.
 //!
 //! ```text
 //! drawn from the sample's seed     how                                                      range
-//! address space                    the kernel's randomisation, which is left on
+//! address space                    randomisation by the kernel, which stays enabled
 //! environment                      a padding variable, set by the parent: moves the stack   0 to 4 KiB
 //! stack                            calls before the kernel                                  0 to 63 frames of 80 bytes and more
 //! heap                             a block that stays allocated                             0 to 64 KiB
 //! baseline array                   its start within a page                                  0 to 63 cache lines
 //! code                             nops at the kernel's entry, one of four copies           0, 16, 32, 48 bytes
 //! ```
-//! Source: Zagieboylo's blog, "Conclusion" (Stabilizer), and Mytkowicz et al., *Producing wrong data without doing anything
-//! obviously wrong!*. Where we differ from Stabilizer: a layout stays for the life of a process, and there are as many processes as samples.
-//! A loop is aligned to 16 bytes by the compiler, so that four paddings reach all its places within a cache line.
+//! The compiler aligns loops to 16 bytes, so four paddings reach all places within a cache line.
+//!
+//! Source: Zagieboylo's blog, "Conclusion" (Stabilizer), and Mytkowicz et al., *Producing wrong
+//! data without doing anything obviously wrong!*. Unlike in Stabilizer, a process keeps its layout,
+//! and each sample has its own process.
 
 #![allow(unsafe_code, reason = "nops are assembly")]
 
 use fieldstone_workloads::random::SplitMix64;
 
-/// Copies of each kernel's code.
+/// Number of copies of each kernel's code.
 pub const PADDINGS: usize = 4;
 
-/// What one process draws.
+/// The layout of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// What the rest is drawn from.
+    /// The seed of the other fields.
     pub seed: u64,
     /// Bytes of the padding variable in the environment.
     pub environment_bytes: usize,
-    /// Calls between `main` and the kernel.
+    /// Number of calls between `main` and the kernel.
     pub stack_frames: usize,
-    /// Bytes that stay allocated.
+    /// Bytes that stay allocated on the heap.
     pub heap_bytes: usize,
-    /// Cache lines from a page's start to the baseline array's.
+    /// Cache lines from the start of a page to the baseline array.
     pub array_lines: usize,
-    /// Which copy of each kernel runs: below [`PADDINGS`].
+    /// The copy of each kernel that runs, below [`PADDINGS`].
     pub padding: usize,
 }
 
 impl Layout {
-    /// The layout of a seed.
+    /// Draws the layout of a seed.
     #[must_use]
     pub fn of_seed(seed: u64) -> Self {
         let mut random = SplitMix64::new(seed);
@@ -52,7 +55,7 @@ impl Layout {
         }
     }
 
-    /// Runs `work` on this layout's stack and heap.
+    /// Runs `work` with this layout's stack and heap.
     pub fn within<R>(&self, work: impl FnOnce() -> R) -> R {
         let heap = std::hint::black_box(vec![0_u8; self.heap_bytes]);
         let result = deeper(self.stack_frames, work);
@@ -61,46 +64,46 @@ impl Layout {
     }
 }
 
-/// Calls `work` this number of frames deeper.
+/// Calls `work` below `frames` more stack frames.
 #[inline(never)]
 fn deeper<R, F: FnOnce() -> R>(frames: usize, work: F) -> R {
     let room = std::hint::black_box([0_u8; 64]);
     let result = if frames == 0 { work() } else { deeper(frames - 1, work) };
-    // The frame has to outlive the call, or the call becomes a jump.
+    // The frame is used after the call, so that the call does not become a jump.
     std::hint::black_box(&room);
     result
 }
 
-/// `BYTES` of instructions that do nothing.
+/// Bytes of a nop.
+const NOP_BYTES: usize = if cfg!(target_arch = "x86_64") { 1 } else { 4 };
+
+/// `BYTES` bytes of nops.
 #[inline(always)]
 pub fn nops<const BYTES: usize>() {
-    #[cfg(target_arch = "x86_64")]
     // SAFETY: a nop changes neither registers nor memory.
     unsafe {
-        core::arch::asm!(".rept {count}", "nop", ".endr", count = const BYTES, options(nomem, nostack, preserves_flags));
-    }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: a nop changes neither registers nor memory.
-    unsafe {
-        core::arch::asm!(".rept {count}", "nop", ".endr", count = const BYTES / 4, options(nomem, nostack, preserves_flags));
+        core::arch::asm!(
+            ".rept {count}", "nop", ".endr",
+            count = const BYTES / NOP_BYTES, options(nomem, nostack, preserves_flags)
+        );
     }
 }
 
-/// Uses a value in a register: a loop that does so stays scalar, and its loads stay.
+/// Returns `value`, which the compiler must load into a register. A loop with it is not vectorised.
 #[inline(always)]
 pub fn consume(value: u64) -> u64 {
     let mut value = value;
-    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-    // SAFETY: no instruction at all; the compiler only thinks that the value may change.
+    // SAFETY: the assembly has no instruction; the compiler only assumes that the value may change.
     unsafe {
         core::arch::asm!("/* {0} */", inout(reg) value, options(pure, nomem, nostack, preserves_flags));
     }
     value
 }
 
-/// Boxes a kernel in the copy that the layout drew: `kernel!(layout, move || body)`.
+/// Boxes a kernel in the copy of the layout: `kernel!(layout, move || body)`.
 ///
-/// The body is written out [`PADDINGS`] times, so call `#[inline(always)]` functions in it: what is called is not moved.
+/// The body is compiled [`PADDINGS`] times at different addresses. Functions that it calls must be
+/// `#[inline(always)]`, or they stay at one address.
 #[macro_export]
 macro_rules! kernel {
     ($layout:expr, move || $body:expr) => {

@@ -1,30 +1,34 @@
-//! The papers' tables and figures, measured on this machine beside the published numbers: `fieldstone reproduce`.
+//! The tables and figures of the papers, measured on this machine and printed beside the published
+//! numbers: `fieldstone reproduce`.
 //!
 //! ```text
-//!   experiment     what is measured: cells, rows, the papers' values by quotation
-//!   layout, trial  a sample's process and its random layout
-//!   contest        baseline and contenders, alternately, in one process
-//!   nodes          node-heavy programs: the heap on blocks beside mimalloc
-//!   pages          arrays on 4 KiB pages, pools on huge ones
-//!   paper_tree     the paper's own trees
-//!   count          instructions instead of time
-//!   child          a sample in a process of its own
-//!   beside         programs that a sample starts; `folder`: their files, which go with us
-//!   campaign       run after run over all cells
-//!   store          finished samples as JSON lines; provenance
-//!   quotation      the papers' numbers, word for word
-//!   summary, show  medians and intervals; text, JSON, CSV, Markdown, HTML
+//!   campaign ── run after run over all cells ──→ child      a process per sample, with a random layout
+//!                                                  │
+//!     store  ←── samples as JSON lines ────────────┘
+//!       │
+//!       └──→ summary ── medians, intervals, the paper's numbers ──→ show    text, JSON, CSV, Markdown, HTML
 //! ```
-//! Above them a file for each table or figure, listed in [`experiment::all`].
+//! | module | content |
+//! |---|---|
+//! | `experiment` | the description of what is measured: cells, rows, quotations |
+//! | `quotation` | the numbers of the papers, word for word |
+//! | `trial`, `layout` | the task of a sample's process, and its random layout |
+//! | `comparison` | a baseline and contenders, run alternately in one process |
+//! | `count` | instructions instead of time |
+//! | `pages`, `paper_tree` | arrays and pools on a page kind; the trees of the paper |
+//! | `nodes` | node-based programs on the heap of blocks and on mimalloc |
+//! | `sibling_programs`, `folder` | programs that a sample starts, and a folder for their files |
+//! | `provenance` | the machine, kernel and commit of a session |
+//!
+//! Each table or figure has a module of its own, listed in [`experiment::all`].
 
 pub mod appel_li;
-mod beside;
 pub mod blog;
 pub mod cachekata;
 pub mod campaign;
 pub mod child;
 pub mod command;
-pub mod contest;
+pub mod comparison;
 pub mod count;
 pub mod direct_segments;
 pub mod experiment;
@@ -40,14 +44,17 @@ pub mod paper_tree;
 pub mod provenance;
 pub mod quotation;
 pub mod show;
+mod sibling_programs;
+#[cfg_attr(not(target_arch = "x86_64"), path = "no_stack_blocks.rs")]
+mod stack_blocks;
 pub mod store;
 pub mod summary;
 pub mod table2;
 pub mod tree_walks;
 pub mod trial;
 
-pub use beside::Missing;
-pub use contest::{Kernel, Prepared, Side, contest};
-pub use experiment::{Cell, Experiment, Figure, Needs, Outcome, Row, Scale, Shows};
+pub use comparison::{BuiltSide, Kernel, Side, compare_sides};
+pub use experiment::{Cell, Experiment, MeasuredValue, Needs, Quantity, Row, SampleOutcome, Scale};
 pub use layout::{Layout, consume, nops};
+pub use sibling_programs::Missing;
 pub use trial::{Task, Trial};

@@ -1,4 +1,4 @@
-//! `fieldstone-reproduce`, which `fieldstone reproduce` starts.
+//! The program `fieldstone-reproduce`, which `fieldstone reproduce` starts.
 
 use std::process::ExitCode;
 

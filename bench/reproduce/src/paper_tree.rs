@@ -1,20 +1,25 @@
-//! The paper's own arrays: trees of up to three levels of blocks, the depth chosen by size.
+//! The arrays of the paper: trees with up to three levels of blocks. The size determines the depth.
 //!
 //! ```text
 //! depth 1   root = | T T T T ... |                       up to 32 KiB
-//! depth 2   root = | . . . . ... | -> | T T T ... |      up to 128 MiB, 4096 pointers a block
+//! depth 2   root = | . . . . ... | -> | T T T ... |      up to 128 MiB, 4096 pointers per block
 //! depth 3   root = | . . . . ... | -> | . . . ... | -> | T T T ... |
 //! ```
-//! Source: Zagieboylo's blog, "Custom Array Implementation"; Zagieboylo, Suh and Myers, sections 3 and 4.2. Three ways to read:
-//! - [`PaperTree::get_unchecked`], their `operator[]`: asks for the depth at each access. It is read as if it might have changed, or
-//!   LLVM hoists the question out of the caller's loop and so makes the depth static, which is the next way;
-//! - [`PaperTree::fixed`], their "No Branches" and static specialisation: the depth is known when compiled;
-//! - [`PaperTree::iter_from`] and [`PaperTree::stride`], their Iterator, the software walk cache: keeps the leaf, and walks when it leaves it.
+//! There are three methods to read:
+//! - [`PaperTree::get_unchecked`], the paper's `operator[]`, tests the depth at each access. The
+//!   depth is a volatile read: otherwise LLVM moves the test out of the loop, which is the next
+//!   method.
+//! - [`PaperTree::fixed`], "No Branches" and static specialisation, has a constant depth.
+//! - [`PaperTree::iter_from`] and [`PaperTree::stride`], the paper's Iterator and software walk
+//!   cache, keep the leaf, and walk from the root when they leave it.
 //!
-//! Where we differ: a leaf holds a power of two of elements, also where an element's size is none (then its end is left empty).
-//! The library's [`fieldstone_blocks::TreeArray`] is what we would use instead.
+//! The library's array is [`fieldstone_blocks::TreeArray`].
+//!
+//! Source: Zagieboylo's blog, "Custom Array Implementation"; Zagieboylo, Suh and Myers, sections 3
+//! and 4.2. Difference: the number of elements per leaf is a power of two. If an element's size is
+//! not, the end of a leaf is unused.
 
-#![allow(unsafe_code, reason = "elements lie in raw blocks, and a walk follows raw pointers")]
+#![allow(unsafe_code, reason = "elements are in raw blocks, and a walk follows raw pointers")]
 
 mod iter;
 
@@ -26,27 +31,27 @@ use anyhow::{Result, ensure};
 use fieldstone_blocks::Pool;
 use fieldstone_workloads::random::SplitMix64;
 
-pub use iter::{Iter, Stride};
+pub use iter::{Iter, PaperStride};
 
-/// Bytes of a block unless another size is named: the paper's.
+/// The default block size in bytes, that of the paper.
 pub const PAPER_BLOCK_BYTES: usize = 32 << 10;
 
 /// The order of a tree's leaves in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// As the pool hands them out: by address.
+    /// The order of the pool, by address.
     InOrder,
-    /// At random, by a seed: as after a long life.
+    /// Random order from a seed, as in a fragmented memory.
     Shuffled(u64),
 }
 
-/// An array as a tree of blocks of `BLOCK_BYTES`. Its elements are never dropped: they are `Copy`.
+/// An array as a tree of blocks of `BLOCK_BYTES`. Elements are `Copy` and are not dropped.
 #[derive(Debug)]
 pub struct PaperTree<T, const BLOCK_BYTES: usize = PAPER_BLOCK_BYTES> {
     root: NonNull<u8>,
     depth: u32,
     len: usize,
-    /// All blocks, for their release.
+    /// All blocks, to free them.
     blocks: Vec<NonNull<u8>>,
     pool: Pool,
     elements: PhantomData<T>,
@@ -56,10 +61,10 @@ impl<T: Copy, const BLOCK_BYTES: usize> PaperTree<T, BLOCK_BYTES> {
     const LEAF_SHIFT: u32 = (BLOCK_BYTES / size_of::<T>()).ilog2();
     const NODE_SHIFT: u32 = (BLOCK_BYTES / size_of::<*mut u8>()).ilog2();
 
-    /// Elements of a leaf.
+    /// Elements per leaf.
     pub const PER_LEAF: usize = 1 << Self::LEAF_SHIFT;
 
-    /// The least depth for `len` elements; more than 3 where no tree of ours holds them.
+    /// The smallest depth for `len` elements. A depth above 3 is not supported.
     #[must_use]
     pub const fn depth_for(len: usize) -> u32 {
         let mut depth = 1;
@@ -69,18 +74,20 @@ impl<T: Copy, const BLOCK_BYTES: usize> PaperTree<T, BLOCK_BYTES> {
         depth
     }
 
-    /// A tree of `len` elements, element `i` being `make(i)`, of the least depth.
+    /// A tree of `len` elements with the smallest depth; element `i` is `make(i)`.
     ///
     /// # Errors
-    /// Without memory; if the pool's blocks are of another size, or three levels do not hold that many.
+    /// If memory is not available, if the pool has another block size, or if three levels are not
+    /// enough.
     pub fn build(pool: &Pool, len: usize, order: Order, make: impl FnMut(usize) -> T) -> Result<Self> {
         Self::with_depth(pool, Self::depth_for(len), len, order, make)
     }
 
-    /// The same of a given depth, at least the least: the blog's "No Branches" trees are always of depth three.
+    /// The same with a given depth, which may be larger than needed. The blog's "No Branches" trees
+    /// always have depth three.
     ///
     /// # Errors
-    /// As [`PaperTree::build`].
+    /// Those of [`PaperTree::build`].
     pub fn with_depth(
         pool: &Pool,
         depth: u32,
@@ -106,7 +113,7 @@ impl<T: Copy, const BLOCK_BYTES: usize> PaperTree<T, BLOCK_BYTES> {
         Ok(block)
     }
 
-    /// Takes the leaves and fills them.
+    /// Allocates and fills the leaves.
     fn leaves(&mut self, order: Order, make: &mut impl FnMut(usize) -> T) -> Result<Vec<NonNull<u8>>> {
         let count = self.len.div_ceil(Self::PER_LEAF).max(1);
         let mut leaves = (0..count).map(|_| self.take()).collect::<Result<Vec<_>>>()?;
@@ -116,18 +123,19 @@ impl<T: Copy, const BLOCK_BYTES: usize> PaperTree<T, BLOCK_BYTES> {
         }
         for index in 0..self.len {
             let leaf = leaves[index >> Self::LEAF_SHIFT].cast::<T>();
-            // SAFETY: the leaf has room for PER_LEAF elements, and its block is aligned for any of them.
+            // SAFETY: the leaf has space for PER_LEAF elements, and blocks are aligned to a page at
+            // least.
             unsafe { leaf.add(index % Self::PER_LEAF).write(make(index)) };
         }
         Ok(leaves)
     }
 
-    /// Takes the blocks of pointers above a level.
+    /// Allocates the blocks of pointers above a level.
     fn parents(&mut self, children: &[NonNull<u8>]) -> Result<Vec<NonNull<u8>>> {
         let fill = |children: &[NonNull<u8>]| {
             let node = self.take()?;
             for (at, child) in children.iter().enumerate() {
-                // SAFETY: a block has room for as many pointers as a chunk of children has.
+                // SAFETY: a chunk has at most as many children as a block has pointers.
                 unsafe { node.cast::<NonNull<u8>>().add(at).write(*child) };
             }
             Ok(node)
@@ -135,123 +143,123 @@ impl<T: Copy, const BLOCK_BYTES: usize> PaperTree<T, BLOCK_BYTES> {
         children.chunks(1 << Self::NODE_SHIFT).map(fill).collect()
     }
 
-    /// How many elements there are.
+    /// Number of elements.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether there are no elements.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Levels of blocks, 1 to 3.
+    /// Number of levels, 1 to 3.
     #[must_use]
     pub const fn depth(&self) -> u32 {
         self.depth
     }
 
-    /// The depth, loaded again.
+    /// The depth by a volatile read, which the compiler cannot move.
     #[inline(always)]
-    fn asked_depth(&self) -> u32 {
-        // SAFETY: a field of ours, which nobody changes.
+    fn volatile_depth(&self) -> u32 {
+        // SAFETY: `self.depth` is initialised, and `&self` prevents writes to it.
         unsafe { ptr::read_volatile(&raw const self.depth) }
     }
 
-    /// Where element `index` lies, in a tree of `depth`.
+    /// The address of element `index` in a tree of `depth`.
     ///
     /// # Safety
-    /// `index < len()`, and the tree has that depth.
+    /// `index < len()`, and the tree has this depth.
     #[inline(always)]
-    #[expect(clippy::cast_ptr_alignment, reason = "blocks are aligned to their size, which is a page at least")]
+    #[expect(clippy::cast_ptr_alignment, reason = "blocks are aligned to their size, at least a page")]
     unsafe fn place(&self, depth: u32, index: usize) -> *mut T {
         let mut node = self.root.as_ptr();
         let mut level = depth;
         while level > 1 {
             level -= 1;
             let child = (index >> (Self::LEAF_SHIFT + (level - 1) * Self::NODE_SHIFT)) % (1 << Self::NODE_SHIFT);
-            // SAFETY: on the way to an element every pointer is set.
+            // SAFETY: all pointers on the path to an element below the length are set.
             node = unsafe { *node.cast::<*mut u8>().add(child) };
         }
-        // SAFETY: the element lies in the leaf.
+        // SAFETY: the remainder is below PER_LEAF, so the element is in the leaf.
         unsafe { node.cast::<T>().add(index % Self::PER_LEAF) }
     }
 
-    /// Element `index`, by a walk from the root that looks at the depth.
+    /// Element `index`, by a walk from the root that tests the depth.
     ///
     /// # Safety
     /// `index < len()`.
     #[must_use]
     #[inline(always)]
     pub unsafe fn get_unchecked(&self, index: usize) -> &T {
-        // SAFETY: by contract; the depth is ours.
-        unsafe { &*self.place(self.asked_depth(), index) }
+        // SAFETY: the caller passes an index below the length; the depth is the tree's.
+        unsafe { &*self.place(self.volatile_depth(), index) }
     }
 
-    /// Element `index`, to be changed, by the same walk.
+    /// Element `index` for writing, by the same walk.
     ///
     /// # Safety
     /// `index < len()`.
     #[must_use]
     #[inline(always)]
     pub unsafe fn get_unchecked_mut(&mut self, index: usize) -> &mut T {
-        // SAFETY: by contract; the depth is ours.
-        unsafe { &mut *self.place(self.asked_depth(), index) }
+        // SAFETY: the caller passes an index below the length; the depth is the tree's.
+        unsafe { &mut *self.place(self.volatile_depth(), index) }
     }
 
-    /// The tree, its depth known when compiled; none if it has another.
+    /// The tree with a constant depth; `None` if it has another.
     #[must_use]
     #[inline(always)]
     pub fn fixed<const DEPTH: u32>(&self) -> Option<FixedDepth<'_, T, DEPTH, BLOCK_BYTES>> {
         (self.depth == DEPTH).then_some(FixedDepth(self))
     }
 
-    /// The elements of a range in order, by the leaf.
+    /// The elements of a range in order, leaf by leaf.
     ///
     /// # Panics
-    /// If the range is not within the tree.
+    /// If the range exceeds the tree.
     #[inline(always)]
     pub fn iter_from(&self, range: Range<usize>) -> Iter<'_, T, BLOCK_BYTES> {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} is not within {} elements", self.len);
         Iter::new(self, range)
     }
 
-    /// Every `step`-th element of a range, by the leaf.
+    /// Every `step`-th element of a range, leaf by leaf.
     ///
     /// # Panics
-    /// If the range is not within the tree.
+    /// If the range exceeds the tree.
     #[inline(always)]
-    pub fn stride(&self, step: usize, range: Range<usize>) -> Stride<'_, T, BLOCK_BYTES> {
+    pub fn stride(&self, step: usize, range: Range<usize>) -> PaperStride<'_, T, BLOCK_BYTES> {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} is not within {} elements", self.len);
-        Stride::new(self, step, range)
+        PaperStride::new(self, step, range)
     }
 }
 
 impl<T, const BLOCK_BYTES: usize> Drop for PaperTree<T, BLOCK_BYTES> {
     fn drop(&mut self) {
         for block in &self.blocks {
-            // SAFETY: the block was taken by this tree, whose last use this is.
+            // SAFETY: this tree allocated the block, and nothing uses the tree after `drop`.
             let freed = unsafe { self.pool.free(*block) };
             debug_assert_eq!(freed, Ok(()), "a block of the pool");
         }
     }
 }
 
-/// A tree whose depth is known when compiled.
+/// A tree with a constant depth.
 #[derive(Clone, Copy, Debug)]
 pub struct FixedDepth<'a, T, const DEPTH: u32, const BLOCK_BYTES: usize>(&'a PaperTree<T, BLOCK_BYTES>);
 
 impl<'a, T: Copy, const DEPTH: u32, const BLOCK_BYTES: usize> FixedDepth<'a, T, DEPTH, BLOCK_BYTES> {
-    /// Element `index`: as many loads as there are levels, and no branch.
+    /// Element `index`, by one load per level and without a branch.
     ///
     /// # Safety
     /// `index < len()`.
     #[must_use]
     #[inline(always)]
     pub unsafe fn get_unchecked(self, index: usize) -> &'a T {
-        // SAFETY: by contract; the tree was seen to have this depth.
+        // SAFETY: the caller passes an index below the length, and `fixed` checked the depth.
         unsafe { &*self.0.place(DEPTH, index) }
     }
 }
@@ -300,7 +308,7 @@ mod tests {
             let order = if shuffle { Order::Shuffled(len as u64) } else { Order::InOrder };
             let make = |at: usize| u32::try_from(at * 7).unwrap();
             let mut tree = Small::with_depth(&pool, depth, len, order, make).unwrap();
-            // SAFETY: only indices below the length are asked for.
+            // SAFETY: `0..len` keeps each index below the length of the tree.
             let walk = |tree: &Small| (0..len).all(|at| unsafe { *tree.get_unchecked(at) } == make(at));
             prop_assert!(walk(&tree));
             // SAFETY: `0..len` keeps each index below the length of the tree.
@@ -316,7 +324,7 @@ mod tests {
             let (from, to) = (a.min(b), a.max(b));
             prop_assert!(tree.iter_from(from..to).copied().eq((from..to).map(make)));
             prop_assert!(tree.stride(step, from..to).copied().eq((from..to).step_by(step).map(make)));
-            // SAFETY: the length is at least 1.
+            // SAFETY: the length is at least 1, so its last index exists.
             unsafe { *tree.get_unchecked_mut(len - 1) = 99 };
             // SAFETY: the length is at least 1, so its last index exists.
             prop_assert_eq!(unsafe { *tree.get_unchecked(len - 1) }, 99);

@@ -1,4 +1,5 @@
-//! Where numbers come from: machine, kernel, commit, noise, command line, date. Kept with every session that measured.
+//! The origin of numbers: machine, kernel, commit, noise, command line, date. Saved with each
+//! session.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -7,41 +8,41 @@ use fieldstone_workloads::random::SplitMix64;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-/// What a session was.
+/// The origin of a session's samples.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Provenance {
-    /// When it began, in seconds since 1970.
+    /// Its start, in seconds since 1970.
     pub began_at_unix_s: u64,
-    /// Program and arguments.
+    /// The program and its arguments.
     pub command: Vec<String>,
-    /// What `git describe` said when this was built, or the version.
+    /// The output of `git describe` at build time, or the version.
     pub commit: String,
-    /// The kernel's release.
+    /// The kernel release.
     pub kernel: String,
-    /// Architecture.
+    /// The architecture, such as `x86_64`.
     pub architecture: String,
-    /// The processor's name.
+    /// The name of the processor.
     pub cpu: String,
-    /// Processors.
+    /// Number of processors.
     pub cpus: usize,
     /// Memory of the machine.
     pub memory_bytes: u64,
-    /// Memory that was there to be used at the start.
+    /// Available memory at the start.
     pub memory_available_bytes: u64,
-    /// Whether a hypervisor is below.
+    /// Whether the machine is virtual.
     pub virtual_machine: bool,
     /// The mode of transparent huge pages.
     pub thp: String,
     /// Whether the kernel randomises address spaces.
     pub randomised: bool,
-    /// How far two runs of a fixed loop, one after the other, usually are apart: a part of 1.
+    /// Typical difference between two runs of a fixed loop, as a share of its time.
     pub noise: f64,
-    /// Whether sizes and rounds were those of `--quick`.
+    /// Whether it used the sizes and rounds of `--quick`.
     pub quick: bool,
 }
 
 impl Provenance {
-    /// Of this process, here, now. Costs a quarter of a second: the noise is measured.
+    /// The origin of this process, at this time. Takes 0.25 s to measure the noise.
     #[must_use]
     pub fn here(quick: bool) -> Self {
         let machine = machine::machine();
@@ -71,7 +72,7 @@ fn thp_mode() -> String {
     chosen.unwrap_or("none").to_owned()
 }
 
-/// The spread of a fixed loop of some ten milliseconds, run twenty times.
+/// The noise of a fixed loop of about ten milliseconds, in twenty runs.
 fn noise() -> f64 {
     let run = |_| {
         let start = thread_cpu_s();
@@ -90,7 +91,7 @@ pub fn thread_cpu_s() -> f64 {
     seconds(ClockId::ThreadCPUTime)
 }
 
-/// What a clock shows, in seconds.
+/// The time of a clock, in seconds.
 pub(crate) fn seconds(clock: ClockId) -> f64 {
     let now = clock_gettime(clock);
     now.tv_sec as f64 + now.tv_nsec as f64 * 1e-9

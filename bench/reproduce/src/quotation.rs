@@ -1,8 +1,9 @@
-//! The papers' numbers, word for word: `quotations.toml`.
+//! The numbers of the papers, word for word: `quotations.toml`.
 //!
-//! A quotation is a number (or a few words with one) and the sentence or the line of a table that it stands in, copied from the
-//! paper's text; a test finds the one in the other, and the sentence in the paper where that is at hand. What the text has not, since most
-//! figures are lost images, has no quotation, and is shown as "not in the text".
+//! A quotation is a number, or a few words with one, and its sentence or line of a table, copied
+//! from the text of the paper. Tests find the number in the sentence, and the sentence in the paper
+//! if its text is available. Most figures are lost images: their numbers have no quotation and are
+//! shown as "not in the text".
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -12,31 +13,32 @@ use serde::{Deserialize, Serialize};
 /// A number of a paper.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quotation {
-    /// What a row names it by. Of a table's: `table/line/column`.
+    /// The id that rows refer to; for a cell of a table `table/line/column`.
     pub id: String,
-    /// The text that it is from: the number of the seed.
+    /// The number of the text, see the top of `quotations.toml`.
     pub seed: String,
-    /// The sentence, or the line of the table, as it stands there.
+    /// The sentence, or the line of the table, word for word.
     pub sentence: String,
-    /// The number, or a few words with it, as it stands in the sentence.
+    /// The number, or a few words with it, as in the sentence.
     pub value: String,
 }
 
 impl Quotation {
-    /// The number, where the value is nothing else but a mark of a footnote or of a percentage; for plots.
+    /// The number, for plots; `None` if the value has other words than the mark of a footnote or a
+    /// percent sign.
     #[must_use]
     pub fn number(&self) -> Option<f64> {
         self.value.trim_start_matches(['*', '†']).trim_end_matches('%').parse().ok()
     }
 }
 
-/// A table of a paper, its cells separated by tabs as in the text.
+/// A table of a paper; its cells are separated by tabs.
 #[derive(Debug, Deserialize)]
-struct Table {
+struct QuotedTable {
     id: String,
     seed: String,
     heading: String,
-    /// Number of columns, from the first, that name the line.
+    /// Number of the first columns, which name the line.
     #[serde(default = "one")]
     names: usize,
     lines: Vec<String>,
@@ -49,14 +51,14 @@ const fn one() -> usize {
 #[derive(Debug, Default, Deserialize)]
 struct File {
     #[serde(default)]
-    table: Vec<Table>,
+    table: Vec<QuotedTable>,
     #[serde(default)]
     quotation: Vec<Quotation>,
 }
 
 const TEXT: &str = include_str!("../quotations.toml");
 
-/// The lines of a table, by name, in its order.
+/// The names of the lines of a table, in order.
 #[must_use]
 pub fn lines(table: &str) -> Vec<String> {
     let file: File = toml::from_str(TEXT).unwrap_or_default();
@@ -64,7 +66,7 @@ pub fn lines(table: &str) -> Vec<String> {
     of_table.flat_map(|table| table.lines.iter().map(|line| name(table, line))).collect()
 }
 
-/// The quotation called `id`.
+/// The quotation `id`.
 #[must_use]
 pub fn find(id: &str) -> Option<&'static Quotation> {
     all().get(id)
@@ -72,7 +74,7 @@ pub fn find(id: &str) -> Option<&'static Quotation> {
 
 fn all() -> &'static BTreeMap<String, Quotation> {
     static ALL: OnceLock<BTreeMap<String, Quotation>> = OnceLock::new();
-    // That the file can be read is tested; it is a part of the program.
+    // Tests verify that the file, a part of the program, is valid.
     ALL.get_or_init(|| read(TEXT).unwrap_or_default())
 }
 
@@ -82,8 +84,8 @@ fn read(text: &str) -> Result<BTreeMap<String, Quotation>, toml::de::Error> {
     Ok(file.quotation.iter().cloned().chain(of_tables).map(|quotation| (quotation.id.clone(), quotation)).collect())
 }
 
-/// The cells of a table: the number in a column of a line.
-fn cells(table: &Table) -> Vec<Quotation> {
+/// The cells of a table as quotations.
+fn cells(table: &QuotedTable) -> Vec<Quotation> {
     let columns: Vec<&str> = table.heading.split('\t').skip(table.names).collect();
     let mut all = Vec::new();
     for line in &table.lines {
@@ -99,8 +101,8 @@ fn cells(table: &Table) -> Vec<Quotation> {
     all
 }
 
-/// The columns that name a line.
-fn name(table: &Table, line: &str) -> String {
+/// The name of a line.
+fn name(table: &QuotedTable, line: &str) -> String {
     line.split('\t').take(table.names).collect::<Vec<_>>().join(" ")
 }
 
@@ -122,7 +124,7 @@ mod tests {
             let is_number = quotation.value.contains(|letter: char| letter.is_ascii_digit());
             assert!(is_number || ["yes", "no"].contains(&quotation.value.as_str()), "{quotation:?}");
             let found = quotation.sentence.match_indices(&quotation.value).any(|(at, value)| {
-                // A whole number, not a part of one.
+                // A whole number, not a part of a longer one.
                 let before = quotation.sentence[..at].chars().next_back();
                 let after = quotation.sentence[at + value.len()..].chars().next();
                 let part = |letter: Option<char>| letter.is_some_and(|letter| letter.is_ascii_digit());
@@ -150,7 +152,7 @@ mod tests {
         assert!(left.is_empty(), "no row shows {left:?}");
     }
 
-    /// The papers' texts by the names of their files, blanks made one; none where they are not at hand.
+    /// The texts of the papers by file name, with single blanks; `None` if they are not available.
     fn papers() -> Option<Vec<(String, String)>> {
         let seeds = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/seeds");
         let Ok(files) = std::fs::read_dir(&seeds) else {

@@ -1,10 +1,11 @@
-//! Results on disk: a file of JSON lines for each experiment, a line for each finished sample, so that a run that was ended goes on.
+//! Samples on disk: a file of JSON lines per experiment, so that an interrupted run can continue.
 //!
 //! ```text
 //! {"session": {…provenance…}}                         a run of the command began
-//! {"sample": {"cell": …, "run": 3, "outcome": …}}     a sample of it is done
+//! {"sample": {"cell": …, "run": 3, "outcome": …}}     one of its samples is finished
 //! ```
-//! A line is written in one piece and ends the file; what a kill left of a last line is cut off when the file is opened again.
+//! Each line is appended by one write. An incomplete last line, left by a kill, is removed when the
+//! file is reopened.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -14,84 +15,111 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::Outcome;
+use crate::experiment::SampleOutcome;
 use crate::provenance::Provenance;
+
+/// The names of rows in earlier versions, which saved samples have, with the current names.
+const RENAMED_ROWS: [(&str, &str); 22] = [
+    ("times as fast by the repair", "speedup by the repair"),
+    ("time repaired, times that by hand", "time repaired, relative to padded by hand"),
+    ("without, padded by hand", "padded by hand"),
+    ("time, times that of elements apart", "time, relative to separate elements"),
+    ("last access led to its new place", "last access redirected"),
+    ("accesses led to their new place", "accesses redirected"),
+    ("pages put back", "pages moved back"),
+    ("records a second, of those padded by hand", "speed, relative to padded by hand"),
+    ("bytes before the first, the allocator's", "bytes of the allocator before the first"),
+    ("lines that several threads' loops use", "lines used by the loops of several threads"),
+    ("the same, if the array began with a line", "the same, for an array at the start of a line"),
+    ("lines that both threads' loops use", "lines used by the loops of both threads"),
+    ("each adds to a word of its own, on lines apart", "each adds to its own word, on separate lines"),
+    ("each adds to a word of its own, on one line", "each adds to its own word, on one line"),
+    ("all read one line, nobody writes", "all read one line, without writes"),
+    ("2 MiB, as transparent huge pages got for 64 MiB", "2 MiB, as transparent huge pages for 64 MiB"),
+    ("64 KiB, contiguous: free memory that serves", "64 KiB, contiguous: share of the free memory that fits"),
+    ("64 KiB, free memory in pieces so large", "64 KiB, free memory in pieces of this size"),
+    ("618 KB, contiguous: free memory that serves", "618 KB, contiguous: share of the free memory that fits"),
+    ("618 KB, free memory in pieces so large", "618 KB, free memory in pieces of this size"),
+    ("16 MB, contiguous: free memory that serves", "16 MB, contiguous: share of the free memory that fits"),
+    ("16 MB, free memory in pieces so large", "16 MB, free memory in pieces of this size"),
+];
 
 /// A finished sample.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Sample {
-    /// The cell.
+pub struct CellSample {
+    /// The id of the cell.
     pub cell: String,
-    /// Which sample of the cell it is, from 0.
+    /// The number of the sample in its cell, from 0.
     pub run: u32,
-    /// What its layout was drawn from ([`crate::Layout::of_seed`]).
+    /// The seed of its layout ([`crate::Layout::of_seed`]).
     pub seed: u64,
-    /// How long its process took.
+    /// Seconds of its process.
     pub took_s: f64,
-    /// What came of it.
-    pub outcome: Outcome,
+    /// The result.
+    pub outcome: SampleOutcome,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Line {
+enum SavedLine {
     Session(Provenance),
-    Sample(Sample),
+    Sample(CellSample),
 }
 
-/// What one experiment's file holds.
+/// The content of an experiment's file.
 #[derive(Clone, Debug, Default)]
-pub struct Saved {
-    /// The sessions that measured, first to last.
+pub struct SavedSamples {
+    /// The sessions, first to last.
     pub sessions: Vec<Provenance>,
-    /// The samples, in the order in which they were finished.
-    pub samples: Vec<Sample>,
+    /// The samples, in the order of their ends.
+    pub samples: Vec<CellSample>,
 }
 
-impl Saved {
-    /// The samples of each cell that were measured, by run: the last one where a run was measured twice.
+impl SavedSamples {
+    /// The measured samples of a cell by run, the last one of each run.
     #[must_use]
-    pub fn measured(&self, cell: &str) -> BTreeMap<u32, &Sample> {
-        let measured = |sample: &&Sample| sample.cell == cell && matches!(sample.outcome, Outcome::Measured { .. });
+    pub fn measured(&self, cell: &str) -> BTreeMap<u32, &CellSample> {
+        let measured =
+            |sample: &&CellSample| sample.cell == cell && matches!(sample.outcome, SampleOutcome::Measured { .. });
         self.samples.iter().filter(measured).map(|sample| (sample.run, sample)).collect()
     }
 
-    /// Why the cell could not be measured, if that is the last that is known of it.
+    /// Why the last sample of a cell was skipped; `None` if it was measured.
     #[must_use]
     pub fn skipped(&self, cell: &str) -> Option<&str> {
         let last = self.samples.iter().rfind(|sample| sample.cell == cell)?;
         match &last.outcome {
-            Outcome::Skipped { reason } => Some(reason),
-            Outcome::Measured { .. } => None,
+            SampleOutcome::Skipped { reason } => Some(reason),
+            SampleOutcome::Measured { .. } => None,
         }
     }
 }
 
-/// An experiment's file, open for more.
+/// An experiment's file, open for further samples.
 #[derive(Debug)]
 pub struct Store {
     path: PathBuf,
     file: File,
-    /// What it holds.
-    pub saved: Saved,
+    /// Its content.
+    pub saved: SavedSamples,
 }
 
 impl Store {
-    /// Truncates an experiment's file.
+    /// Creates an experiment's file, or empties it.
     ///
     /// # Errors
-    /// Where the folder cannot be made or written.
+    /// If the folder cannot be created or written.
     pub fn begin(directory: &Path, experiment: &str) -> Result<Self> {
-        fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
         let path = path_of(directory, experiment);
         let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Self { path, file, saved: Saved::default() })
+        Ok(Self { path, file, saved: SavedSamples::default() })
     }
 
-    /// Opens an experiment's file to go on, or begins it where there is none.
+    /// Opens an experiment's file, or creates it if there is none.
     ///
     /// # Errors
-    /// Where it cannot be read or written, holds what is no result, or was measured at the other scale.
+    /// If it cannot be read or written, has an invalid line, or was measured at the other scale.
     pub fn resume(directory: &Path, experiment: &str, quick: bool) -> Result<Self> {
         let path = path_of(directory, experiment);
         if !path.exists() {
@@ -99,8 +127,11 @@ impl Store {
         }
         let (saved, whole_bytes) = read(&path)?;
         if let Some(session) = saved.sessions.iter().find(|session| session.quick != quick) {
-            let (was, remedy) = if session.quick { ("with", "add --quick") } else { ("without", "leave --quick out") };
-            bail!("{} was measured {was} --quick: {remedy}, or name another folder with --out", path.display());
+            let (was, remedy) = if session.quick { ("with", "add --quick") } else { ("without", "omit --quick") };
+            bail!(
+                "cannot resume {}: it was measured {was} --quick\ntry: {remedy}, or another folder with --out",
+                path.display()
+            );
         }
         let cannot = || format!("cannot write {}", path.display());
         let file = OpenOptions::new().append(true).open(&path).with_context(cannot)?;
@@ -108,7 +139,7 @@ impl Store {
         Ok(Self { path, file, saved })
     }
 
-    /// Restarts some cells of an experiment, and keeps what the file holds of the others.
+    /// Deletes the samples of some cells of an experiment, and keeps the others.
     ///
     /// # Errors
     /// As [`Store::resume`].
@@ -121,69 +152,108 @@ impl Store {
         Ok(store)
     }
 
-    /// Notes a session that begins.
+    /// Appends a session.
     ///
     /// # Errors
-    /// Where the file cannot be written.
+    /// If the file cannot be written.
     pub fn add_session(&mut self, session: Provenance) -> Result<()> {
-        self.write(&Line::Session(session.clone()))?;
+        self.write(&SavedLine::Session(session.clone()))?;
         self.saved.sessions.push(session);
         Ok(())
     }
 
-    /// Notes a finished sample.
+    /// Appends a finished sample.
     ///
     /// # Errors
-    /// Where the file cannot be written.
-    pub fn add_sample(&mut self, sample: Sample) -> Result<()> {
-        self.write(&Line::Sample(sample.clone()))?;
+    /// If the file cannot be written.
+    pub fn add_sample(&mut self, sample: CellSample) -> Result<()> {
+        self.write(&SavedLine::Sample(sample.clone()))?;
         self.saved.samples.push(sample);
         Ok(())
     }
 
-    fn write(&mut self, line: &Line) -> Result<()> {
+    fn write(&mut self, line: &SavedLine) -> Result<()> {
         let text = serde_json::to_string(line)? + "\n";
         self.file.write_all(text.as_bytes()).with_context(|| format!("cannot write {}", self.path.display()))
     }
 }
 
-/// What an experiment's file holds; nothing, where there is none.
+/// The content of an experiment's file; empty if there is none.
 ///
 /// # Errors
-/// Where it cannot be read, or holds what is no result.
-pub fn load(directory: &Path, experiment: &str) -> Result<Saved> {
+/// If it cannot be read, or has an invalid line.
+pub fn load(directory: &Path, experiment: &str) -> Result<SavedSamples> {
     let path = path_of(directory, experiment);
-    if path.exists() { Ok(read(&path)?.0) } else { Ok(Saved::default()) }
+    if path.exists() { Ok(read(&path)?.0) } else { Ok(SavedSamples::default()) }
 }
 
 fn path_of(directory: &Path, experiment: &str) -> PathBuf {
     directory.join(format!("{experiment}.jsonl"))
 }
 
-/// The whole lines of a file, and how many bytes they are.
-fn read(path: &Path) -> Result<(Saved, u64)> {
+/// The complete lines of a file, and their number of bytes.
+fn read(path: &Path) -> Result<(SavedSamples, u64)> {
     let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
-    let mut saved = Saved::default();
+    let mut saved = SavedSamples::default();
     for (at, line) in bytes[..whole].split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.is_empty()) {
         let line = serde_json::from_slice(line).with_context(|| {
-            format!("line {} of {} is no result: delete the file, or that line", at + 1, path.display())
+            format!("line {} of {} is invalid\ntry: delete the line, or the file", at + 1, path.display())
         })?;
         match line {
-            Line::Session(session) => saved.sessions.push(session),
-            Line::Sample(sample) => saved.samples.push(sample),
+            SavedLine::Session(session) => saved.sessions.push(session),
+            SavedLine::Sample(sample) => saved.samples.push(with_current_rows(sample)),
         }
     }
     Ok((saved, whole as u64))
 }
 
+/// Replaces earlier names of rows.
+fn with_current_rows(mut sample: CellSample) -> CellSample {
+    if let SampleOutcome::Measured { figures, .. } = &mut sample.outcome {
+        for figure in figures {
+            // A row with its own column is saved as `row: column`.
+            let renamed = RENAMED_ROWS.iter().find_map(|(earlier, current)| {
+                let column = figure.row.strip_prefix(earlier)?;
+                (column.is_empty() || column.starts_with(": ")).then(|| format!("{current}{column}"))
+            });
+            if let Some(row) = renamed {
+                figure.row = row;
+            }
+        }
+    }
+    sample
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::collections::BTreeSet;
 
-    fn sample(cell: &str, run: u32) -> Sample {
-        let outcome = Outcome::Measured { figures: Vec::new(), alternately: true };
-        Sample { cell: cell.into(), run, seed: u64::MAX, took_s: 0.1, outcome }
+    use super::*;
+    use crate::experiment::{MeasuredValue, Scale};
+
+    fn sample(cell: &str, run: u32) -> CellSample {
+        let outcome = SampleOutcome::measured(Vec::new());
+        CellSample { cell: cell.into(), run, seed: u64::MAX, took_s: 0.1, outcome }
+    }
+
+    #[test]
+    fn rows_of_earlier_versions_have_their_current_names() {
+        let experiments = crate::experiment::all();
+        let cells = experiments.iter().flat_map(|experiment| (experiment.cells)(Scale::Full));
+        let rows: BTreeSet<String> = cells.flat_map(|cell| cell.rows).map(|row| row.name).collect();
+        for (earlier, current) in RENAMED_ROWS {
+            assert!(rows.contains(current) && !rows.contains(earlier), "{earlier}: {current}");
+        }
+        let names = ["pages put back: 20 ms", "times as fast by the repair", "pages put back and more"];
+        let outcome = SampleOutcome::measured(names.map(|row| MeasuredValue::of(row, 1.0)).into());
+        let SampleOutcome::Measured { figures, .. } =
+            with_current_rows(CellSample { outcome, ..sample("t/a", 0) }).outcome
+        else {
+            unreachable!()
+        };
+        let renamed: Vec<&str> = figures.iter().map(|figure| figure.row.as_str()).collect();
+        assert_eq!(renamed, ["pages moved back: 20 ms", "speedup by the repair", "pages put back and more"]);
     }
 
     #[test]
@@ -199,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_kill_left_is_cut_off_and_the_rest_goes_on() {
+    fn an_incomplete_line_is_removed_and_the_run_continues() {
         let folder = tempfile::tempdir().unwrap();
         let mut store = Store::begin(folder.path(), "t").unwrap();
         store.add_session(Provenance::here(true)).unwrap();
@@ -216,16 +286,16 @@ mod tests {
     }
 
     #[test]
-    fn scales_are_not_mixed_and_a_skip_counts_as_not_done() {
+    fn scales_are_not_mixed_and_a_skip_is_not_measured() {
         let folder = tempfile::tempdir().unwrap();
         let mut store = Store::begin(folder.path(), "t").unwrap();
         store.add_session(Provenance::here(true)).unwrap();
-        let outcome = Outcome::Skipped { reason: "no".into() };
-        store.add_sample(Sample { outcome, ..sample("t/b", 0) }).unwrap();
+        let outcome = SampleOutcome::Skipped { reason: "no".into() };
+        store.add_sample(CellSample { outcome, ..sample("t/b", 0) }).unwrap();
         assert_eq!((store.saved.measured("t/b").len(), store.saved.skipped("t/b")), (0, Some("no")));
         let error = Store::resume(folder.path(), "t", false).unwrap_err();
         assert!(error.to_string().contains("add --quick"), "{error}");
-        std::fs::write(folder.path().join("t.jsonl"), "rubbish\n").unwrap();
+        std::fs::write(folder.path().join("t.jsonl"), "invalid\n").unwrap();
         assert!(load(folder.path(), "t").unwrap_err().to_string().contains("line 1"));
     }
 }

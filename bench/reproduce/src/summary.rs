@@ -1,90 +1,92 @@
-//! What the samples say: a median and its interval for each cell of each table, the paper's number beside it.
+//! The results of samples: a median with its interval for each entry of each table, and the paper's
+//! number.
 
 use std::collections::BTreeSet;
 
 use fieldstone_stats::{Estimate, median};
 use serde::Serialize;
 
-use crate::experiment::{Cell, Experiment, Figure, Outcome, Row, Scale, Shows};
+use crate::experiment::{Cell, Experiment, MeasuredValue, Quantity, Row, SampleOutcome, Scale};
 use crate::provenance::Provenance;
 use crate::quotation::{self, Quotation};
-use crate::store::Saved;
+use crate::store::SavedSamples;
 
 /// An experiment's results.
 #[derive(Clone, Debug, Serialize)]
-pub struct Summary {
-    /// Its name.
+pub struct ExperimentSummary {
+    /// [`Experiment::name`].
     pub name: &'static str,
-    /// Its heading.
+    /// [`Experiment::title`].
     pub title: &'static str,
-    /// The paper and the place in it.
+    /// [`Experiment::source`].
     pub source: &'static str,
-    /// How to read the numbers.
+    /// [`Experiment::about`].
     pub about: &'static str,
-    /// The sessions that measured.
+    /// The sessions, first to last.
     pub sessions: Vec<Provenance>,
-    /// The tables, in their order.
-    pub tables: Vec<Table>,
+    /// The tables, in the order of the experiment.
+    pub tables: Vec<ResultTable>,
 }
 
 /// A table of results.
 #[derive(Clone, Debug, Serialize)]
-pub struct Table {
-    /// Its heading.
+pub struct ResultTable {
+    /// The heading.
     pub heading: &'static str,
-    /// Headings of its columns.
+    /// The headings of the columns.
     pub columns: Vec<String>,
-    /// Its lines.
+    /// The lines.
     pub lines: Vec<Line>,
 }
 
 /// A line of a table.
 #[derive(Clone, Debug, Serialize)]
 pub struct Line {
-    /// What was measured.
+    /// The name of the row.
     pub row: String,
-    /// What its numbers are.
-    pub shows: Shows,
-    /// One for each column; none where the line has no such cell.
+    /// The quantity of its numbers.
+    pub shows: Quantity,
+    /// One per column; `None` if no cell fills it.
     pub entries: Vec<Option<Entry>>,
 }
 
 /// A number of a table.
 #[derive(Clone, Debug, Serialize)]
 pub struct Entry {
-    /// The cell that it is from.
+    /// The id of its cell.
     pub cell: String,
-    /// Ours.
+    /// Our number.
     pub ours: Option<Estimate>,
-    /// Median time (or count) an operation, of what `ours` is the ratio of to a baseline. Without `ours`, a number that follows from
-    /// several of the paper's.
+    /// If `ours` is a ratio: the median time or count per operation of its contender. Without
+    /// `ours`: a number computed from several of the paper's.
     pub value: Option<f64>,
-    /// The paper's.
+    /// The paper's number.
     pub paper: Option<Quotation>,
-    /// Why there is none of ours.
+    /// Why our number is missing.
     pub skipped: Option<String>,
-    /// What was found instead of a number, each word once.
+    /// Words that replace the number, each once.
     pub instead: Vec<String>,
-    /// The pages that the samples really got, each kind once.
+    /// The page kinds of the samples, each once.
     pub pages: Vec<String>,
-    /// Samples whose sides did not fit into memory at once.
+    /// Number of samples whose sides did not fit in memory together.
     pub one_after_the_other: usize,
 }
 
-impl Summary {
-    /// What is saved of an experiment. The cells are those of the scale that was measured; without a session, of the full one.
+impl ExperimentSummary {
+    /// The summary of the saved samples. The cells are those of the last session's scale; without a
+    /// session, of the full scale.
     #[must_use]
-    pub fn of(experiment: &Experiment, saved: &Saved) -> Self {
+    pub fn of(experiment: &Experiment, saved: &SavedSamples) -> Self {
         let quick = saved.sessions.last().is_some_and(|session| session.quick);
         let cells = (experiment.cells)(if quick { Scale::Quick } else { Scale::Full });
-        let mut tables = Vec::<Table>::new();
+        let mut tables = Vec::<ResultTable>::new();
         let is_sampled = |cell: &Cell| saved.samples.iter().any(|sample| sample.cell == cell.id);
         let headings: BTreeSet<&str> = cells
             .iter()
             .filter(|cell| is_sampled(cell))
             .flat_map(|cell| cell.rows.iter().map(|row| row.table))
             .collect();
-        // What is only published stands beside what was measured.
+        // A published cell is shown if its table has measured cells.
         let is_beside = |cell: &Cell| cell.is_published() && cell.rows.iter().any(|row| headings.contains(row.table));
         for cell in cells.iter().filter(|cell| is_sampled(cell) || is_beside(cell)) {
             for row in &cell.rows {
@@ -95,16 +97,16 @@ impl Summary {
         Self { name, title, source, about, sessions: saved.sessions.clone(), tables }
     }
 
-    /// Every line of every table, with the table's heading and columns.
-    pub fn lines(&self) -> impl Iterator<Item = (&Table, &Line)> {
+    /// Each line of each table, with its table.
+    pub fn lines(&self) -> impl Iterator<Item = (&ResultTable, &Line)> {
         self.tables.iter().flat_map(|table| table.lines.iter().map(move |line| (table, line)))
     }
 }
 
-/// Puts an entry where its row and its column cross, and makes what is not there yet.
-fn put(tables: &mut Vec<Table>, cell: &Cell, row: &Row, entry: Entry) {
+/// Inserts an entry at its row and column. Creates its table, column and line if they are missing.
+fn put(tables: &mut Vec<ResultTable>, cell: &Cell, row: &Row, entry: Entry) {
     let at = tables.iter().position(|table| table.heading == row.table).unwrap_or_else(|| {
-        tables.push(Table { heading: row.table, columns: Vec::new(), lines: Vec::new() });
+        tables.push(ResultTable { heading: row.table, columns: Vec::new(), lines: Vec::new() });
         tables.len() - 1
     });
     let table = &mut tables[at];
@@ -122,18 +124,18 @@ fn put(tables: &mut Vec<Table>, cell: &Cell, row: &Row, entry: Entry) {
     table.lines[line].entries[column] = Some(entry);
 }
 
-fn entry(cell: &Cell, row: &Row, saved: &Saved) -> Entry {
+fn entry(cell: &Cell, row: &Row, saved: &SavedSamples) -> Entry {
     let measured = saved.measured(&cell.id);
-    let mut figures = Vec::<&Figure>::new();
+    let mut figures = Vec::<&MeasuredValue>::new();
     let mut one_after_the_other = 0;
     for sample in measured.values() {
-        if let Outcome::Measured { figures: all, alternately } = &sample.outcome {
-            figures.extend(all.iter().filter(|figure| figure.row == row.figure()));
+        if let SampleOutcome::Measured { figures: all, alternately } = &sample.outcome {
+            figures.extend(all.iter().filter(|figure| figure.row == row.value_name()));
             one_after_the_other += usize::from(!alternately);
         }
     }
-    // From here on a number is in the unit that its row names, in each form of the report.
-    let unit = if row.shows == Shows::Microseconds { 1e-3 } else { 1.0 };
+    // The unit of the row, for all output formats.
+    let unit = if row.shows == Quantity::Microseconds { 1e-3 } else { 1.0 };
     let shown: Vec<f64> =
         figures.iter().filter_map(|figure| figure.shown(row.shows)).map(|value| value * unit).collect();
     let numbers = figures.iter().filter(|figure| figure.instead.is_none());
@@ -156,14 +158,14 @@ fn entry(cell: &Cell, row: &Row, saved: &Saved) -> Entry {
     }
 }
 
-/// The median of what was measured and its interval; between the figures' own ends, where they have some.
-fn estimate(figures: &[&Figure], shown: &[f64]) -> Option<Estimate> {
+/// The median and its interval, extended to the bounds of the values if they have any.
+fn estimate(figures: &[&MeasuredValue], shown: &[f64]) -> Option<Estimate> {
     let plain = Estimate::of_median(shown)?;
     let ends = || figures.iter().filter_map(|figure| figure.ends);
     let Some(first) = ends().next() else { return Some(plain) };
     let low = ends().map(|ends| ends.low).fold(plain.low, f64::min);
     let high = ends().map(|ends| ends.high).fold(plain.high, f64::max);
-    // Several intervals together are none of any known probability.
+    // The union of several intervals has no known probability.
     let confidence = if figures.len() == 1 { first.confidence } else { None };
     Some(Estimate { low, high, confidence, ..plain })
 }
@@ -171,23 +173,23 @@ fn estimate(figures: &[&Figure], shown: &[f64]) -> Option<Estimate> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Sample;
+    use crate::store::CellSample;
 
-    fn sample(cell: &str, run: u32, ratio: f64) -> Sample {
-        let figure = Figure { ratio: Some(ratio), ..Figure::of("Linear Scan: Naive", 2.0 * ratio) };
-        let outcome = Outcome::Measured { figures: vec![figure], alternately: run > 0 };
-        Sample { cell: cell.into(), run, seed: 1, took_s: 1.0, outcome }
+    fn sample(cell: &str, run: u32, ratio: f64) -> CellSample {
+        let figure = MeasuredValue { ratio: Some(ratio), ..MeasuredValue::of("Linear Scan: Naive", 2.0 * ratio) };
+        let outcome = SampleOutcome::Measured { figures: vec![figure], alternately: run > 0 };
+        CellSample { cell: cell.into(), run, seed: 1, took_s: 1.0, outcome }
     }
 
     #[test]
     fn medians_intervals_and_the_paper_s_number_come_together() {
         let cell = "table2/paper-tree/4M";
-        let mut samples: Vec<Sample> =
+        let mut samples: Vec<CellSample> =
             (0..6).map(|run| sample(cell, run, [3.0, 1.0, 2.0, 5.0, 4.0, 6.0][run as usize])).collect();
-        let outcome = Outcome::Skipped { reason: "too large".into() };
-        samples.push(Sample { cell: "table2/paper-tree/16G".into(), run: 0, seed: 1, took_s: 0.0, outcome });
-        let saved = Saved { sessions: Vec::new(), samples };
-        let summary = Summary::of(&crate::table2::experiment(), &saved);
+        let outcome = SampleOutcome::Skipped { reason: "too large".into() };
+        samples.push(CellSample { cell: "table2/paper-tree/16G".into(), run: 0, seed: 1, took_s: 0.0, outcome });
+        let saved = SavedSamples { sessions: Vec::new(), samples };
+        let summary = ExperimentSummary::of(&crate::table2::experiment(), &saved);
         let (table, line) = summary.lines().find(|(_, line)| line.row == "Linear Scan: Naive").unwrap();
         assert_eq!(table.columns, ["4MB", "16GB"]);
         let entry = line.entries[0].as_ref().unwrap();
@@ -200,10 +202,10 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_s_own_ends_are_its_interval() {
-        let figure = |low, value, high, confidence| Figure {
+    fn the_bounds_of_a_value_are_its_interval() {
+        let figure = |low, value, high, confidence| MeasuredValue {
             ends: Some(crate::experiment::Ends { low, high, confidence }),
-            ..Figure::of("r", value)
+            ..MeasuredValue::of("r", value)
         };
         let (one, other) = (figure(0.1, 0.2, 0.4, Some(0.95)), figure(0.05, 0.3, 0.35, Some(0.95)));
         let alone = estimate(&[&one], &[0.2]).unwrap();
@@ -214,14 +216,14 @@ mod tests {
     }
 
     #[test]
-    fn microseconds_are_microseconds_in_each_form() {
+    fn microseconds_have_their_unit_in_each_format() {
         let experiment = crate::appel_li::experiment();
         let cells = (experiment.cells)(crate::experiment::Scale::Full);
-        let is_time = |row: &&Row| row.shows == Shows::Microseconds;
+        let is_time = |row: &&Row| row.shows == Quantity::Microseconds;
         let (cell, row) = cells.iter().find_map(|cell| Some((cell, cell.rows.iter().find(is_time)?))).unwrap();
-        let outcome = Outcome::Measured { figures: vec![Figure::of(row.figure(), 2958.0)], alternately: true };
-        let sample = Sample { cell: cell.id.clone(), run: 0, seed: 1, took_s: 1.0, outcome };
-        let summary = Summary::of(&experiment, &Saved { sessions: Vec::new(), samples: vec![sample] });
+        let outcome = SampleOutcome::measured(vec![MeasuredValue::of(row.value_name(), 2958.0)]);
+        let sample = CellSample { cell: cell.id.clone(), run: 0, seed: 1, took_s: 1.0, outcome };
+        let summary = ExperimentSummary::of(&experiment, &SavedSamples { sessions: Vec::new(), samples: vec![sample] });
         let csv = fieldstone_report::csv::render(&[crate::show::records(std::slice::from_ref(&summary))]);
         let json = serde_json::to_string(&summary).unwrap();
         assert!(csv.contains(",2.958,") && json.contains("2.958"), "{csv}");

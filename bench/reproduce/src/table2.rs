@@ -1,14 +1,18 @@
-//! Table 2 of the paper: linear and strided scans of arrays as trees, against the contiguous array; and what we would use instead.
+//! Table 2 of the paper: linear and strided scans of trees against contiguous arrays. Also scans of
+//! `TreeArray`, the library's array.
 //!
-//! Source: Zagieboylo, Suh and Myers, section 4.2. Elements have 4 bytes; "every 1024th element (i.e., 4 KB apart)" is the stride.
-//! Four cells a size share nothing but the baseline: the paper's tree, the same with its leaves shuffled, `TreeArray`, and
-//! (the control that the paper has not) a contiguous array that lies on huge pages, too.
+//! Each size has four cells with the same baseline: the tree of the paper, the same with shuffled
+//! leaves, `TreeArray`, and a contiguous array on huge pages as a control that the paper lacks.
+//! Elements have 4 bytes, and the stride is "every 1024th element (i.e., 4 KB apart)".
 //!
-//! Where we differ:
-//! - the scans of the paper's rows use each element by itself (in a register), which keeps compilers from vectorising the array's loop
-//!   alone; a vectorised pair has rows of its own. With both vectorised the naive tree would look 6 to 12 times as slow;
-//! - a linear scan of more than 256 MiB goes on where the call before it ended, 256 MiB at a time;
-//! - scans of few elements are repeated within a call: the stride of a 4 KB array is one element.
+//! Source: Zagieboylo, Suh and Myers, section 4.2.
+//!
+//! Differences from the paper:
+//! - The scans of the paper's rows load each element into a register, so that compilers do not
+//!   vectorise only the array's loop. With a vectorised array the naive tree would be 6 to 12 times
+//!   as slow. A vectorised pair has its own rows.
+//! - A linear scan of more than 256 MiB continues where the call before it ended, 256 MiB per call.
+//! - Scans of few elements are repeated within a call: a strided scan of 4 KB reads one element.
 
 pub(crate) mod scan;
 
@@ -17,8 +21,8 @@ use std::rc::Rc;
 use anyhow::Result;
 use fieldstone_blocks::{PageKind, TreeArray};
 
-use crate::contest::{Kernel, Prepared, Side, contest};
-use crate::experiment::{Cell, Experiment, Needs, Outcome, Row, Scale, Shows};
+use crate::comparison::{BuiltSide, Kernel, Side, compare_sides};
+use crate::experiment::{Cell, Experiment, Needs, Quantity, Row, SampleOutcome, Scale};
 use crate::kernel;
 use crate::layout::Layout;
 use crate::pages::{Contiguous, large_page_kind, large_page_pool, pages_of};
@@ -36,15 +40,16 @@ pub fn experiment() -> Experiment {
         name: "table2",
         title: "Scans of arrays as trees",
         source: "Zagieboylo, Suh and Myers, Table 2",
-        about: "Time an element, as a ratio to a contiguous array on 4 KiB pages; under 1 is faster. Trees lie on 1 GiB pages \
-                where they are reserved, else on transparent huge pages. The paper's trees have blocks of 32 KiB, TreeArray has its \
-                default size. The last rows scan a contiguous array on huge pages: what is left of a gain beside it is the tree's own.",
+        about: "Time per element, as a ratio to a contiguous array on 4 KiB pages; below 1 is faster. Trees are on 1 GiB \
+                pages if reserved, else on transparent huge pages. The trees of the paper have blocks of 32 KiB, TreeArray \
+                has its default size. The last rows scan a contiguous array on huge pages: a ratio below theirs is a gain \
+                of the tree, not of the pages.",
         needs: Needs { minutes: 12, memory_bytes: 64 << 30, disk_bytes: 0 },
         cells,
     }
 }
 
-/// Label in ids, the paper's column heading, bytes.
+/// Name in ids, column of the paper, bytes.
 const SIZES: [(&str, &str, u64); 8] = [
     ("4K", "4KB", 4 << 10),
     ("4M", "4MB", 4 << 20),
@@ -68,18 +73,14 @@ fn cells(scale: Scale) -> Vec<Cell> {
     sizes(scale).flat_map(|(label, column, bytes)| cells_of(label, column, bytes)).collect()
 }
 
-/// The arrays of a scale: label in ids, the paper's column heading, bytes.
+/// The arrays of a scale: name in ids, column of the paper, bytes.
 pub(crate) fn sizes(scale: Scale) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
     SIZES.into_iter().filter(move |(.., bytes)| scale == Scale::Full || *bytes <= QUICK_BYTES)
 }
 
 fn cells_of(label: &str, column: &str, bytes: u64) -> [Cell; 4] {
-    let cell = |group: &str, rows: Vec<Row>, measure: fn(&Trial, u64) -> Result<Outcome>| Cell {
-        id: format!("table2/{group}/{label}"),
-        column: column.to_owned(),
-        memory_bytes: bytes,
-        rows,
-        measure: Box::new(move |trial| measure(trial, bytes)),
+    let cell = |group: &str, rows: Vec<Row>, measure: fn(&Trial, u64) -> Result<SampleOutcome>| {
+        Cell::new(format!("table2/{group}/{label}"), column, bytes, rows, move |trial| measure(trial, bytes))
     };
     [
         cell("paper-tree", paper_rows(column), |trial, bytes| paper(trial, bytes, Order::InOrder)),
@@ -96,11 +97,11 @@ fn paper_rows(column: &str) -> Vec<Row> {
         if column == "256MB" { row } else { row.with_paper(format!("table2/{name}/{column}")) }
     };
     vec![
-        Row::showing(Shows::Nanoseconds, LINEAR, ARRAY_LINEAR),
+        Row::new(Quantity::Nanoseconds, LINEAR, ARRAY_LINEAR),
         quoted(LINEAR, "Linear Scan: Naive"),
         quoted(LINEAR, "Linear Scan: Iter"),
         Row::ratio(LINEAR, "naive, depth static"),
-        Row::showing(Shows::Nanoseconds, STRIDED, ARRAY_STRIDED),
+        Row::new(Quantity::Nanoseconds, STRIDED, ARRAY_STRIDED),
         quoted(STRIDED, "Strided Scan: Naive"),
         quoted(STRIDED, "Strided Scan: Iter"),
         Row::ratio(STRIDED, "strided naive, depth static"),
@@ -122,7 +123,7 @@ fn tree_array_rows() -> Vec<Row> {
     vec![
         Row::ratio(LINEAR, "TreeArray, by index"),
         Row::ratio(LINEAR, "TreeArray, by leaves"),
-        Row::showing(Shows::Nanoseconds, LINEAR, ARRAY_VECTOR),
+        Row::new(Quantity::Nanoseconds, LINEAR, ARRAY_VECTOR),
         Row::ratio(LINEAR, "TreeArray, by leaves, both vectorised"),
         Row::ratio(STRIDED, "TreeArray, strided by index"),
         Row::ratio(STRIDED, "TreeArray, stride with prefetch"),
@@ -141,7 +142,7 @@ fn elements(bytes: u64) -> usize {
     usize::try_from(bytes / size_of::<u32>() as u64).unwrap_or(usize::MAX)
 }
 
-/// The contiguous array on pages of `kind`, its kernels as baselines or as contenders of them.
+/// The contiguous array on pages of `kind`. Its kernels are baselines or their contenders.
 fn array_side(layout: Layout, kind: PageKind, bytes: u64, names: [(&'static str, &'static str); 3]) -> Side<'static> {
     Side::new(bytes, move || {
         let len = elements(bytes);
@@ -158,7 +159,7 @@ fn array_side(layout: Layout, kind: PageKind, bytes: u64, names: [(&'static str,
         let kernels = names.into_iter().zip(operations).zip(calls);
         let kernels =
             kernels.map(|(((row, against), operations), call)| Kernel::contender(row, against, operations, call));
-        Ok(Prepared { kernels: kernels.collect(), pages })
+        Ok(BuiltSide { kernels: kernels.collect(), pages })
     })
 }
 
@@ -169,17 +170,17 @@ fn baseline(trial: &Trial, bytes: u64) -> Side<'static> {
     array_side(trial.layout, PageKind::Small4k, bytes, BASELINES)
 }
 
-fn huge_array(trial: &Trial, bytes: u64) -> Result<Outcome> {
+fn huge_array(trial: &Trial, bytes: u64) -> Result<SampleOutcome> {
     let names = [
         ("array on huge pages", ARRAY_LINEAR),
         ("array on huge pages, both vectorised", ARRAY_VECTOR),
         ("array on huge pages, strided", ARRAY_STRIDED),
     ];
     let huge = array_side(trial.layout, large_page_kind(bytes), bytes, names);
-    contest(trial, vec![baseline(trial, bytes), huge])
+    compare_sides(trial, vec![baseline(trial, bytes), huge])
 }
 
-fn paper(trial: &Trial, bytes: u64, order: Order) -> Result<Outcome> {
+fn paper(trial: &Trial, bytes: u64, order: Order) -> Result<SampleOutcome> {
     let layout = trial.layout;
     let tree = Side::new(bytes, move || {
         let len = elements(bytes);
@@ -189,9 +190,9 @@ fn paper(trial: &Trial, bytes: u64, order: Order) -> Result<Outcome> {
         if order != Order::InOrder {
             kernels.iter_mut().for_each(|kernel| kernel.row = shuffled(&kernel.row));
         }
-        Ok(Prepared { kernels, pages: Some(pages_of(&pool)) })
+        Ok(BuiltSide { kernels, pages: Some(pages_of(&pool)) })
     });
-    contest(trial, vec![baseline(trial, bytes), tree])
+    compare_sides(trial, vec![baseline(trial, bytes), tree])
 }
 
 fn paper_kernels(layout: Layout, tree: &Rc<Paper>) -> Vec<Kernel> {
@@ -228,7 +229,7 @@ fn static_call(layout: Layout, tree: Rc<Paper>, mut scan: Scan, step: usize) -> 
     }
 }
 
-fn tree_array(trial: &Trial, bytes: u64) -> Result<Outcome> {
+fn tree_array(trial: &Trial, bytes: u64) -> Result<SampleOutcome> {
     let layout = trial.layout;
     let tree = Side::new(bytes, move || {
         let len = elements(bytes);
@@ -236,9 +237,9 @@ fn tree_array(trial: &Trial, bytes: u64) -> Result<Outcome> {
         let mut array = TreeArray::<u32>::try_new_in(&pool)?;
         array.try_reserve(len)?;
         array.extend((0..len).map(element));
-        Ok(Prepared { kernels: tree_array_kernels(layout, &Rc::new(array)), pages: Some(pages_of(&pool)) })
+        Ok(BuiltSide { kernels: tree_array_kernels(layout, &Rc::new(array)), pages: Some(pages_of(&pool)) })
     });
-    contest(trial, vec![baseline(trial, bytes), tree])
+    compare_sides(trial, vec![baseline(trial, bytes), tree])
 }
 
 fn tree_array_kernels(layout: Layout, array: &Rc<TreeArray<u32>>) -> Vec<Kernel> {
@@ -254,7 +255,7 @@ fn tree_array_kernels(layout: Layout, array: &Rc<TreeArray<u32>>) -> Vec<Kernel>
     }));
     let strided_by_index =
         kernel!(layout, move || laps(&mut sd, &*d, |array, range| array_by_index(array, range, STRIDE)));
-    // A strided scan is one of the whole array: its range is not looked at.
+    // A strided scan covers the whole array, so its range is not used.
     let prefetched = kernel!(layout, move || laps(&mut se, &*e, |array, _| {
         array.stride(STRIDE).fold(0, |sum, element| add(sum, *element))
     }));

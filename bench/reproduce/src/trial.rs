@@ -1,32 +1,32 @@
-//! One sample: the task of a child process, and the layout that it drew.
+//! The task of a sample's process.
 
 use crate::layout::Layout;
 
-/// What a cell's `measure` is given.
+/// The input of [`crate::experiment::Measure`].
 #[derive(Clone, Debug)]
 pub struct Trial {
-    /// The cell.
+    /// The id of the cell.
     pub cell: String,
-    /// What this process's memory and code look like.
+    /// The layout of this process's memory and code.
     pub layout: Layout,
-    /// Fewer and shorter rounds.
+    /// Whether rounds are fewer and shorter.
     pub quick: bool,
-    /// Memory that may be used at once.
+    /// Bytes of memory that may be in use at once.
     pub memory_bytes: u64,
-    /// What is to be done.
+    /// The task.
     pub task: Task,
 }
 
-/// What a child does with the kernels of its cell.
+/// What a process does with the kernels of its cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// Times them alternately.
+    /// Times all of them alternately.
     Time,
-    /// Calls one a number of times and prints nothing: for a tool that counts from outside.
+    /// Calls one of them and prints nothing, for a tool that counts from outside.
     Call {
-        /// The kernel's row.
+        /// The row of the kernel.
         row: String,
-        /// How often.
+        /// Number of calls.
         calls: u64,
     },
 }

@@ -1,4 +1,4 @@
-//! The program as a whole: measuring, keeping, resuming, showing.
+//! The program as a whole: measuring, saving, resuming, printing.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -11,17 +11,17 @@ fn reproduce(folder: &Path, arguments: &[&str]) -> Output {
     command.args(arguments).arg("--out").arg(folder).output().expect("the program starts")
 }
 
-/// Standard output of a run that has to succeed.
+/// The standard output of a run that must succeed.
 fn text(folder: &Path, arguments: &[&str]) -> String {
     let output = reproduce(folder, arguments);
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("it prints text")
+    String::from_utf8(output.stdout).expect("the output is UTF-8")
 }
 
 const CELLS: [&str; 2] = ["table2/paper-tree/4K", "table2/tree-array/4K"];
 
 #[test]
-fn table2_is_measured_and_every_format_says_the_same() {
+fn table2_is_measured_and_all_formats_agree() {
     let folder = tempfile::tempdir().unwrap();
     let page = folder.path().join("all.html");
     let measure = [CELLS[0], CELLS[1], "--quick", "--format", "json", "--html", page.to_str().unwrap()];
@@ -54,6 +54,21 @@ fn table2_is_measured_and_every_format_says_the_same() {
     assert!(line.contains(&ours.to_string()) && line.ends_with(",1.36,"), "{line}");
     let page = std::fs::read_to_string(page).unwrap();
     assert!(page.contains(&number) && page.contains("<svg"));
+    // Without a name: all saved results, as the page of the repository.
+    let page = text(folder.path(), &["--saved", "--format", "markdown"]);
+    let command = "`fieldstone reproduce --saved --format markdown > docs/results/README.md`";
+    assert!(page.starts_with("# Results\n") && page.contains(command) && page.contains(&number), "{page}");
+}
+
+#[test]
+fn without_saved_samples_nothing_can_be_printed() {
+    let folder = tempfile::tempdir().unwrap();
+    for names in [&["--saved"][..], &["table2", "--saved"]] {
+        let output = reproduce(folder.path(), names);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert!(errors.contains("no saved samples") && errors.contains("try: "), "{errors}");
+    }
 }
 
 #[test]
@@ -98,7 +113,7 @@ fn resume_goes_on_and_layouts_differ() {
     let first = samples();
     assert_eq!(first.len(), 2);
     assert_ne!(first[0]["seed"], first[1]["seed"]);
-    // As a kill in the middle of a line leaves it.
+    // As after a kill in the middle of a line.
     let whole = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, &whole[..whole.len() - 20]).unwrap();
     text(folder.path(), &[CELLS[0], "--quick", "--runs", "3", "--resume"]);
@@ -114,10 +129,10 @@ fn resume_goes_on_and_layouts_differ() {
 fn what_does_not_fit_is_skipped_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let output = reproduce(folder.path(), &["table2/paper-tree/64G", "--memory", "1G"]);
-    let [shown, said] = [output.stdout, output.stderr].map(|words| String::from_utf8_lossy(&words).into_owned());
+    let [shown, errors] = [output.stdout, output.stderr].map(|words| String::from_utf8_lossy(&words).into_owned());
     assert!(shown.contains("SKIP 64GB: needs 64 GiB, and ") && shown.contains("3.37"), "{shown}");
-    let progress = said.lines().find(|line| line.contains("samples done, next table2/paper-tree/64G"));
-    assert!(progress.is_some_and(|line| line.contains(" 0 of ")), "without a terminal a line reports it: {said}");
+    let progress = errors.lines().find(|line| line.contains("samples done, next table2/paper-tree/64G"));
+    assert!(progress.is_some_and(|line| line.contains(" 0 of ")), "without a terminal a line reports it: {errors}");
 }
 
 #[test]

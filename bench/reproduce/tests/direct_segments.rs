@@ -1,5 +1,6 @@
-//! `direct-segments` as a whole: a stand-in for the command writes a profile that was made up, so that tables, page and CSV can
-//! be held against it; and a real profile, where there are the command and its tracer.
+//! The experiment `direct-segments` as a whole: with a stand-in for the command that writes a
+//! constructed profile, for tables, page and CSV; and with a real profile if the command and its
+//! tracer are built.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +12,8 @@ use serde_json::Value;
 
 const TRACED: &str = include_str!("traced.json");
 
-/// Copies the profile of the processor asked for to where `--json` says, and notes how it was called.
+/// Copies the profile of the requested processor to the file of `--json`, and records its
+/// arguments.
 const STAND_IN: &str = r#"#!/bin/sh
 here=$(dirname "$0")
 echo "$*" >>"$here/calls"
@@ -21,7 +23,7 @@ while [ "$1" != --json ]; do shift; done
 cp "$profile" "$2"
 "#;
 
-/// A folder with `fieldstone-reproduce` and a stand-in beside it.
+/// A folder with `fieldstone-reproduce` and the stand-in.
 fn folder(stand_in: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let at = |name: &str| folder.path().join(name);
@@ -45,7 +47,7 @@ fn reproduce(program: &Path, out: &Path, arguments: &[&str]) -> Output {
 fn text(folder: &Path, arguments: &[&str]) -> String {
     let output = reproduce(&folder.join("fieldstone-reproduce"), &folder.join("out"), arguments);
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("it prints text")
+    String::from_utf8(output.stdout).expect("the output is UTF-8")
 }
 
 const GRAPH: &str = "direct-segments/graph500/16";
@@ -57,7 +59,7 @@ fn profiles_fill_the_paper_s_tables() {
     let page = folder.path().join("all.html");
     let measure = [GRAPH, GUPS, "--quick", "--html", page.to_str().unwrap()];
     let shown = text(folder.path(), &measure);
-    // The paper's, ours, and ours of the other processor.
+    // The paper's numbers, ours, and ours for the other processor.
     for number in ["51.1", "55.0 %", "50.0 %", "99.96%", "99.50 %", "75.0 %", "99.90 %", "25.0 %"] {
         assert!(shown.contains(number), "{number} in {shown}");
     }
@@ -82,7 +84,7 @@ fn profiles_fill_the_paper_s_tables() {
     let calls = fs::read_to_string(folder.path().join("calls")).unwrap();
     assert_eq!(calls.lines().count(), 4, "{calls}");
     assert!(calls.contains("-- bfs 16 --roots 4\n") && calls.contains("-- gups 134217728 2097152\n"), "{calls}");
-    // Nothing of theirs stays among the temporary files.
+    // The temporary files are removed.
     let json_of = |call: &str| Path::new(call.split("--json ").nth(1).unwrap().split(' ').next().unwrap()).to_owned();
     assert!(calls.lines().all(|call| !json_of(call).parent().unwrap().exists()), "{calls}");
 }
@@ -93,7 +95,7 @@ fn what_cannot_be_profiled_is_skipped_by_name() {
         folder("#!/bin/sh\necho 'fieldstone: there is no qemu-x86_64 in the path\nthe last words' >&2\nexit 2\n");
     let shown = text(folder.path(), &[GRAPH, "--quick"]);
     assert!(shown.contains("not profiled: there is no qemu-x86_64 in the path"), "{shown}");
-    assert!(shown.contains("51.1"), "the paper's numbers stand there all the same: {shown}");
+    assert!(shown.contains("51.1"), "the paper's numbers are shown in any case: {shown}");
 }
 
 #[test]
@@ -119,9 +121,10 @@ fn gups_is_really_traced() {
         return;
     }
     let walks = |row: &str| entry(row)["ours"]["median"].as_f64().unwrap();
-    // 4096 pages, of which 512 are in its second TLB: 7 of 8 updates walk, and the table's passes add a little.
+    // The second TLB holds 512 of 4096 pages, so 7 of 8 updates walk. The passes over the table add
+    // a few.
     assert!((0.8..1.1).contains(&walks("4 KiB pages, E5-2430")), "{small}");
-    // 8 pages of 2 MiB are in its first; a direct segment has them all.
+    // The first TLB holds all 8 pages of 2 MiB, and a direct segment contains the whole table.
     for row in ["2 MiB pages, E5-2430", "1 GiB pages, E5-2430", "direct segment, E5-2430"] {
         assert!(walks(row) < 0.02, "{row}: {}", entry(row));
     }

@@ -1,7 +1,7 @@
-//! `figure3` as a whole, by the compiler of this machine; a stand-in takes the part of `fieldstone-cc`, whose own tests are in
-//! `crates/lib/stacks/runtime`.
+//! The experiment `figure3` as a whole, with the compiler of this machine. A stand-in replaces
+//! `fieldstone-cc`, whose own tests are in `crates/lib/stacks/runtime`.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,8 +10,9 @@ use std::process::{Command, Output};
 
 use assert_cmd::cargo::cargo_bin;
 
-/// A folder with `fieldstone-reproduce` and what stands beside it: a compiler as `driver` says. None without gcc.
-fn stage(driver: &str) -> Option<tempfile::TempDir> {
+/// A folder with `fieldstone-reproduce` and a stand-in for the compiler that runs `driver`. `None`
+/// without gcc.
+fn folder_with(driver: &str) -> Option<tempfile::TempDir> {
     if Command::new("gcc").arg("--version").output().is_err() {
         println!("SKIP there is no gcc");
         return None;
@@ -31,7 +32,7 @@ fn stage(driver: &str) -> Option<tempfile::TempDir> {
 fn reproduce(folder: &Path, words: &[&str]) -> Output {
     let mut command = Command::new(folder.join("fieldstone-reproduce"));
     command.args(words).args(["--quick", "--runs", "1", "--format", "csv"]).current_dir(folder);
-    // No source package: nothing is fetched in a test.
+    // No source package is downloaded in a test.
     command.env("FIELDSTONE_SOURCES", "/dev/null/nowhere").env("XDG_CACHE_HOME", folder).output().unwrap()
 }
 
@@ -41,7 +42,7 @@ fn lines<'a>(csv: &'a str, with: &[&str]) -> Vec<&'a str> {
 
 #[test]
 fn calls_are_timed_and_memory_is_counted_beside_the_blog_s_numbers() {
-    let Some(folder) = stage("exec gcc \"$@\"") else { return };
+    let Some(folder) = folder_with("exec gcc \"$@\"") else { return };
     let ran = reproduce(folder.path(), &["figure3/calls"]);
     let csv = String::from_utf8_lossy(&ran.stdout).into_owned();
     assert!(ran.status.success(), "{csv}{}", String::from_utf8_lossy(&ran.stderr));
@@ -49,7 +50,8 @@ fn calls_are_timed_and_memory_is_counted_beside_the_blog_s_numbers() {
         assert_eq!(lines(&csv, &[&format!("figure3/calls/{cell},ratio"), "stack of blocks"]).len(), 1, "{cell}: {csv}");
     }
     assert_eq!(lines(&csv, &["gcc's split stack", "15%"]).len(), 1, "{csv}");
-    // The stand-in's stack is plain: it takes none. gcc's takes a segment every 16 KiB of the 16 bytes that a frame has at least.
+    // The stand-in has a plain stack, which takes no memory. gcc takes a segment per 16 KiB, and a
+    // frame has at least 16 bytes.
     assert_eq!(lines(&csv, &["stack of blocks: times", ",0"]).len(), 1, "{csv}");
     let gcc = lines(&csv, &["gcc's split stack: times"]);
     assert_eq!(gcc.len(), 1, "{csv}");
@@ -61,7 +63,7 @@ fn calls_are_timed_and_memory_is_counted_beside_the_blog_s_numbers() {
 
 #[test]
 fn programs_without_a_source_are_named_and_the_others_have_their_average() {
-    let Some(folder) = stage("exec gcc \"$@\"") else { return };
+    let Some(folder) = folder_with("exec gcc \"$@\"") else { return };
     let ran = reproduce(folder.path(), &["figure3/programs"]);
     let csv = String::from_utf8_lossy(&ran.stdout).into_owned();
     assert!(ran.status.success(), "{csv}{}", String::from_utf8_lossy(&ran.stderr));
@@ -80,7 +82,7 @@ fn a_program_that_comes_to_something_else_is_an_error() {
 *similar.c*) sed 's/BEST = 10/BEST = 9/' "$SOURCE/similar.c" >other.c; exec gcc -O2 -c other.c ;;
 *) exec gcc "$@" ;;
 esac"#;
-    let Some(folder) = stage(other) else { return };
+    let Some(folder) = folder_with(other) else { return };
     let ran = reproduce(folder.path(), &["figure3/programs"]);
     let words = String::from_utf8_lossy(&ran.stderr);
     assert!(!ran.status.success() && words.contains("similar: stack of blocks printed something else"), "{words}");
@@ -88,7 +90,7 @@ esac"#;
 
 #[test]
 fn without_the_driver_it_is_skipped_with_the_remedy() {
-    let Some(folder) = stage("") else { return };
+    let Some(folder) = folder_with("") else { return };
     fs::remove_dir_all(folder.path().join("stacks")).unwrap();
     let ran = reproduce(folder.path(), &["figure3/calls"]);
     let words = String::from_utf8_lossy(&ran.stderr);

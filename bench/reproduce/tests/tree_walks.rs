@@ -1,4 +1,5 @@
-//! `tree-walks` as a whole: what a quick run prints, page, CSV and JSON alike, and that its totals go together.
+//! The experiment `tree-walks` as a whole: a quick run as text, page, CSV and JSON, and the
+//! consistency of its totals.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,10 +11,10 @@ fn text(folder: &Path, arguments: &[&str]) -> String {
     let mut command = Command::new(cargo_bin("fieldstone-reproduce"));
     let output = command.args(arguments).arg("--out").arg(folder).output().expect("the program starts");
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("it prints text")
+    String::from_utf8(output.stdout).expect("the output is UTF-8")
 }
 
-/// The number of a row in a column of a table.
+/// The value of a row in a column of a table.
 fn number(json: &Value, table: &str, row: &str, column: usize) -> f64 {
     let named = |of: &&Value, field: &str, name: &str| of[field].as_str().is_some_and(|text| text.starts_with(name));
     let find = |all: &Value, field: &str, name: &str| {
@@ -22,7 +23,7 @@ fn number(json: &Value, table: &str, row: &str, column: usize) -> f64 {
     };
     let line = find(&find(&json[0]["tables"], "heading", table)["lines"], "row", row);
     let entry = &line["entries"][column]["ours"];
-    assert_eq!(entry["n"], 1, "models count alike each time: {row}");
+    assert_eq!(entry["n"], 1, "models count the same each time: {row}");
     entry["median"].as_f64().unwrap_or_else(|| panic!("{row}: {entry}"))
 }
 
@@ -53,13 +54,13 @@ fn totals_go_together_and_every_format_says_the_same() {
             let [small, large] = [32, 1536].map(|entries| tree(&format!("accelerator of {entries} entries")));
             assert_eq!(naive, column as f64, "a naive walk reads a pointer above each level but the root");
             assert!(cursor <= naive && small <= naive && large <= small, "{naive} {cursor} {small} {large}");
-            // A step takes three instructions, with a cursor six.
+            // Three instructions per step, with a cursor six.
             assert_eq!(tree("naive: instructions"), 2.0 + 3.0 * naive);
             assert!((tree("cursor: instructions") - (3.0 + 6.0 * cursor)).abs() < 1e-9);
         }
     }
     let walked = number(&json, "Strided scan, every", "array on 4 KiB pages: page walks", 2);
-    assert_eq!(walked, 1.0, "65536 small pages in turn are never in a TLB of 1536");
+    assert_eq!(walked, 1.0, "a TLB of 1536 entries never holds the next of 65536 small pages");
     assert_eq!(number(&json, "Strided scan, every", "tree, cursor: pointers", 1), 0.125, "a block has eight pages");
 
     let csv = text(folder.path(), &["tree-walks", "--saved", "--format", "csv"]);

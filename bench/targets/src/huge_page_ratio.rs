@@ -1,4 +1,4 @@
-//! Measure whether huge pages are faster on this machine, as context for the cells that depend on
+//! Measures whether huge pages are faster on this machine, as context for the cells that depend on
 //! it.
 //!
 //! Dependent reads of one line per 4 KiB page of 32 MiB: the lines fit in the caches, but the pages

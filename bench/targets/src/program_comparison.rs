@@ -1,4 +1,4 @@
-//! Compare programs by running them alternately: each round reverses the order of the one before.
+//! Compares programs by running them alternately: each round reverses the order of the one before.
 
 use std::ffi::OsString;
 use std::process::{Command, Stdio};
@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use fieldstone_launch::Program;
 use fieldstone_launch::launch::{ChildOptions, Treatment, launch};
-use fieldstone_stats::{Estimate, FEWEST_FOR_INTERVAL, Rounds, median};
+use fieldstone_stats::{Estimate, Rounds, median};
 use fieldstone_sys::warm::warm;
 
-use crate::cell::is_settled;
 use crate::goals::Limit;
+use crate::stop_rule::StopRule;
 
 /// A variant in a comparison: a command with its environment.
 #[derive(Clone, Debug)]
@@ -34,9 +34,9 @@ pub(crate) fn best_peer(variants: usize, times: &Rounds) -> usize {
     (1..variants).min_by(|&a, &b| seconds(a).total_cmp(&seconds(b))).unwrap_or(0)
 }
 
-/// Runs rounds until the ratio of the first variant to the best peer settles on one side of
-/// `limit`, or until `time_limit`. Drops the first round. Touches `memory_bytes` before each run,
-/// because a hypervisor reclaims free memory, huge pages first.
+/// Runs rounds until the ratio of the first variant to the best peer meets the [`StopRule`]. Drops
+/// the first round. Touches `memory_bytes` before each run, because a hypervisor reclaims free
+/// memory, huge pages first.
 pub(crate) fn compare_programs(
     variants: &[Variant],
     memory_bytes: u64,
@@ -46,13 +46,10 @@ pub(crate) fn compare_programs(
     for variant in variants {
         time(variant, memory_bytes)?;
     }
-    let since = Instant::now();
+    let mut rule = StopRule::new(limit, time_limit).with_one_check();
     let run = |variant: usize| time(&variants[variant], memory_bytes);
     Rounds::run(variants.len(), run, |times| {
-        let has_enough = times.count() >= FEWEST_FOR_INTERVAL && times.is_balanced();
-        let has_settled = has_enough && is_settled(limit, ratio_to(best_peer(variants.len(), times), times));
-        // Without an interval there is no verdict, so six rounds run in any case.
-        has_settled || has_enough && since.elapsed() > time_limit
+        rule.is_met(times.count(), &times.ratios(0, best_peer(variants.len(), times)))
     })
 }
 

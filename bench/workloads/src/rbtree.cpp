@@ -1,10 +1,12 @@
 // Red-black tree: std::map of N random keys: insert, look up, iterate in order, erase half.
 //
-// The nodes are 48 bytes, allocated one by one: the tree is a pointer chase with a comparison at each step. Key i is the
-// i-th number of splitmix64 (a bijection of i, so all keys differ) and its value is i. So the expected results of look-ups
-// and of the iteration are known without a copy of the keys.
+// The nodes are 48 bytes, allocated one by one: the tree is a pointer chase with a comparison at
+// each step. Key i is the i-th number of splitmix64 (a bijection of i, so all keys differ) and its
+// value is i. So the expected results of look-ups and of the iteration are known without a copy of
+// the keys.
 //
-// Like the other programs: phases on stderr, checksum on stdout, exit 1 if the result is wrong, 2 if it cannot run.
+// Like the other programs: phases on stderr, checksum on stdout, exit 1 if the result is wrong, 2
+// if it cannot run.
 
 #include <cerrno>
 #include <chrono>

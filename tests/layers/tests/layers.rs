@@ -36,7 +36,7 @@ const ORDER: &[&str] = &[
 ];
 
 /// The folder of each crate, with the folders of the workspace's crates that it uses.
-type Graph = BTreeMap<String, Vec<String>>;
+type CrateGraph = BTreeMap<String, Vec<String>>;
 
 /// The place of a crate in [`ORDER`]; `None` if it has none.
 fn position(folder: &str) -> Option<usize> {
@@ -58,7 +58,7 @@ fn violation(user: &str, used: &str) -> Option<String> {
     }
 }
 
-fn violations(graph: &Graph) -> Vec<String> {
+fn violations(graph: &CrateGraph) -> Vec<String> {
     let unplaced = graph
         .keys()
         .filter(|folder| position(folder).is_none())
@@ -68,7 +68,7 @@ fn violations(graph: &Graph) -> Vec<String> {
 }
 
 /// The graph that the manifests of the workspace declare.
-fn workspace() -> Graph {
+fn workspace() -> CrateGraph {
     let metadata = cargo_metadata::MetadataCommand::new()
         .manifest_path(concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml"))
         .no_deps()
@@ -106,7 +106,7 @@ fn every_place_in_the_table_has_its_crate() {
     assert_eq!(empty.collect::<Vec<_>>(), Vec::<&&str>::new());
 }
 
-fn graph(uses: &[(&str, &[&str])]) -> Graph {
+fn graph(uses: &[(&str, &[&str])]) -> CrateGraph {
     uses.iter().map(|(user, used)| ((*user).to_owned(), used.iter().map(|u| (*u).to_owned()).collect())).collect()
 }
 

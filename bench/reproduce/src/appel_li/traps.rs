@@ -1,7 +1,7 @@
-//! The measurements of traps: PROT1, PROTN, TRAP alone; and MAP2.
+//! The measurements of traps (PROT1, PROTN, TRAP alone) and of MAP2.
 //!
-//! A round is 100 repetitions, timed together; the number is the median of the rounds after the first. The handler counts its
-//! calls, and a round whose count is not what it has to be is an error, not a number.
+//! A round is 100 repetitions, timed together. The result is the median of the rounds after the
+//! first. The handler counts its calls, and a round with another count than expected is an error.
 
 #![allow(unsafe_code, reason = "handlers in signals; writes through a second view")]
 
@@ -10,42 +10,44 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use fieldstone_pages::{Fault, Memory, Outcome as Answer, Trapping, Watch};
+use fieldstone_pages::{Fault, Memory, Outcome, Trapping, Watch};
 use fieldstone_workloads::random::SplitMix64;
 
 use super::add::add_ns;
-use super::stage::{Ground, Spinner, UNITS, Units, middle, outcome, shuffled};
+use super::test_memory::{SpinningThread, TestMemory, UNITS, Units, median_of_rounds, shuffled};
 use super::{
-    ADD, BLACK, FIGURE_2, MAP2, MAP2_PAGE, PAGE, PAGE_BYTES, PROT1, PROTN, Setting, TABLE, TRAP, WHITE, size_row,
-    trap_rows,
+    ADD, BLACK, FIGURE_2, MAP2, MAP2_PAGE, PAGE, PAGE_BYTES, PROT1, PROTN, Setting, TABLE, TRAP, WHITE, rounds,
+    size_row, trap_rows,
 };
-use crate::experiment::{Figure, Outcome};
+use crate::experiment::MeasuredValue;
 use crate::trial::Trial;
 
-/// No unit.
+/// The number of no unit.
 const NONE: usize = usize::MAX;
 
-/// What a handler is to do, and what it did.
-struct Orders {
+/// The state that a handler reads and writes.
+struct HandlerState {
     units: Units,
-    /// Faults that are answered without a change.
+    /// Number of faults to return from without a change.
     futile: AtomicU64,
-    /// The unit that is protected when another one is opened; it is the one that was opened last.
+    /// The unprotected unit, which the next fault protects.
     open: AtomicUsize,
+    /// Number of calls.
     calls: AtomicU64,
 }
 
-impl Orders {
-    /// Async-signal-safe.
-    fn answer(&self, fault: &Fault<'_>) -> Answer {
+impl HandlerState {
+    /// Handles a fault. Async-signal-safe: atomics and system calls only.
+    fn answer(&self, fault: &Fault<'_>) -> Outcome {
         self.calls.fetch_add(1, Ordering::Relaxed);
         let futile = self.futile.load(Ordering::Relaxed);
         if futile > 0 {
             self.futile.store(futile - 1, Ordering::Relaxed);
-            return Answer::Resolved;
+            return Outcome::Resolved;
         }
         let unit = self.units.at(fault.offset());
-        // Protected first: once its page is open, who faulted goes on, and may come upon the other one before it is protected.
+        // Protects the other unit first. Once the faulting page is open, its thread continues and
+        // could access the other unit before it is protected.
         let protected = match self.open.load(Ordering::Relaxed) {
             NONE => Ok(()),
             open => {
@@ -58,56 +60,56 @@ impl Orders {
         } else {
             fault.unprotect_others(self.units.of(unit))
         };
-        if protected.and(opened).is_ok() { Answer::Resolved } else { Answer::Chain }
+        if protected.and(opened).is_ok() { Outcome::Resolved } else { Outcome::Chain }
     }
 }
 
-/// Memory under a setting's mechanism.
-struct Bench {
+/// Memory with the mechanism of a setting.
+struct TrapBench {
     trapping: Trapping,
     units: Units,
-    orders: Arc<Orders>,
+    state: Arc<HandlerState>,
 }
 
-impl Bench {
+impl TrapBench {
     fn new(memory: Memory, units: Units, setting: Setting) -> Result<Self> {
-        let orders = Arc::new(Orders {
+        let state = Arc::new(HandlerState {
             units,
             futile: AtomicU64::new(0),
             open: AtomicUsize::new(NONE),
             calls: AtomicU64::new(0),
         });
-        let own = Arc::clone(&orders);
-        // SAFETY: the handler makes system calls and touches atomic numbers.
+        let own = Arc::clone(&state);
+        // SAFETY: the handler is async-signal-safe: it uses atomics and system calls only.
         let trapping =
             unsafe { Trapping::with(memory, Watch::Writes, setting.mechanism, move |fault| own.answer(fault)) }?;
-        Ok(Self { trapping, units, orders })
+        Ok(Self { trapping, units, state })
     }
 
     fn write(&self, unit: usize) {
         self.units.write(self.trapping.memory(), unit, 1);
     }
 
-    /// Nanoseconds of `work` by `operations`. It has to fault so often.
+    /// Nanoseconds per operation of `work`, which must cause `faults` faults.
     fn timed(&self, operations: usize, faults: usize, work: impl FnOnce() -> Result<()>) -> Result<f64> {
-        let before = self.orders.calls.load(Ordering::Relaxed);
+        let before = self.state.calls.load(Ordering::Relaxed);
         let since = Instant::now();
         work()?;
         let took_ns = since.elapsed().as_secs_f64() * 1e9;
-        let calls = self.orders.calls.load(Ordering::Relaxed) - before;
-        ensure!(calls == faults as u64, "{faults} faults were to come, and {calls} came");
+        let calls = self.state.calls.load(Ordering::Relaxed) - before;
+        ensure!(calls == faults as u64, "the handler was called {calls} times for {faults} faults");
         Ok(took_ns / operations as f64)
     }
 
-    /// A random protected page is accessed; its handler opens it and protects the one that was open.
+    /// Writes to random protected units. The handler unprotects each and protects the one before.
     fn prot1(&self, random: &mut SplitMix64) -> Result<f64> {
         self.trapping.protect(self.units.all())?;
         let mut open = 0;
         self.trapping.unprotect(self.units.of(open))?;
-        self.orders.open.store(open, Ordering::Relaxed);
+        self.state.open.store(open, Ordering::Relaxed);
         let order: Vec<usize> = (0..UNITS)
             .map(|_| {
-                // Any but the one that is open.
+                // Any unit except the open one.
                 let step = 1 + usize::try_from(random.draw() % (UNITS as u64 - 1)).unwrap_or(0);
                 open = (open + step) % UNITS;
                 open
@@ -117,11 +119,11 @@ impl Bench {
             order.iter().for_each(|&unit| self.write(unit));
             Ok(())
         });
-        self.orders.open.store(NONE, Ordering::Relaxed);
+        self.state.open.store(NONE, Ordering::Relaxed);
         took
     }
 
-    /// All pages are protected in one go, and each is accessed in random order.
+    /// Protects all units by one call, and writes to each in random order.
     fn protn(&self, random: &mut SplitMix64) -> Result<f64> {
         let order = shuffled(random);
         self.trapping.unprotect(self.units.all())?;
@@ -133,10 +135,11 @@ impl Bench {
         })
     }
 
-    /// A protected page is accessed, and the handler changes nothing a hundred times over. The last call opens it.
+    /// Writes to a protected unit. The handler changes nothing for a hundred calls, and unprotects
+    /// the unit at the last.
     fn trap(&self) -> Result<f64> {
         self.trapping.protect(self.units.of(0))?;
-        self.orders.futile.store(UNITS as u64, Ordering::Relaxed);
+        self.state.futile.store(UNITS as u64, Ordering::Relaxed);
         self.timed(UNITS + 1, UNITS + 1, || {
             self.write(0);
             Ok(())
@@ -144,38 +147,34 @@ impl Bench {
     }
 }
 
-pub(super) fn measure(trial: &Trial, setting: Setting) -> Result<Outcome> {
-    outcome(figures(trial, setting))
-}
-
-fn figures(trial: &Trial, setting: Setting) -> Result<Vec<Figure>> {
-    let rounds = if trial.quick { 10 } else { 30 };
-    let ground = Ground::new(setting.unit)?;
-    let pages = (setting.unit != PAGE).then(|| ground.pages());
-    let units = ground.units;
-    let bench = Bench::new(ground.memory, units, setting)?;
-    let spinner = Spinner::start(setting.threads);
+pub(super) fn measure(trial: &Trial, setting: Setting) -> Result<Vec<MeasuredValue>> {
+    let rounds = rounds(trial);
+    let test_memory = TestMemory::new(setting.unit)?;
+    let pages = (setting.unit != PAGE).then(|| test_memory.pages());
+    let units = test_memory.units;
+    let bench = TrapBench::new(test_memory.memory, units, setting)?;
+    let spinner = SpinningThread::start(setting.threads);
     let mut random = SplitMix64::new(trial.layout.seed);
-    let spinner = spinner.as_ref().and_then(|spinner| spinner.beside(setting.mechanism));
-    let prot1 = middle(rounds, spinner, || bench.prot1(&mut random))?;
-    let protn = middle(rounds, spinner, || bench.protn(&mut random))?;
-    let mut figures: Vec<Figure> = [(PROT1, prot1), (PROTN, protn)]
-        .map(|(what, ns)| Figure { pages: pages.clone(), ..Figure::of(size_row(what, setting), ns) })
+    let spinner = spinner.as_ref().and_then(|spinner| spinner.with_own_faults(setting.mechanism));
+    let prot1 = median_of_rounds(rounds, spinner, || bench.prot1(&mut random))?;
+    let protn = median_of_rounds(rounds, spinner, || bench.protn(&mut random))?;
+    let mut figures: Vec<MeasuredValue> = [(PROT1, prot1), (PROTN, protn)]
+        .map(|(what, ns)| MeasuredValue { pages: pages.clone(), ..MeasuredValue::of(size_row(what, setting), ns) })
         .into();
     if setting.unit == PAGE {
-        let trap = middle(rounds, spinner, || bench.trap())?;
-        let (add, map2) = (add_ns(rounds), middle(rounds, spinner, || map2(setting))?);
+        let trap = median_of_rounds(rounds, spinner, || bench.trap())?;
+        let (add, map2) = (add_ns(rounds), median_of_rounds(rounds, spinner, || map2(setting))?);
         let rows = trap_rows(setting);
-        let mut put = |table, column, figure: fn(String, f64) -> Figure, value| {
+        let mut put = |table, column, figure: fn(String, f64) -> MeasuredValue, value| {
             let row = rows.iter().find(|row| row.table == table && row.column == Some(column));
-            figures.extend(row.map(|row| figure(row.figure(), value)));
+            figures.extend(row.map(|row| figure(row.value_name(), value)));
         };
-        let of = |row: String, value| Figure::of(row, value);
+        let of = |row: String, value| MeasuredValue::of(row, value);
         put(TABLE, TRAP, of, trap);
         put(TABLE, PROT1, of, prot1);
         put(TABLE, PROTN, of, protn);
-        put(TABLE, MAP2, |row, _| Figure::word(row, "yes"), 0.0);
-        put(TABLE, PAGE_BYTES, |row, bytes| Figure::word(row, bytes.to_string()), PAGE.bytes as f64);
+        put(TABLE, MAP2, |row, _| MeasuredValue::word(row, "yes"), 0.0);
+        put(TABLE, PAGE_BYTES, |row, bytes| MeasuredValue::word(row, bytes.to_string()), PAGE.bytes as f64);
         put(TABLE, MAP2_PAGE, of, map2);
         if let Some(add) = add {
             put(TABLE, ADD, of, add);
@@ -186,24 +185,26 @@ fn figures(trial: &Trial, setting: Setting) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// A second view is made, written through on each page while the first one is protected, and taken away: nanoseconds a page.
+/// Makes a second view, writes to each of its pages while the first view is protected, and removes
+/// it. Returns nanoseconds per page.
 fn map2(setting: Setting) -> Result<f64> {
     let memory = Memory::shared(UNITS * PAGE.bytes)?;
     memory.populate()?;
-    let never = |_: &Fault<'_>| Answer::Chain;
+    let never = |_: &Fault<'_>| Outcome::Chain;
     // SAFETY: the handler accesses no memory and takes no lock.
     let trapping = unsafe { Trapping::with(memory, Watch::Writes, setting.mechanism, never) }?;
     trapping.protect(0..UNITS * PAGE.bytes)?;
     let since = Instant::now();
     let view = trapping.memory().alias()?;
     for unit in 0..UNITS {
-        // SAFETY: inside the view, which has the memory's size.
+        // SAFETY: `unit` is below UNITS, so the byte is inside the view, which has the memory's
+        // size.
         unsafe { view.as_ptr().add(unit * PAGE.bytes).write_volatile(7) };
     }
     drop(view);
     let took_ns = since.elapsed().as_secs_f64() * 1e9;
-    // SAFETY: inside the memory, whose pages may be read.
+    // SAFETY: `unit` is below UNITS, so the byte is inside the memory, which can be read.
     let seen = (0..UNITS).all(|unit| unsafe { trapping.memory().as_ptr().add(unit * PAGE.bytes).read_volatile() } == 7);
-    ensure!(seen, "what was written through the second view is not in the first");
+    ensure!(seen, "a write through the second view is lost");
     Ok(took_ns / UNITS as f64)
 }

@@ -1,6 +1,6 @@
-//! One run of a program, as it is or repaired, and what it printed.
+//! One run of a program, plain or repaired, and its output.
 //!
-//! The programs check their own results: a run that came out wrong is an error, repaired or not.
+//! The programs check their own results. A wrong result is an error, with and without a repair.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -9,104 +9,112 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
-use crate::beside::{Missing, complaint, ends_with_us, fieldstone, no_fieldstone};
+use crate::sibling_programs::{Missing, end_with_parent, fieldstone, last_message, no_fieldstone};
 
-/// What a run printed.
+/// The output of a run.
 #[derive(Clone, Debug)]
-pub(super) struct Ran {
-    /// How long its threads ran.
+pub(super) struct TimedRun {
+    /// The time of its threads.
     pub(super) kernel: Duration,
-    /// How many of them at a time, on the average.
+    /// Mean number of threads that ran at the same time.
     pub(super) processors: f64,
-    /// What was done to it; nothing without a repair.
+    /// The events of the repair; empty without one.
     pub(super) events: Vec<Event>,
-    /// All that it said on standard error.
-    pub(super) words: String,
+    /// Its standard error.
+    pub(super) errors: String,
 }
 
 /// An event that a repair reports.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub(super) struct Event {
-    /// Milliseconds since the repairer began.
+    /// Milliseconds since the start of the repairer.
     pub(super) at_ms: f64,
-    /// `found`, `moved`, `led`, ...
+    /// Its saved name: `found`, `moved`, `led`, ...
     #[serde(rename = "event")]
-    pub(super) what: String,
+    pub(super) kind: String,
 }
 
-/// The part of `--stats` that is read here.
+/// The fields of `--stats` that are used here.
 #[derive(Deserialize)]
 struct Stats {
-    seen: Seen,
+    #[serde(rename = "seen")]
+    sampling: SamplingCounts,
     events: Vec<Event>,
 }
 
 #[derive(Deserialize)]
-struct Seen {
+struct SamplingCounts {
     samples: u64,
 }
 
-impl Ran {
-    /// How often that happened.
-    pub(super) fn count(&self, what: &str) -> usize {
-        self.events.iter().filter(|event| event.what == what).count()
+impl TimedRun {
+    /// Number of events of a kind.
+    pub(super) fn count(&self, kind: &str) -> usize {
+        self.events.iter().filter(|event| event.kind == kind).count()
     }
 }
 
-/// Runs a program as it is.
+/// Runs a program without a repair.
 ///
 /// # Errors
-/// When it cannot be started, or fails.
-pub(super) fn plain(file: &Path, arguments: &[String]) -> Result<Ran> {
+/// If it cannot be started, or fails.
+pub(super) fn plain(file: &Path, arguments: &[String]) -> Result<TimedRun> {
     let output =
         output(Command::new(file).args(arguments)).with_context(|| format!("cannot start {}", file.display()))?;
-    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     if !output.status.success() {
-        bail!("{} {}: {}; {}", file.display(), arguments.join(" "), words.trim(), output.status);
+        bail!("{} {}: {}; {}", file.display(), arguments.join(" "), errors.trim(), output.status);
     }
-    parsed(words, Vec::new())
+    parsed(errors, Vec::new())
 }
 
-/// Runs it under `run --repair` with some more options, which writes what it did to `stats`.
+/// The command that runs a program under repair and writes its statistics to `stats`. The program
+/// and its arguments follow.
+pub(super) fn repair_command(stats: &Path) -> Command {
+    let mut command = Command::new(fieldstone());
+    command.args(["run", "--repair", "--stats"]).arg(stats).arg("--");
+    command
+}
+
+/// Runs a program by a command that repairs it and writes its statistics to `stats`.
 ///
 /// # Errors
-/// [`Missing`] where this machine or this user cannot repair; when the program fails.
-pub(super) fn repaired(file: &Path, arguments: &[String], stats: &Path, more: &[&str]) -> Result<Ran> {
-    let mut command = Command::new(fieldstone());
-    command.args(["run", "--repair", "--stats"]).arg(stats).args(more).arg("--").arg(file).args(arguments);
-    let output = output(&mut command).map_err(|error| no_fieldstone(&error))?;
-    let words = String::from_utf8_lossy(&output.stderr).into_owned();
-    let not_repaired = || Missing(format!("not repaired: {}", complaint(&words)));
+/// [`Missing`] if this machine or this user cannot repair; the error of a failed program.
+pub(super) fn repaired(mut command: Command, file: &Path, arguments: &[String], stats: &Path) -> Result<TimedRun> {
+    let output = output(command.arg(file).args(arguments)).map_err(|error| no_fieldstone(&error))?;
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    let not_repaired = || Missing(format!("not repaired: {}", last_message(&errors)));
     match output.status.code() {
         Some(0) => {}
         Some(2) => return Err(not_repaired().into()),
-        _ => bail!("repaired {} {}: {}; {}", file.display(), arguments.join(" "), words.trim(), output.status),
+        _ => bail!("repaired {} {}: {}; {}", file.display(), arguments.join(" "), errors.trim(), output.status),
     }
-    let stats = std::fs::read(stats).with_context(|| format!("run --repair wrote no {}", stats.display()))?;
-    let stats: Stats = serde_json::from_slice(&stats).context("run --repair wrote statistics of another kind")?;
-    if stats.seen.samples == 0 {
+    let text = std::fs::read(stats).with_context(|| format!("cannot read the statistics {}", stats.display()))?;
+    let stats: Stats =
+        serde_json::from_slice(&text).with_context(|| format!("cannot parse the statistics {}", stats.display()))?;
+    if stats.sampling.samples == 0 {
         return Err(not_repaired().into());
     }
-    parsed(words, stats.events)
+    parsed(errors, stats.events)
 }
 
 fn output(command: &mut Command) -> std::io::Result<Output> {
-    ends_with_us(command.stdin(Stdio::null()).stdout(Stdio::null())).output()
+    end_with_parent(command.stdin(Stdio::null()).stdout(Stdio::null())).output()
 }
 
 /// A run from its standard error and the events of its repair.
 ///
 /// # Errors
-/// When it printed no time.
-pub(super) fn parsed(words: String, events: Vec<Event>) -> Result<Ran> {
-    let number = |before: &str, behind: &str| {
-        words.lines().find_map(|line| line.strip_prefix(before)?.strip_suffix(behind)?.parse::<f64>().ok())
+/// If the time of its threads is missing.
+pub(super) fn parsed(errors: String, events: Vec<Event>) -> Result<TimedRun> {
+    let number = |prefix: &str, suffix: &str| {
+        errors.lines().find_map(|line| line.strip_prefix(prefix)?.strip_suffix(suffix)?.parse::<f64>().ok())
     };
     let (Some(kernel_s), Some(processors)) = (number("kernel: ", ""), number("", " processors at work")) else {
-        bail!("it did not print how long its threads ran: {}", words.trim());
+        bail!("the program did not print the time of its threads: {}", errors.trim());
     };
     let kernel = Duration::try_from_secs_f64(kernel_s)?;
-    Ok(Ran { kernel, processors, events, words })
+    Ok(TimedRun { kernel, processors, events, errors })
 }
 
 #[cfg(test)]
@@ -116,18 +124,18 @@ mod tests {
     #[test]
     fn the_output_of_a_run_is_parsed() {
         let events = r#"[{"at_ms":1.5,"event":"found","line":64,"share":0.5},{"at_ms":2,"event":"moved","page":0,"views":2,"lines":[]}]"#;
-        let ran =
+        let run =
             parsed("init: 0.5\nkernel: 1.25\n1.98 processors at work\n".into(), serde_json::from_str(events).unwrap())
                 .unwrap();
-        assert_eq!((ran.kernel, ran.processors), (Duration::from_millis(1250), 1.98));
-        assert_eq!((ran.count("found"), ran.count("moved"), ran.count("led")), (1, 1, 0));
+        assert_eq!((run.kernel, run.processors), (Duration::from_millis(1250), 1.98));
+        assert_eq!((run.count("found"), run.count("moved"), run.count("led")), (1, 1, 0));
         assert!(parsed("init: 0.5\n".into(), Vec::new()).unwrap_err().to_string().contains("init: 0.5"));
     }
 
     #[test]
-    fn a_program_that_fails_is_an_error_in_its_own_words() {
-        let words = ["-c", "echo wrong result >&2; exit 1"].map(str::to_owned);
-        let error = plain(Path::new("/bin/sh"), &words).unwrap_err().to_string();
+    fn a_program_that_fails_is_an_error_with_its_message() {
+        let arguments = ["-c", "echo wrong result >&2; exit 1"].map(str::to_owned);
+        let error = plain(Path::new("/bin/sh"), &arguments).unwrap_err().to_string();
         assert!(error.contains("wrong result") && error.contains("exit status: 1"), "{error}");
     }
 }

@@ -1,15 +1,17 @@
-//! Figures 4.2, 6.2 and 6.3: performance relative to linear speedup, of programs as they are, repaired, and padded by hand.
+//! Figures 4.2, 6.2 and 6.3: performance relative to linear speedup, for programs plain, repaired
+//! and padded by hand.
 //!
-//! Each thread has as much to do as one thread alone: performance is the time of that by the time of all.
+//! Each thread has the work of one thread alone. So the performance is the time of one thread alone
+//! divided by the time of all threads.
 
 use anyhow::Result;
 
-use crate::beside::outcome;
-use crate::experiment::{Cell, Figure, Row, Scale, Shows};
+use crate::experiment::{Cell, MeasuredValue, Quantity, Row, Scale};
+use crate::sibling_programs::outcome;
 use crate::trial::Trial;
 
-use super::program::{ALL, Form, LINEAR_REGRESSION, Program, memory_bytes, threads_column};
-use super::race::{Race, Round};
+use super::program::{ALL, Form, LINEAR_REGRESSION, SharingProgram, memory_bytes, threads_column};
+use super::sized_program::{Round, SizedProgram};
 
 const FIGURE_4_2: &str = "Figure 4.2: linear regression -O0, performance relative to linear speedup";
 const FIGURE_6_2: &str = "Figure 6.2: linear regression -O0 under repair, performance relative to linear speedup";
@@ -22,22 +24,25 @@ const FIGURE_6_3: [(u64, &str); 3] = [
 const SHARED: &str = "with false sharing";
 const REPAIRED: &str = "with false sharing, repaired";
 const LADDER: &str = "with false sharing, repaired by a single ladder";
-const APART: &str = "without, padded by hand";
-const FASTER: &str = "times as fast by the repair";
-const OF_HAND: &str = "time repaired, times that by hand";
+const PADDED: &str = "padded by hand";
+const SPEEDUP: &str = "speedup by the repair";
+const RELATIVE_TO_PADDED: &str = "time repaired, relative to padded by hand";
 const MOVED: &str = "pages that the repair moved";
 
 /// Figure 4.2: without a repair.
 pub(super) fn by_cores(scale: Scale) -> Vec<Cell> {
     let threads: &[u64] = if scale == Scale::Full { &[1, 2, 4, 8, 16, 32] } else { &[1, 2] };
-    let cell = |&threads: &u64| Cell {
-        id: format!("cachekata/cores/{threads}"),
-        column: threads_column(threads),
-        memory_bytes: memory_bytes(threads),
-        rows: [SHARED, APART].map(|row| Row::showing(Shows::Share, FIGURE_4_2, row)).into(),
-        measure: Box::new(move |trial| {
-            outcome(measure(trial, LINEAR_REGRESSION, threads, &[Form::Alone, Form::Shared, Form::Apart]))
-        }),
+    let cell = |&threads: &u64| {
+        let rows = [SHARED, PADDED].map(|row| Row::new(Quantity::Share, FIGURE_4_2, row)).into();
+        let forms = vec![Form::Alone, Form::Shared, Form::Padded];
+        program_cell(
+            format!("cachekata/cores/{threads}"),
+            &threads_column(threads),
+            rows,
+            LINEAR_REGRESSION,
+            threads,
+            forms,
+        )
     };
     threads.iter().map(cell).collect()
 }
@@ -56,7 +61,8 @@ pub(super) fn repaired(scale: Scale) -> Vec<Cell> {
 
 /// Figure 6.3: all programs.
 pub(super) fn programs(scale: Scale) -> Vec<Cell> {
-    let is_quick = |program: &&Program| ["synthetic-O2", "linear-regression-O0", "histogram-O2"].contains(&program.id);
+    let is_quick =
+        |program: &&SharingProgram| ["synthetic-O2", "linear-regression-O0", "histogram-O2"].contains(&program.id);
     let full = scale == Scale::Full;
     let tables = FIGURE_6_3.iter().filter(move |(threads, _)| full || *threads == 2);
     let cells = tables.flat_map(|&(threads, table)| {
@@ -73,60 +79,67 @@ fn repaired_cell(
     table: &'static str,
     id: String,
     column: &str,
-    program: Program,
+    program: SharingProgram,
     threads: u64,
     paper: Option<&str>,
 ) -> Cell {
-    let share = |row| Row::showing(Shows::Share, table, row);
-    let faster = Row::ratio(table, FASTER);
+    let share = |row| Row::new(Quantity::Share, table, row);
+    let speedup = Row::ratio(table, SPEEDUP);
     let mut rows = vec![share(SHARED), share(REPAIRED)];
     let mut forms = vec![Form::Alone, Form::Shared, Form::Repaired];
-    if program.apart.is_some() {
-        rows.push(share(APART));
-        forms.push(Form::Apart);
+    if program.padded.is_some() {
+        rows.push(share(PADDED));
+        forms.push(Form::Padded);
     }
-    rows.push(if let Some(paper) = paper { faster.with_paper(paper) } else { faster });
-    if program.apart.is_some() {
-        rows.push(Row::ratio(table, OF_HAND));
+    rows.push(if let Some(paper) = paper { speedup.with_paper(paper) } else { speedup });
+    if program.padded.is_some() {
+        rows.push(Row::ratio(table, RELATIVE_TO_PADDED));
     }
-    rows.push(Row::showing(Shows::Count, table, MOVED));
-    Cell {
-        id,
-        column: column.to_owned(),
-        memory_bytes: memory_bytes(threads),
-        rows,
-        measure: Box::new(move |trial| outcome(measure(trial, program, threads, &forms))),
-    }
+    rows.push(Row::new(Quantity::Count, table, MOVED));
+    program_cell(id, column, rows, program, threads, forms)
 }
 
-/// The paper's "strawman".
+/// A cell that runs a program in each of `forms`.
+fn program_cell(
+    id: String,
+    column: &str,
+    rows: Vec<Row>,
+    program: SharingProgram,
+    threads: u64,
+    forms: Vec<Form>,
+) -> Cell {
+    Cell::new(id, column, memory_bytes(threads), rows, move |trial| outcome(measure(trial, program, threads, &forms)))
+}
+
+/// The "strawman" of the paper.
 fn ladder(threads: u64) -> Cell {
-    Cell {
-        id: format!("cachekata/ladder/{threads}"),
-        column: threads_column(threads),
-        memory_bytes: memory_bytes(threads),
-        rows: vec![Row::showing(Shows::Share, FIGURE_6_2, LADDER)],
-        measure: Box::new(move |trial| {
-            outcome(measure(trial, LINEAR_REGRESSION, threads, &[Form::Alone, Form::Ladder]))
-        }),
-    }
+    let rows = vec![Row::new(Quantity::Share, FIGURE_6_2, LADDER)];
+    let forms = vec![Form::Alone, Form::Ladder];
+    program_cell(
+        format!("cachekata/ladder/{threads}"),
+        &threads_column(threads),
+        rows,
+        LINEAR_REGRESSION,
+        threads,
+        forms,
+    )
 }
 
-fn measure(trial: &Trial, program: Program, threads: u64, forms: &[Form]) -> Result<Vec<Figure>> {
-    Ok(figures(&Race::new(trial, program, threads)?.round(trial, forms)?))
+fn measure(trial: &Trial, program: SharingProgram, threads: u64, forms: &[Form]) -> Result<Vec<MeasuredValue>> {
+    Ok(figures(&SizedProgram::new(trial, program, threads)?.round(trial, forms)?))
 }
 
-/// What the runs of a round come to; nothing where a form did not run.
-pub(super) fn figures(round: &Round) -> Vec<Figure> {
-    let share = |row, form| Some(Figure::of(row, round.ratio(Form::Alone, form)?));
-    let moved = || Some(Figure::of(MOVED, round.of(Form::Repaired)?.count("moved") as f64));
+/// The values of a round; no value for a form that did not run.
+pub(super) fn figures(round: &Round) -> Vec<MeasuredValue> {
+    let share = |row, form| Some(MeasuredValue::of(row, round.ratio(Form::Alone, form)?));
+    let moved = || Some(MeasuredValue::of(MOVED, round.of(Form::Repaired)?.count("moved") as f64));
     let all = [
         share(SHARED, Form::Shared),
         share(REPAIRED, Form::Repaired),
         share(LADDER, Form::Ladder),
-        share(APART, Form::Apart),
-        round.times(FASTER, Form::Shared, Form::Repaired),
-        round.times(OF_HAND, Form::Repaired, Form::Apart),
+        share(PADDED, Form::Padded),
+        round.times(SPEEDUP, Form::Shared, Form::Repaired),
+        round.times(RELATIVE_TO_PADDED, Form::Repaired, Form::Padded),
         moved(),
     ];
     all.into_iter().flatten().collect()

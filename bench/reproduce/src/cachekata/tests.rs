@@ -1,71 +1,73 @@
-//! Rows and cells as a whole, and what made-up runs come to.
+//! Tests of all rows and cells, and of the values of constructed runs.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::program::{ALL, Form, LINEAR_REGRESSION};
-use super::race::Round;
-use super::run::{Event, Ran};
-use super::timeline::{Progress, dated};
+use super::run::{Event, TimedRun};
+use super::sized_program::Round;
+use super::timeline::{Progress, with_clock_times};
 use super::*;
-use crate::experiment::{Figure, Row};
+use crate::experiment::{MeasuredValue, Row};
 
-fn ran(seconds: f64, moved: usize) -> Ran {
-    let event = || Event { at_ms: 20.0, what: "moved".into() };
+fn timed_run(seconds: f64, moved: usize) -> TimedRun {
+    let event = || Event { at_ms: 20.0, kind: "moved".into() };
     let events = (0..moved).map(|_| event()).collect();
-    Ran { kernel: Duration::from_secs_f64(seconds), processors: 2.0, events, words: String::new() }
+    TimedRun { kernel: Duration::from_secs_f64(seconds), processors: 2.0, events, errors: String::new() }
 }
 
-fn value(figures: &[Figure], row: &str) -> f64 {
+fn value(figures: &[MeasuredValue], row: &str) -> f64 {
     let figure = figures.iter().find(|figure| figure.row == row).unwrap_or_else(|| panic!("no {row} in {figures:?}"));
     figure.ratio.unwrap_or(figure.value)
 }
 
 #[test]
-fn a_round_is_held_against_one_thread_alone() {
+fn a_round_is_compared_with_one_thread_alone() {
     let forms = [
-        (Form::Apart, ran(1.25, 0)),
-        (Form::Repaired, ran(1.5, 1)),
-        (Form::Shared, ran(4.5, 0)),
-        (Form::Alone, ran(1.0, 0)),
+        (Form::Padded, timed_run(1.25, 0)),
+        (Form::Repaired, timed_run(1.5, 1)),
+        (Form::Ladder, timed_run(2.5, 1)),
+        (Form::Shared, timed_run(4.5, 0)),
+        (Form::Alone, timed_run(1.0, 0)),
     ];
     let figures = scaling::figures(&Round(forms.into()));
     for (row, expected) in [
         ("with false sharing", 1.0 / 4.5),
         ("with false sharing, repaired", 1.0 / 1.5),
-        ("without, padded by hand", 0.8),
-        ("times as fast by the repair", 3.0),
-        ("time repaired, times that by hand", 1.2),
+        ("with false sharing, repaired by a single ladder", 0.4),
+        ("padded by hand", 0.8),
+        ("speedup by the repair", 3.0),
+        ("time repaired, relative to padded by hand", 1.2),
         ("pages that the repair moved", 1.0),
     ] {
         assert!((value(&figures, row) - expected).abs() < 1e-9, "{row}: {figures:?}");
     }
-    let without = scaling::figures(&Round(vec![(Form::Alone, ran(1.0, 0)), (Form::Shared, ran(2.0, 0))]));
+    let without = scaling::figures(&Round(vec![(Form::Alone, timed_run(1.0, 0)), (Form::Shared, timed_run(2.0, 0))]));
     assert_eq!(without.len(), 1, "{without:?}");
 }
 
-/// Rows that are called alike in a cell would be filled with one number.
+/// Rows of a cell with equal names would have the same number.
 #[test]
 fn rows_and_ids_are_distinct() {
     let ids = |scale| cells(scale).into_iter().map(|cell| cell.id).collect::<BTreeSet<_>>();
     assert_eq!(ids(Scale::Full).len(), cells(Scale::Full).len());
     assert!(ids(Scale::Full).is_superset(&ids(Scale::Quick)) && ids(Scale::Quick).len() > 8);
     for cell in cells(Scale::Full) {
-        let names: BTreeSet<String> = cell.rows.iter().map(Row::figure).collect();
+        let names: BTreeSet<String> = cell.rows.iter().map(Row::value_name).collect();
         assert_eq!(names.len(), cell.rows.len(), "{}", cell.id);
     }
     assert!(crate::experiment::all().iter().any(|experiment| experiment.name == "cachekata"));
 }
 
 #[test]
-fn a_form_has_its_own_options_and_each_thread_as_much_to_do() {
+fn a_form_has_its_own_options_and_each_thread_the_same_work() {
     let words = |form, threads| LINEAR_REGRESSION.arguments(form, threads, 7).join(" ");
     assert_eq!(words(Form::Alone, 4), "--shift 16 --pin --threads 1 --rounds 7 --points 500000");
     assert_eq!(words(Form::Repaired, 4), "--shift 16 --pin --threads 4 --rounds 7 --points 2000000");
-    assert_eq!(words(Form::Apart, 4), "--padded --pin --threads 4 --rounds 7 --points 2000000");
+    assert_eq!(words(Form::Padded, 4), "--padded --pin --threads 4 --rounds 7 --points 2000000");
 }
 
-/// The names of files, options and words, as the programs have them.
+/// Checks the names of files and options in the sources of the programs.
 #[test]
 fn the_programs_know_their_options() {
     let source = |file: &str| {
@@ -76,14 +78,14 @@ fn the_programs_know_their_options() {
         let (name, level) = program.file.split_once("-O").unwrap();
         assert!(matches!(level, "0" | "1" | "2" | "3"), "{}", program.file);
         let known = source(&format!("{name}.c")) + &source("threads.h");
-        let all = [Form::Shared, Form::Apart].map(|form| program.arguments(form, 2, 1)).concat();
+        let all = [Form::Shared, Form::Padded].map(|form| program.arguments(form, 2, 1)).concat();
         for word in all.iter().filter(|word| word.parse::<u64>().is_err()) {
             assert!(known.contains(&format!("\"{word}\"")), "{name} does not know {word}");
         }
     }
 }
 
-/// Printed every 10 ms from second 5 on; half the speed of the one by hand for 40 ms, then the same.
+/// The progress of a run from second 5: half the speed of the padded one for 40 ms, then the same.
 const WORDS: &str = "init: 0.001\nat 5.000000: 0 done\nat 5.040000: 200 done\nat 5.500000: 4800 done\nat 5.505: 4800 done\nkernel: 0.505\n";
 
 #[test]
@@ -100,38 +102,36 @@ fn progress_is_a_speed_between_any_two_times() {
 fn a_timeline_shows_speed_and_events_where_they_were() {
     let by_hand = Progress::read("at 1.0: 0 done\nat 1.5: 5000 done\nat 1.51: 5000 done\n").unwrap();
     let events = [(5025.0, "found"), (5031.0, "moved"), (5041.0, "led"), (5045.0, "led"), (5450.0, "undone")];
-    let events = events.map(|(at_ms, what)| Event { at_ms, what: what.into() });
+    let events = events.map(|(at_ms, kind)| Event { at_ms, kind: kind.into() });
     let figures = timeline::figures(&by_hand, &Progress::read(WORDS).unwrap(), &events);
-    let speed = |bin: &str| value(&figures, &format!("records a second, of those padded by hand: {bin}"));
+    let speed = |bin: &str| value(&figures, &format!("speed, relative to padded by hand: {bin}"));
     assert!((speed("20 ms") - 0.5).abs() < 1e-9 && (speed("40 ms") - 1.0).abs() < 1e-9);
     assert!((speed("300 ms on") - 1.0).abs() < 1e-9);
     for (row, expected) in [
         ("lines found: 0 ms", 0.0),
         ("lines found: 20 ms", 1.0),
         ("pages moved: 20 ms", 1.0),
-        ("accesses led to their new place: 40 ms", 2.0),
-        ("pages put back: 280 ms", 0.0),
-        ("pages put back: 300 ms on", 1.0),
+        ("accesses redirected: 40 ms", 2.0),
+        ("pages moved back: 280 ms", 0.0),
+        ("pages moved back: 300 ms on", 1.0),
     ] {
         assert_eq!(value(&figures, row), expected, "{row}");
     }
-    for (row, at_ms) in
-        [("first line found", 25.0), ("first page moved", 31.0), ("last access led to its new place", 45.0)]
-    {
+    for (row, at_ms) in [("first line found", 25.0), ("first page moved", 31.0), ("last access redirected", 45.0)] {
         assert!((value(&figures, row) - at_ms * 1e6).abs() < 1.0, "{row}");
     }
-    // Every row of the cell is filled, and nothing else is there.
-    let rows: BTreeSet<String> = timeline::cells()[0].rows.iter().map(Row::figure).collect();
+    // The values fill all rows of the cell, and no other.
+    let rows: BTreeSet<String> = timeline::cells()[0].rows.iter().map(Row::value_name).collect();
     assert_eq!(figures.iter().map(|figure| figure.row.clone()).collect::<BTreeSet<_>>(), rows);
 }
 
 #[test]
-fn events_are_dated_by_the_one_that_came_with_the_least_delay() {
-    let event = |at_ms, what: &str| Event { at_ms, what: what.into() };
-    let heard = vec![(1020.5, event(20.0, "found")), (1030.1, event(30.0, "moved")), (1090.0, event(40.0, "led"))];
-    let dated: Vec<f64> = dated(heard).into_iter().map(|event| event.at_ms).collect();
+fn the_event_with_the_smallest_delay_aligns_the_clocks() {
+    let event = |at_ms, kind: &str| Event { at_ms, kind: kind.into() };
+    let received = vec![(1020.5, event(20.0, "found")), (1030.1, event(30.0, "moved")), (1090.0, event(40.0, "led"))];
+    let times: Vec<f64> = with_clock_times(received).into_iter().map(|event| event.at_ms).collect();
     assert!(
-        dated.iter().zip([1020.1, 1030.1, 1040.1]).all(|(found, wanted)| (found - wanted).abs() < 1e-9),
-        "{dated:?}"
+        times.iter().zip([1020.1, 1030.1, 1040.1]).all(|(found, wanted)| (found - wanted).abs() < 1e-9),
+        "{times:?}"
     );
 }

@@ -1,7 +1,8 @@
-//! MariaDB with a database like TPC-C's, made once for all runs of a cell, on a data folder of its own.
+//! MariaDB with a database like that of TPC-C, created once for all runs of a cell, in its own
+//! folder.
 //!
-//! The database's owner comes through the socket in our folder, as the user that we are; terminals come over the loopback and may
-//! call the transactions, nothing else.
+//! The owner of the database connects by the socket in the folder, as the user of this process.
+//! Terminals connect over the loopback and may only call the transactions.
 
 use std::fs::File;
 use std::net::{Ipv4Addr, TcpStream};
@@ -13,18 +14,19 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::beside::{Missing, ends_with_us};
 use crate::folder::Folder;
+use crate::sibling_programs::{Missing, end_with_parent};
 
-use super::server::{Load, Started, find, free_port, is_root};
+use super::server::{Load, ProfiledCommand, find, free_port, is_root};
 
 const SCHEMA: &str = include_str!("tpcc.sql");
 
-/// How long it may take to start, and to end.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time limit of its start and of its end.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// Makes the database in `folder`. The measured program is the server; its load is a number of transactions from four terminals.
-pub(super) fn prepare(folder: &Folder, warehouses: u32, transactions: u32) -> Result<Started> {
+/// Creates the database in `folder`. The measured program is the server; its load is a number of
+/// transactions from four terminals.
+pub(super) fn prepare(folder: &Folder, warehouses: u32, transactions: u32) -> Result<ProfiledCommand> {
     let server = find("mariadbd", "mariadb-server-core")?;
     let client = find("mariadb", "mariadb-client")?;
     let slap = find("mariadb-slap", "mariadb-client")?;
@@ -41,10 +43,10 @@ pub(super) fn prepare(folder: &Folder, warehouses: u32, transactions: u32) -> Re
          --concurrency=4 --number-of-queries={transactions} --query='CALL one()'",
         slap.display()
     );
-    Ok(Started { command, load: Some(Load { command: load, port }) })
+    Ok(ProfiledCommand { command, load: Some(Load { command: load, port }) })
 }
 
-/// The server's own tables.
+/// Creates the server's own tables.
 fn install(folder: &Path) -> Result<()> {
     let mut install = Command::new(find("mariadb-install-db", "mariadb-server-core")?);
     install.arg("--no-defaults").arg(format!("--datadir={}", folder.join("data").display()));
@@ -53,8 +55,9 @@ fn install(folder: &Path) -> Result<()> {
     succeed(&install.stdin(Stdio::null()).output().context("cannot start mariadb-install-db")?, "mariadb-install-db")
 }
 
-/// A pool of 256 MiB, as much as the data, and no address space for more: it would take terabytes, for which an emulator keeps books.
-/// Nothing that asks the kernel for input and output in ways that an emulator lacks.
+/// The command line of the server. Its pool of 256 MiB is as large as the data. It reserves no
+/// address space for a larger pool, because an emulator records each reserved page. It does no
+/// native asynchronous I/O, which an emulator lacks.
 fn command(server: &Path, folder: &Path, port: u16) -> Vec<String> {
     let at = |name: &str| folder.join(name).display().to_string();
     let mut words = vec![
@@ -82,12 +85,12 @@ fn command(server: &Path, folder: &Path, port: u16) -> Vec<String> {
     words
 }
 
-/// It refuses to run as root without this option.
+/// The option without which it refuses to run as root.
 fn user() -> Option<String> {
     is_root().then(|| "--user=root".to_owned())
 }
 
-/// The name of the user that we are.
+/// The name of the user of this process.
 fn owner() -> Result<String> {
     let output = Command::new("id").arg("-un").output().context("cannot start id")?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
@@ -96,41 +99,41 @@ fn owner() -> Result<String> {
 fn start(command: &[String]) -> Result<Child> {
     let mut server = Command::new(&command[0]);
     server.args(&command[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    ends_with_us(&mut server).spawn().context("cannot start mariadbd")
+    end_with_parent(&mut server).spawn().context("cannot start mariadbd")
 }
 
 fn wait_ready(server: &mut Child, port: u16) -> Result<()> {
     let since = Instant::now();
     while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
         if let Some(status) = server.try_wait()? {
-            return Err(Missing(format!("mariadbd does not run here: {status}")).into());
+            return Err(Missing(format!("cannot run mariadbd: {status}")).into());
         }
-        if since.elapsed() > PATIENCE {
-            bail!("mariadbd does not open its port");
+        if since.elapsed() > TIME_LIMIT {
+            bail!("cannot use mariadbd: it does not open its port");
         }
         sleep(Duration::from_millis(50));
     }
     Ok(())
 }
 
-/// Tables, rows and transactions.
+/// Creates tables, rows and transactions.
 fn fill(client: &Path, folder: &Path, warehouses: u32) -> Result<()> {
     let script = folder.join("tpcc.sql");
     std::fs::write(&script, SCHEMA.replace("{warehouses}", &warehouses.to_string()))?;
     let mut client = Command::new(client);
     client.args(["--no-defaults", "--batch"]).arg(format!("--socket={}", folder.join("socket").display()));
     client.arg(format!("--user={}", owner()?)).stdin(File::open(&script)?);
-    succeed(&client.output().context("cannot start mariadb")?, "making the database")
+    succeed(&client.output().context("cannot start mariadb")?, "creating the database")
 }
 
 fn stop(server: &mut Child) -> Result<()> {
     if let Some(pid) = i32::try_from(server.id()).ok().and_then(Pid::from_raw) {
-        // That it has ended already is no error.
+        // Fails if the server has ended already.
         let _ = kill_process(pid, Signal::TERM);
     }
     let since = Instant::now();
     while server.try_wait()?.is_none() {
-        if since.elapsed() > PATIENCE {
+        if since.elapsed() > TIME_LIMIT {
             server.kill()?;
         }
         sleep(Duration::from_millis(50));

@@ -1,8 +1,8 @@
 //! The results of a workload's profiles: the values that the tables need, where they are known.
 
-use fieldstone_report::translation::{Interval, ModelledConfiguration, Translation};
+use fieldstone_report::translation::{ModelledConfiguration, Translation};
 use fieldstone_report::{Footprint, PermissionShare, Profile, Summary};
-use fieldstone_stats::median;
+use fieldstone_stats::{Interval, median};
 
 use crate::experiment::Ends;
 
@@ -18,7 +18,7 @@ pub(super) enum Processor {
 impl Processor {
     pub(super) const ALL: [Self; 2] = [Self::Paper, Self::Here];
 
-    /// As rows call it.
+    /// Its name in rows.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Paper => "E5-2430",
@@ -26,7 +26,7 @@ impl Processor {
         }
     }
 
-    /// For `--tlb`.
+    /// Its value of `--tlb`.
     pub(super) const fn option(self) -> &'static str {
         match self {
             Self::Paper => "sandy-bridge",
@@ -35,14 +35,14 @@ impl Processor {
     }
 }
 
-/// A number of a table.
+/// A number with its bounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Bounded {
+pub(super) struct BoundedValue {
     pub(super) value: f64,
     pub(super) ends: Option<Ends>,
 }
 
-impl Bounded {
+impl BoundedValue {
     pub(super) const fn exactly(value: f64) -> Self {
         Self { value, ends: None }
     }
@@ -51,14 +51,15 @@ impl Bounded {
         Self { value: range.likely, ends: Some(Ends { low: range.low, high: range.high, confidence: None }) }
     }
 
-    /// What is left of 1: a saving where this is a time, and the other way round.
-    fn rest(self) -> Self {
+    /// The complement to 1: the saving for a share of the time, and vice versa.
+    fn complement(self) -> Self {
         let ends = self.ends.map(|ends| Ends { low: 1.0 - ends.high, high: 1.0 - ends.low, ..ends });
         Self { value: 1.0 - self.value, ends }
     }
 }
 
-/// Two profiles of a workload: traced for each processor; the real runs and the footprints are this machine's.
+/// Two profiles of a workload, traced for one processor each. Real runs and footprints are those of
+/// `here`.
 #[derive(Debug)]
 pub(super) struct Profiles {
     pub(super) paper: Profile,
@@ -75,24 +76,24 @@ impl Profiles {
         self.translation(processor)?.configuration(name)
     }
 
-    /// The program as it is, on 4 KiB pages.
+    /// The footprint of the unchanged program on 4 KiB pages.
     pub(super) fn footprint(&self) -> Option<&Footprint> {
         self.here.footprint(&self.here.baseline)
     }
 
-    /// From start to end on 4 KiB pages; of a server, its load.
+    /// Seconds of a run on 4 KiB pages; for a server, of its load.
     pub(super) fn run_s(&self) -> Option<f64> {
         Some(Summary::of(&self.here).kind(&self.here.baseline)?.cost?.wall_s)
     }
 
-    /// Page walks for data of this number of instructions.
+    /// Page walks for data per instruction.
     pub(super) fn walks_per_instruction(&self, processor: Processor, configuration: &str) -> Option<f64> {
         let instructions = self.translation(processor)?.counted_instructions;
         let walks = self.configuration(processor, configuration)?.data.walks;
         (instructions > 0).then(|| walks as f64 / instructions as f64)
     }
 
-    /// Page walks for data of the whole run: of bursts, as many as the run would have had.
+    /// Page walks for data of the whole run, extrapolated from bursts.
     pub(super) fn walks(&self, processor: Processor, configuration: &str) -> Option<f64> {
         let of = self.translation(processor)?;
         let walks = self.configuration(processor, configuration)?.data.walks;
@@ -100,25 +101,26 @@ impl Profiles {
         (counted > 0).then(|| walks as f64 * (of.accesses as f64 / counted as f64))
     }
 
-    /// The part of the walks on 4 KiB pages that a direct segment would take away.
+    /// The share of the walks on 4 KiB pages that a direct segment removes.
     pub(super) fn in_segment(&self, processor: Processor) -> Option<f64> {
         let data = &self.configuration(processor, "4k")?.data;
         (data.walks > 0).then(|| data.region_walks as f64 / data.walks as f64)
     }
 
-    /// The part of the time that another configuration should save on this machine.
-    pub(super) fn predicted(&self, configuration: &str) -> Option<Bounded> {
+    /// The predicted saving of another configuration on this machine, as a share of the time.
+    pub(super) fn predicted(&self, configuration: &str) -> Option<BoundedValue> {
         let time = self.configuration(Processor::Here, configuration)?.time?;
-        Some(Bounded::estimated(time).rest())
+        Some(BoundedValue::estimated(time).complement())
     }
 
-    /// The part of the time that a kind of page really saved on this machine.
-    pub(super) fn saved(&self, kind: &str) -> Option<Bounded> {
+    /// The real saving of a page kind on this machine, as a share of the time.
+    pub(super) fn saved(&self, kind: &str) -> Option<BoundedValue> {
         saved(&self.here, kind)
     }
 
-    /// The same had first touches cost the kernel what they cost on 4 KiB pages: what is predicted, since translation is in user mode.
-    pub(super) fn saved_in_user_mode(&self, kind: &str) -> Option<Bounded> {
+    /// The same as if the kernel time of first touches were that of 4 KiB pages. The prediction is
+    /// for this saving, because it covers user mode only.
+    pub(super) fn saved_in_user_mode(&self, kind: &str) -> Option<BoundedValue> {
         let mut profile = self.here.clone();
         let baseline = profile.samples.iter().filter(|sample| sample.kind == profile.baseline);
         let system_s = median(&baseline.map(|sample| sample.system_s).collect::<Vec<_>>())?;
@@ -129,29 +131,30 @@ impl Profiles {
     }
 }
 
-fn saved(profile: &Profile, kind: &str) -> Option<Bounded> {
+fn saved(profile: &Profile, kind: &str) -> Option<BoundedValue> {
     let ratio = Summary::of(profile).kind(kind)?.ratio?;
     let ends = Ends { low: ratio.low, high: ratio.high, confidence: ratio.confidence };
-    Some(Bounded { value: ratio.median, ends: Some(ends) }.rest())
+    Some(BoundedValue { value: ratio.median, ends: Some(ends) }.complement())
 }
 
-/// The part of a run of `run_s` seconds after which nine tenths of the largest resident memory are there. A server's run is longer than
-/// its load; what was seen last was seen before the end.
+/// The time until 90 % of the largest resident memory is allocated, as a share of a run of `run_s`
+/// seconds. The run of a server is longer than its load; the last point is before its end.
 pub(super) fn allocated_by(footprint: &Footprint, run_s: f64) -> Option<f64> {
     let most = footprint.peak()?.resident_bytes;
     let end_s = footprint.points.last()?.t_s.max(run_s);
-    let there = footprint.points.iter().find(|point| point.resident_bytes >= most / 10 * 9)?;
-    (end_s > 0.0).then(|| there.t_s / end_s)
+    let allocated = footprint.points.iter().find(|point| point.resident_bytes >= most / 10 * 9)?;
+    (end_s > 0.0).then(|| allocated.t_s / end_s)
 }
 
-/// The part of the largest resident memory that was ever swapped out.
+/// The largest swapped-out memory, as a share of the largest resident memory.
 pub(super) fn swapped(footprint: &Footprint) -> Option<f64> {
     let most = footprint.peak()?.resident_bytes;
     (most > 0).then(|| footprint.swap_peak_bytes() as f64 / most as f64)
 }
 
-/// The part of the memory of some measure that can be read and written and not executed. What nobody may touch is an address range
-/// that is kept free, as the allocator does for each thread, and no memory.
+/// The share of memory, by the measure `bytes`, with permission to read and write but not to
+/// execute. Inaccessible ranges do not count: they are reserved address ranges, for example of the
+/// allocator for each thread.
 pub(super) fn read_write(footprint: &Footprint, bytes: fn(&PermissionShare) -> u64) -> Option<f64> {
     let permitted = || footprint.permissions.iter().filter(|share| share.permission != "---");
     let all: u64 = permitted().map(bytes).sum();

@@ -1,47 +1,51 @@
-//! Servers under a bounded load over the loopback: what is started, what loads it, on which port.
+//! Servers under a bounded load over the loopback: commands and ports.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::beside::Missing;
+use crate::sibling_programs::Missing;
 
 /// A program to profile, and its load if it is a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Started {
+pub(super) struct ProfiledCommand {
     pub(super) command: Vec<String>,
     pub(super) load: Option<Load>,
 }
 
-/// For `--load` and `--ready`.
+/// The values of `--load` and `--ready`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Load {
     pub(super) command: String,
     pub(super) port: u16,
 }
 
-/// What memcaslap sends: keys of 16 bytes, values of 1 KiB, as many sets as gets.
+/// The configuration of memcaslap: keys of 16 bytes, values of 1 KiB, as many sets as gets.
 const REQUESTS: &str = "key\n16 16 1\nvalue\n1024 1024 1\ncmd\n0 0.5\n1 0.5\n";
 
-/// memcached with two threads, and memcaslap, which asks for 50 keys at once: else the kernel's part in it would be most.
-pub(super) fn memcached(folder: &Path, operations: u32) -> Result<Started> {
+/// memcached with two threads. memcaslap requests 50 keys at once, because otherwise most of the
+/// time would be in the kernel.
+pub(super) fn memcached(folder: &Path, operations: u32) -> Result<ProfiledCommand> {
     find("memcached", "memcached")?;
     find("memcaslap", "libmemcached-tools")?;
     let port = free_port()?;
     let mut command = format!("memcached -l 127.0.0.1 -p {port} -U 0 -m 1024 -t 2");
     if is_root() {
-        // It refuses to be root's.
+        // It refuses to run as root.
         command += " -u nobody";
     }
     let requests = folder.join("requests");
     std::fs::write(&requests, REQUESTS)?;
     let requests = requests.display();
     let load = format!("memcaslap -s 127.0.0.1:{port} -T 2 -c 16 -w 100k -d 50 -F {requests} -x {operations}");
-    Ok(Started { command: command.split(' ').map(str::to_owned).collect(), load: Some(Load { command: load, port }) })
+    Ok(ProfiledCommand {
+        command: command.split(' ').map(str::to_owned).collect(),
+        load: Some(Load { command: load, port }),
+    })
 }
 
-/// A port that nobody listens on.
+/// A free port.
 pub(super) fn free_port() -> Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot find a free port")?;
     Ok(listener.local_addr()?.port())
@@ -51,10 +55,10 @@ pub(super) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// The file of a program, in the path or where only root looks.
+/// The file of a program, in PATH or in `/usr/sbin`.
 ///
 /// # Errors
-/// [`Missing`], with the package of Debian's that has it.
+/// [`Missing`] with the name of its Debian package.
 pub(super) fn find(program: &str, package: &str) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let all = std::env::split_paths(&path).chain([Path::new("/usr/sbin").to_owned()]);

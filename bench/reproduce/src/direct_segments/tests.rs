@@ -1,13 +1,13 @@
 use std::collections::BTreeSet;
 
-use fieldstone_report::translation::Interval;
 use fieldstone_report::{PermissionShare, Profile};
+use fieldstone_stats::Interval;
 
 use super::profiles::{Processor, Profiles};
 use super::*;
-use crate::experiment::Figure;
+use crate::experiment::MeasuredValue;
 
-/// A profile that was made up; numbers that are asked for follow from it by hand.
+/// A constructed profile; the expected numbers are computed from it by hand.
 fn traced() -> Profile {
     serde_json::from_str(include_str!("../../tests/traced.json")).unwrap()
 }
@@ -16,13 +16,13 @@ fn traced() -> Profile {
 fn profiles() -> Profiles {
     let mut paper = traced();
     let mut here = traced();
-    // Kept free for a thread, and no memory.
-    let kept = PermissionShare { permission: "---".into(), bytes: 64 << 20, resident_bytes: 0 };
-    here.footprints[0].permissions.push(kept);
-    // Runs last two seconds; nobody looked at the end.
+    // An inaccessible range, which is no memory.
+    let reserved = PermissionShare { permission: "---".into(), bytes: 64 << 20, resident_bytes: 0 };
+    here.footprints[0].permissions.push(reserved);
+    // Runs last two seconds; the last point is earlier.
     here.footprints[0].points.pop();
     here.footprints[0].points.last_mut().unwrap().resident_bytes = 500 << 20;
-    // Of the two seconds on 4 KiB pages and the one and a half on 2 MiB pages, half of one and one are the kernel's.
+    // The kernel time is 0.5 of 2 s on 4 KiB pages, and 1 of 1.5 s on 2 MiB pages.
     for sample in &mut here.samples {
         sample.system_s = if sample.kind == "thp" { 1.0 } else { 0.5 };
         sample.user_s -= sample.system_s;
@@ -37,8 +37,8 @@ fn gups() -> Workload {
     workload::all(Scale::Quick).into_iter().find(|workload| workload.id == "gups/128M").unwrap()
 }
 
-fn figures(profiles: &Profiles) -> Vec<Figure> {
-    readings(&gups()).iter().map(|reading| reading.figure(profiles)).collect()
+fn figures(profiles: &Profiles) -> Vec<MeasuredValue> {
+    all_rows(&gups()).iter().map(|row| row.value(profiles)).collect()
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn each_row_finds_its_number() {
     for (row, value) in [
         ("mapped with read-write permission", 0.995),
         ("resident with read-write permission", 0.996),
-        // 470 of 500 MiB after half a second of two.
+        // 470 of 500 MiB after 0.5 of 2 s.
         ("allocated by, part of the run", 0.25),
         ("swapped out at most", 0.0),
         ("misses of this processor", 0.999),
@@ -77,7 +77,7 @@ fn each_row_finds_its_number() {
     }
 }
 
-/// A profile without a price of walks, without walks, without a trace: dashes, and nothing that is no number.
+/// Profiles without a cost of walks, without walks, and without a trace: dashes, and no NaN.
 #[test]
 fn an_unknown_value_is_a_dash() {
     let mut unpriced = profiles();
@@ -108,7 +108,7 @@ fn an_unknown_value_is_a_dash() {
     }
 }
 
-/// Two rows that are called alike in a cell would be filled with one number.
+/// Rows of a cell with equal names would have the same number.
 #[test]
 fn rows_and_ids_are_distinct() {
     for scale in [Scale::Full, Scale::Quick] {
@@ -116,22 +116,22 @@ fn rows_and_ids_are_distinct() {
         let ids: BTreeSet<&str> = cells.iter().map(|cell| cell.id.as_str()).collect();
         assert_eq!(ids.len(), cells.len());
         for cell in &cells {
-            let names: BTreeSet<String> = cell.rows.iter().map(crate::Row::figure).collect();
+            let names: BTreeSet<String> = cell.rows.iter().map(crate::Row::value_name).collect();
             assert_eq!(names.len(), cell.rows.len(), "{}", cell.id);
         }
     }
     let ids = |scale| cells(scale).into_iter().map(|cell| cell.id).collect::<BTreeSet<_>>();
-    assert!(ids(Scale::Full).is_disjoint(&ids(Scale::Quick)), "an id is the same work at each scale");
+    assert!(ids(Scale::Full).is_disjoint(&ids(Scale::Quick)), "an id means the same work at each scale");
 }
 
-/// The line of each workload has the paper's numbers, in its own spelling.
+/// The line of each workload has the numbers of the paper, in the spelling of each table.
 #[test]
 fn the_paper_s_numbers_stand_beside_its_six_workloads() {
     let cells = cells(Scale::Full);
-    let beside: Vec<usize> =
+    let quoted: Vec<usize> =
         cells.iter().map(|cell| cell.rows.iter().filter(|row| row.paper.is_some()).count()).collect();
-    assert_eq!(beside.iter().filter(|count| **count == 6).count(), 6, "{beside:?}");
-    assert_eq!(beside.iter().filter(|count| **count == 0).count(), 3, "sizes of GUPS: {beside:?}");
+    assert_eq!(quoted.iter().filter(|count| **count == 6).count(), 6, "{quoted:?}");
+    assert_eq!(quoted.iter().filter(|count| **count == 0).count(), 3, "sizes of GUPS: {quoted:?}");
     let options = Processor::ALL.map(Processor::option);
     assert_eq!(options, ["sandy-bridge", "host"]);
 }

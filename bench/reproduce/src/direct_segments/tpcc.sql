@@ -1,6 +1,7 @@
--- A database and transactions like TPC-C's, a tenth of its size a warehouse: 10 districts of 300 customers and 300 orders, 10,000
--- items in stock. {warehouses} is filled in. What differs: no terminals and no keying times, and the mix is new orders, payments and
--- stock levels. Keys of customers and items are drawn unevenly, as there.
+-- A database and transactions like those of TPC-C, with a tenth of its size per warehouse: 10 districts
+-- of 300 customers and 300 orders, 10,000 items in stock. {warehouses} is replaced by their number.
+-- Differences: no terminals and no keying times; the mix is new orders, payments and stock levels. Keys
+-- of customers and items are drawn from a skewed distribution, as in TPC-C.
 CREATE DATABASE tpcc CHARACTER SET latin1;
 USE tpcc;
 
@@ -29,7 +30,7 @@ INSERT INTO order_line SELECT w, d, o, seq, 1 + (o * 37 + seq * 7919 + d) MOD 10
   FROM orders JOIN seq_1_to_10;
 COMMIT;
 
--- Draws from 1 to `most`, some far more often than others: TPC-C's NURand.
+-- Draws from 1 to `most` with a skewed distribution: NURand of TPC-C.
 CREATE FUNCTION uneven(mask INT, most INT) RETURNS INT NOT DETERMINISTIC NO SQL
   RETURN 1 + ((FLOOR(RAND() * (mask + 1)) | FLOOR(RAND() * most)) + 17) MOD most;
 
@@ -41,7 +42,7 @@ BEGIN
   DECLARE price_ DECIMAL(5,2);
   DECLARE dist_ CHAR(240);
   DECLARE customer_ INT DEFAULT uneven(63, 300);
-  -- Whoever waits for another in a circle gives up, as TPC-C's terminals would try again.
+  -- A transaction in a deadlock ends without effect. A terminal of TPC-C would retry it.
   DECLARE EXIT HANDLER FOR 1205, 1213 ROLLBACK;
   SET lines_ = 5 + FLOOR(RAND() * 11);
   START TRANSACTION;
@@ -71,7 +72,7 @@ BEGIN
   START TRANSACTION;
   UPDATE warehouse SET ytd = ytd + amount_ WHERE w = at_w;
   UPDATE district SET ytd = ytd + amount_ WHERE w = at_w AND d = at_d;
-  -- Six of ten by last name, the middle one by first name.
+  -- 60 % by last name; of several customers the middle one by first name.
   IF RAND() < 0.6 THEN
     SELECT c INTO customer_ FROM customer WHERE w = at_w AND d = at_d AND last = CONCAT('LAST', uneven(31, 100) - 1)
       ORDER BY first LIMIT 1, 1;

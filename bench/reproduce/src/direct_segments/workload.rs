@@ -1,55 +1,58 @@
-//! The paper's six workloads, as large as a quarter of an hour allows.
+//! The six workloads of the paper, sized for runs of a quarter of an hour.
 
 use crate::experiment::Scale;
 
-/// What runs, and where its numbers stand.
+/// A program, and the place of its numbers in the tables.
 #[derive(Clone, Debug)]
 pub(super) struct Workload {
-    /// In the cell's id: the program and its size, since a size is other work.
+    /// Its name in ids: the program and its size, because another size is other work.
     pub(super) id: String,
-    /// Its column, spelt as in the paper's table of costs.
+    /// Its column, in the spelling of the paper's table of costs.
     pub(super) column: &'static str,
-    /// Its line in the paper's tables of permissions, of costs and of misses in the segment: each has its own spelling. None for a
-    /// workload that only stands in the scaling of GUPS.
+    /// Its line in the paper's tables of permissions, costs and misses in the segment, in the
+    /// spelling of each. `None` for a workload of the scaling of GUPS only.
     pub(super) paper: Option<[&'static str; 3]>,
-    /// All that is in memory at once.
+    /// The memory of all its processes.
     pub(super) memory_bytes: u64,
-    /// What is started.
+    /// The program to start.
     pub(super) job: Job,
 }
 
-/// What is started.
+/// The program of a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Job {
     /// A bundled program and its arguments.
     Bundled(Vec<String>),
-    /// GUPS with a table of this size in bytes, in its column of the scaling.
+    /// GUPS.
     Gups {
-        /// Of the scaling.
+        /// Its column in the scaling.
         column: &'static str,
+        /// Size of its table.
         bytes: u64,
     },
     /// memcached under memcaslap.
     Memcached {
-        /// Gets and sets together.
+        /// Number of gets and sets.
         operations: u32,
     },
     /// MariaDB under transactions.
     MariaDb {
-        /// TPC-C's measure of size, each a tenth of its own.
+        /// The size in warehouses, each a tenth of one of TPC-C.
         warehouses: u32,
+        /// Number of transactions.
         transactions: u32,
     },
 }
 
 impl Job {
-    /// Updates of GUPS: enough that the walks of filling and checking the table, three passes in order, are 1 in 20 at most.
+    /// Number of updates of GUPS. Filling and checking the table, three sequential passes, causes
+    /// at most 5 % of the walks.
     pub(super) fn updates(&self) -> Option<u64> {
         if let Self::Gups { bytes, .. } = self { Some(bytes / 64) } else { None }
     }
 }
 
-/// The workloads of a scale, in the paper's order, and GUPS once for each size.
+/// The workloads of a scale in the order of the paper, and GUPS once per size.
 pub(super) fn all(scale: Scale) -> Vec<Workload> {
     let full = scale == Scale::Full;
     let of = |full_size, quick_size| if full { full_size } else { quick_size };
@@ -77,7 +80,8 @@ pub(super) fn all(scale: Scale) -> Vec<Workload> {
     all
 }
 
-/// Tables of GUPS: in the id, as a column, in bytes, and whether it is the one that stands beside the other workloads.
+/// Tables of GUPS: name in the id, column, bytes, and whether it is listed among the other
+/// workloads.
 const fn sizes(full: bool) -> &'static [(&'static str, &'static str, u64, bool)] {
     if full {
         &[

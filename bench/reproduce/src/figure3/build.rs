@@ -1,7 +1,7 @@
-//! Builds a C program with a plain stack, with one of blocks, or with gcc's own run time for split stacks.
+//! Builds a C program with a plain stack, with a stack of blocks, or with gcc's own split stacks.
 //!
-//! Objects are compiled once and kept in the user's cache; a program is linked again for each layout, behind so much padding that its
-//! functions lie elsewhere.
+//! Objects are compiled once and stay in the user's cache. A program is linked once per layout,
+//! after padding that shifts its functions.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -10,23 +10,23 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
-use super::programs::Program;
+use super::programs::StackProgram;
 use super::source::{self, Source};
-use crate::beside::{Missing, beside};
+use crate::sibling_programs::{Missing, sibling};
 
-/// What a program's stack is.
+/// The stack of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Contiguous.
     Plain,
     /// Made of blocks: `fieldstone-cc`.
     Blocks,
-    /// Split by gcc, with the run time that comes with it.
+    /// Split by gcc, with gcc's run time.
     Gcc,
 }
 
 impl Kind {
-    /// What its compiler and linker are given.
+    /// Additional options of the compiler and linker.
     const fn options(self) -> &'static str {
         match self {
             Self::Gcc => "-fsplit-stack",
@@ -35,10 +35,10 @@ impl Kind {
     }
 }
 
-/// A linker, as `-fuse-ld` names it.
+/// The linkers, as values of `-fuse-ld`.
 pub const LINKERS: [&str; 4] = ["bfd", "gold", "lld", "mold"];
 
-/// Whether a linker is there.
+/// Whether a linker is installed.
 #[must_use]
 pub fn has_linker(name: &str) -> bool {
     let called =
@@ -46,7 +46,7 @@ pub fn has_linker(name: &str) -> bool {
     called.is_ok()
 }
 
-/// Where programs are built.
+/// The directory of the builds, and the compilers.
 #[derive(Debug)]
 pub struct Builds {
     place: TempDir,
@@ -56,13 +56,13 @@ pub struct Builds {
 }
 
 impl Builds {
-    /// The bundled sources in a directory of their own, and the compilers.
+    /// Writes the bundled sources to a new directory, and finds the compilers.
     ///
     /// # Errors
-    /// [`Missing`] where there is no compiler, or no `fieldstone-cc` beside this program.
+    /// [`Missing`] without gcc, or without `fieldstone-cc` in the directory of this program.
     pub fn find() -> Result<Self> {
         let places = ["stacks/fieldstone-cc", "fieldstone-cc"];
-        let driver = places.into_iter().filter_map(beside).find(|file| file.exists());
+        let driver = places.into_iter().filter_map(sibling).find(|file| file.exists());
         let driver = driver.ok_or_else(|| {
             Missing("no fieldstone-cc beside this program: `make` builds it where there is a C compiler".into())
         })?;
@@ -72,7 +72,7 @@ impl Builds {
         Ok(Self { bundled: source::bundled(place.path())?, place, driver, compiler })
     }
 
-    /// Shell words with the program's directories in the environment.
+    /// A shell command with the directories of the program in its environment.
     pub(super) fn shell(&self, words: &str, sources: &Path) -> Command {
         let mut shell = Command::new("sh");
         shell.args(["-c", words]).env("SOURCE", sources).env("BUNDLED", &self.bundled).env("FIELDSTONE_CC", "gcc");
@@ -80,23 +80,23 @@ impl Builds {
         shell
     }
 
-    /// Where a program's source is, prepared.
-    pub(super) fn sources(&self, program: &Program) -> Result<PathBuf> {
+    /// The directory of a program's prepared source.
+    pub(super) fn sources(&self, program: &StackProgram) -> Result<PathBuf> {
         let Source::Package(package) = program.source else { return Ok(self.bundled.clone()) };
         let sources = source::package(package)?;
         let prepared = finished(self.shell(program.prepare, &sources).current_dir(&sources));
-        prepared.map_err(|why| Missing(format!("the source of {package} cannot be prepared: {why}")))?;
+        prepared.map_err(|why| Missing(format!("cannot prepare the source of {package}: {why}")))?;
         Ok(sources)
     }
 
-    /// A program whose functions lie at place `layout` of some twenty.
+    /// Builds a program with a code layout. Returns its file.
     ///
     /// # Errors
-    /// [`Missing`] without its source; when it cannot be compiled or linked.
-    pub fn build(&self, program: &Program, kind: Kind, linker: &str, layout: usize) -> Result<PathBuf> {
+    /// [`Missing`] without its source; an error if it cannot be compiled or linked.
+    pub fn build(&self, program: &StackProgram, kind: Kind, linker: &str, layout: usize) -> Result<PathBuf> {
         let objects = self.objects(program, kind)?;
         let out = self.place.path().join(format!("{}-{kind:?}-{linker}-{layout}", program.name.replace(' ', "-")));
-        // Places that are spread over 256 bytes, so that each alignment comes.
+        // The layouts are spread over 256 bytes, so that all alignments occur.
         let padding = format!(".text\n.skip {}, 0x90\n.section .note.GNU-stack, \"\", @progbits\n", layout * 53 % 256);
         let before = self.place.path().join("padding.s");
         std::fs::write(&before, padding)?;
@@ -108,7 +108,7 @@ impl Builds {
         );
         let mut link = self.shell(&words, &objects);
         link.env("OUT", &out).env("PADDING", &before).env("OBJECTS", &objects);
-        finished(&mut link).map_err(|why| anyhow::anyhow!("{} cannot be linked: {why}", program.name))?;
+        finished(&mut link).map_err(|why| anyhow::anyhow!("cannot link {}: {why}", program.name))?;
         Ok(out)
     }
 
@@ -116,11 +116,12 @@ impl Builds {
         if kind == Kind::Blocks { format!("'{}'", self.driver.display()) } else { "gcc".to_owned() }
     }
 
-    /// The directory of a program's objects: made where the cache has none.
-    fn objects(&self, program: &Program, kind: Kind) -> Result<PathBuf> {
+    /// The directory of a program's objects. Compiles them if the cache has none.
+    fn objects(&self, program: &StackProgram, kind: Kind) -> Result<PathBuf> {
         let words = format!("exec {} {} -O2 -pthread -w -c {}", self.compiler(kind), kind.options(), program.compile);
         let sources = self.sources(program)?;
-        // The bundled sources are this program's: another build may have others.
+        // Objects of bundled sources are not cached, because another version may have other
+        // sources.
         let (bundled, cached) = (self.place.path().to_owned(), super::cache()?.join("objects"));
         let place = if program.source == Source::Bundled { bundled } else { cached };
         let objects = place.join(format!("{}-{kind:?}-{:016x}", program.name.replace(' ', "-"), self.key(&words)?));
@@ -130,17 +131,17 @@ impl Builds {
         std::fs::create_dir_all(&place)?;
         let made = tempfile::tempdir_in(&place)?;
         finished(self.shell(&words, &sources).current_dir(&made))
-            .map_err(|why| anyhow::anyhow!("{} cannot be compiled: {why}", program.name))?;
-        // Who came first has made the same.
+            .map_err(|why| anyhow::anyhow!("cannot compile {}: {why}", program.name))?;
+        // Another process may have created the same objects.
         if let Err(error) = std::fs::rename(made.path(), &objects)
             && !objects.exists()
         {
-            return Err(error).with_context(|| format!("cannot keep {}", objects.display()));
+            return Err(error).with_context(|| format!("cannot create {}", objects.display()));
         }
         Ok(objects)
     }
 
-    /// What objects depend on, beside their sources.
+    /// A hash of the dependencies of objects, without their sources.
     fn key(&self, words: &str) -> Result<u64> {
         let mut hasher = DefaultHasher::new();
         (words, &self.compiler, std::fs::read(&self.driver)?).hash(&mut hasher);
@@ -148,12 +149,15 @@ impl Builds {
     }
 }
 
-/// That a command did what it should; else its last words.
+/// Runs a command to its end.
+///
+/// # Errors
+/// If it fails; the error has its last three lines.
 fn finished(command: &mut Command) -> Result<()> {
     let output = command.output().context("cannot start sh")?;
     if !output.status.success() {
-        let words = String::from_utf8_lossy(&output.stderr);
-        let last: Vec<&str> = words.lines().rev().take(3).collect();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let last: Vec<&str> = errors.lines().rev().take(3).collect();
         bail!("{}; {}", last.into_iter().rev().collect::<Vec<_>>().join("; "), output.status);
     }
     Ok(())

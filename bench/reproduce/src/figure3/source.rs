@@ -1,15 +1,15 @@
-//! Where a program's source comes from: the bundled ones are part of this program, real ones are Debian's source packages.
+//! The sources of the programs: bundled with this program, or Debian source packages.
 //!
-//! What was fetched stays in the user's cache, or where `FIELDSTONE_SOURCES` says.
+//! Downloaded sources stay in the user's cache, or in the directory `FIELDSTONE_SOURCES`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 
-use crate::beside::Missing;
+use crate::sibling_programs::Missing;
 
-/// The bundled sources, as they are in the repository.
+/// The bundled sources by name.
 const BUNDLED: [(&str, &str); 13] = [
     ("fieldstone/stacks.h", include_str!("../../../../crates/lib/stacks/include/fieldstone/stacks.h")),
     ("clock.h", include_str!("../../../workloads/src/stacks/clock.h")),
@@ -26,19 +26,19 @@ const BUNDLED: [(&str, &str); 13] = [
     ("word_count.c", include_str!("../../../workloads/src/sharing/word_count.c")),
 ];
 
-/// Fetches and unpacks; its own first lines describe it.
+/// The script that downloads and unpacks a package; its first lines describe it.
 const FETCH: &str = include_str!("../../../../scripts/packages/source");
 
-/// Where a program's source comes from.
+/// The origin of a program's source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// This program.
+    /// Bundled with this program.
     Bundled,
     /// The Debian source package of this name.
     Package(&'static str),
 }
 
-/// A directory with the bundled sources: written each time, since they are small.
+/// Writes the bundled sources to a directory in `place` and returns it.
 pub(super) fn bundled(place: &Path) -> Result<PathBuf> {
     let sources = place.join("bundled");
     std::fs::create_dir_all(sources.join("fieldstone"))?;
@@ -51,7 +51,7 @@ pub(super) fn bundled(place: &Path) -> Result<PathBuf> {
 /// The unpacked source of a package.
 ///
 /// # Errors
-/// [`Missing`] where it cannot be fetched.
+/// [`Missing`] if it cannot be downloaded.
 pub(super) fn package(name: &str) -> Result<PathBuf> {
     let directory = match std::env::var_os("FIELDSTONE_SOURCES") {
         Some(named) => PathBuf::from(named),
@@ -61,8 +61,8 @@ pub(super) fn package(name: &str) -> Result<PathBuf> {
     fetch.args(["-c", FETCH, "scripts/packages/source", name]).arg(&directory).stdin(Stdio::null());
     let fetched = fetch.output().context("cannot start sh")?;
     if !fetched.status.success() {
-        let words = String::from_utf8_lossy(&fetched.stderr);
-        let why = words.lines().last().unwrap_or("it said nothing");
+        let errors = String::from_utf8_lossy(&fetched.stderr);
+        let why = errors.lines().last().unwrap_or("the download failed without a message");
         let place = directory.join(name);
         return Err(Missing(format!(
             "no source of {name} ({why}): unpack it as {}, or name another directory in FIELDSTONE_SOURCES",

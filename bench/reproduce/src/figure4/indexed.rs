@@ -1,9 +1,10 @@
-//! All kinds of arrays behind `array[index]`, so that one kernel runs on each: the paper's trees at their run-time depth and at
-//! depth three, and a contiguous array.
+//! `array[index]` for all arrays, so that one kernel runs on each: the trees of the paper with
+//! dynamic depth and with depth three, and a contiguous array.
 //!
-//! The paper's C++ checks no index; here each side does, as a slice does, so that the tree is all that differs.
+//! The C++ code of the paper checks no index. Here each side checks it like a slice, so that the
+//! sides differ only in the tree.
 
-#![allow(unsafe_code, reason = "the trees read at indices that their caller has checked")]
+#![allow(unsafe_code, reason = "reads trees at indices that were checked")]
 
 use std::ops::{Index, IndexMut};
 
@@ -17,19 +18,19 @@ use crate::paper_tree::{FixedDepth, PaperTree};
 #[derive(Debug)]
 pub struct Flat<T>(pub Contiguous<T>);
 
-/// A tree array of `len` elements, element `i` being `make(i)`.
+/// A tree array of `len` elements; element `i` is `make(i)`.
 ///
 /// # Errors
-/// Without memory.
+/// If memory is not available.
 pub fn tree_of<T>(pool: &Pool, len: usize, mut make: impl FnMut(usize) -> T) -> Result<TreeArray<T>> {
     let mut tree = TreeArray::try_new_in(pool)?;
     let mut indices = 0..len;
-    // It is asked for one element after the other, `len` in all.
+    // The function is called once per element, in order.
     tree.try_resize_with(len, || make(indices.next().unwrap_or(len)))?;
     Ok(tree)
 }
 
-/// A tree that is three levels deep and known to be so: the blog's "No Branches".
+/// A tree with a constant depth of three levels: the blog's "No Branches".
 #[derive(Clone, Copy, Debug)]
 pub struct ThreeLevels<'a, T, const BLOCK_BYTES: usize> {
     tree: FixedDepth<'a, T, 3, BLOCK_BYTES>,
@@ -86,7 +87,7 @@ impl<T: Copy, const BLOCK_BYTES: usize> Index<usize> for ThreeLevels<'_, T, BLOC
     #[inline(always)]
     fn index(&self, index: usize) -> &T {
         check(index, self.len);
-        // SAFETY: just checked, against the length of the same tree.
+        // SAFETY: `check` panics unless the index is below the length of this tree.
         unsafe { self.tree.get_unchecked(index) }
     }
 }

@@ -1,9 +1,11 @@
 //! Black-Scholes prices with the options in contiguous arrays and in trees.
 //!
-//! A call prices the next [`WINDOW`] options, and adds up the bits of each price: all sides have to come to the same, bit for
-//! bit. Prices are computed by one function, which is not inlined; what differs is how its arguments are fetched.
-//! Block sizes are those of the blog's sweep, 4 KiB to 1 MiB, on [`SWEEP`] options; the cell of the paper's size (600 MB) has its
-//! block size, 32 KiB.
+//! A call prices the next [`WINDOW`] options and adds up the bits of all prices, which must be
+//! equal on all sides. One function computes prices and is not inlined. The sides differ only in
+//! the loads of its arguments.
+//!
+//! Block sizes are those of the blog, 4 KiB to 1 MiB, on [`SWEEP`] options. The cell of the paper's
+//! size (600 MB) has the paper's block size, 32 KiB.
 
 mod arrays;
 mod structs;
@@ -16,16 +18,17 @@ use anyhow::Result;
 use fieldstone_blocks::{PageKind, Pool};
 use fieldstone_workloads::blackscholes::{Contract, contracts, price};
 
-use crate::contest::{Kernel, Prepared, Side, contest};
-use crate::experiment::{Cell, Outcome, Row, Scale, Shows};
+use crate::comparison::{BuiltSide, Kernel, Side, compare_sides};
+use crate::experiment::{Cell, Quantity, Row, SampleOutcome, Scale};
 use crate::pages::{Contiguous, pages_of, pool_on};
+use crate::stack_blocks;
 use crate::trial::Trial;
 
 /// Options of the cells that sweep the block size: 25 MB.
 const SWEEP: usize = 1 << 20;
 /// Options of the cells of the paper's size: 600 MB.
 const WHOLE: usize = 24 << 20;
-/// Options of a call: a multiple of what any leaf holds, so that windows begin with leaves.
+/// Options per call, a multiple of the elements of each leaf, so that windows begin with leaves.
 const WINDOW: usize = 1 << 18;
 
 const ARRAY: &str = "contiguous, ns an option";
@@ -36,16 +39,16 @@ const TREE: &str = "tree array, by index";
 const LEAVES: &str = "tree array, by leaves";
 const BOTH: &str = "tree array, by leaves, on a stack of blocks";
 
-/// How the options lie.
+/// The layout of the options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
-    /// An array a field.
+    /// An array per field.
     Arrays,
     /// One array of structs.
     Structs,
 }
 
-/// The cells: a block size and a shape each, and the paper's size in both shapes.
+/// The cells: one per block size and shape, and the paper's size in both shapes.
 pub(super) fn cells(scale: Scale) -> Vec<Cell> {
     let shapes = [Shape::Arrays, Shape::Structs];
     let sizes: &[usize] = if scale == Scale::Quick { &[8, 16, 32] } else { &[4, 8, 16, 32, 64, 128, 256, 512, 1024] };
@@ -68,13 +71,9 @@ fn cell(shape: Shape, kib: usize, options: usize) -> Cell {
         (Shape::Structs, WHOLE) => "one array of structs".to_owned(),
         _ => of_size,
     };
-    Cell {
-        id: format!("figure5/blackscholes-{label}/{size}"),
-        column,
-        memory_bytes: bytes_of(options),
-        rows: rows(table, shape, kib, options),
-        measure: Box::new(move |trial| measure(trial, shape, kib, options)),
-    }
+    let id = format!("figure5/blackscholes-{label}/{size}");
+    let rows = rows(table, shape, kib, options);
+    Cell::new(id, column, bytes_of(options), rows, move |trial| measure(trial, shape, kib, options))
 }
 
 fn rows(table: &'static str, shape: Shape, kib: usize, options: usize) -> Vec<Row> {
@@ -85,16 +84,16 @@ fn rows(table: &'static str, shape: Shape, kib: usize, options: usize) -> Vec<Ro
         _ => row,
     };
     let ratios = [PAPER_TREE, THREE_LEVELS, PAPER_ITER, TREE, LEAVES].map(|name| paper(Row::ratio(table, name)));
-    let both = cfg!(target_arch = "x86_64").then(|| Row::ratio(table, BOTH));
-    [Row::showing(Shows::Nanoseconds, table, ARRAY)].into_iter().chain(ratios).chain(both).collect()
+    let both = stack_blocks::AVAILABLE.then(|| Row::ratio(table, BOTH));
+    [Row::new(Quantity::Nanoseconds, table, ARRAY)].into_iter().chain(ratios).chain(both).collect()
 }
 
-/// Five floats, a flag and a price.
+/// Bytes of five floats, a flag and a price per option.
 const fn bytes_of(options: usize) -> u64 {
     options as u64 * 25
 }
 
-fn measure(trial: &Trial, shape: Shape, kib: usize, options: usize) -> Result<Outcome> {
+fn measure(trial: &Trial, shape: Shape, kib: usize, options: usize) -> Result<SampleOutcome> {
     match kib {
         4 => sides::<{ 4 << 10 }>(trial, shape, options),
         8 => sides::<{ 8 << 10 }>(trial, shape, options),
@@ -108,9 +107,9 @@ fn measure(trial: &Trial, shape: Shape, kib: usize, options: usize) -> Result<Ou
     }
 }
 
-fn sides<const B: usize>(trial: &Trial, shape: Shape, options: usize) -> Result<Outcome> {
+fn sides<const B: usize>(trial: &Trial, shape: Shape, options: usize) -> Result<SampleOutcome> {
     let side =
-        |build: fn(&Trial, usize) -> Result<Prepared>| Side::new(bytes_of(options), move || build(trial, options));
+        |build: fn(&Trial, usize) -> Result<BuiltSide>| Side::new(bytes_of(options), move || build(trial, options));
     let sides = match shape {
         Shape::Arrays => vec![
             side(arrays::contiguous),
@@ -125,10 +124,10 @@ fn sides<const B: usize>(trial: &Trial, shape: Shape, options: usize) -> Result<
             side(structs::tree::<B>),
         ],
     };
-    contest(trial, sides)
+    compare_sides(trial, sides)
 }
 
-/// What a kernel works on: options that it may share with others of its side, and where its prices go.
+/// The data of a kernel: options, which it may share with other kernels of its side, and prices.
 struct Work<O> {
     options: Rc<O>,
     prices: Rc<RefCell<Contiguous<f32>>>,
@@ -136,18 +135,19 @@ struct Work<O> {
 }
 
 impl<O> Work<O> {
-    /// The work of one side on this number of options.
+    /// The data of one side with `count` options.
     fn new(trial: &Trial, options: O, count: usize) -> Result<Self> {
         let prices = Contiguous::small_pages(&trial.layout, count, |_| 0.0)?;
         Ok(Self { options: Rc::new(options), prices: Rc::new(RefCell::new(prices)), next: 0 })
     }
 
-    /// The same for another kernel of the side.
+    /// The same data for another kernel of the side.
     fn share(&self) -> Self {
         Self { options: Rc::clone(&self.options), prices: Rc::clone(&self.prices), next: 0 }
     }
 
-    /// Prices the next window by `price_all`, which is given the options, their range, and the prices' places.
+    /// Prices the next window by `price_all`, whose arguments are the options, their range, and the
+    /// destination of the prices.
     #[inline(always)]
     fn call(&mut self, price_all: impl FnOnce(&O, Range<usize>, &mut [f32]) -> u64) -> u64 {
         let mut prices = self.prices.borrow_mut();
@@ -157,13 +157,13 @@ impl<O> Work<O> {
     }
 }
 
-/// Prices options as they come; the sum of the prices' bits.
+/// Prices options in order. Returns the sum of the bits of all prices.
 #[inline(always)]
 fn price_each(options: impl Iterator<Item = Contract>, prices: &mut [f32]) -> u64 {
     price_each_by(price, options, prices)
 }
 
-/// The same by a function of the caller's.
+/// The same with the function `price`.
 #[inline(always)]
 fn price_each_by(price: impl Fn(Contract) -> f32, options: impl Iterator<Item = Contract>, prices: &mut [f32]) -> u64 {
     options.zip(prices).fold(0, |sum: u64, (option, place)| {
@@ -172,25 +172,21 @@ fn price_each_by(price: impl Fn(Contract) -> f32, options: impl Iterator<Item = 
     })
 }
 
-/// Prices an option in a call that makes sure of its stack, which goes on in blocks.
-#[cfg(target_arch = "x86_64")]
+/// Prices an option in a call that checks its stack and continues in another block if needed.
 #[inline(always)]
 fn price_grown(option: Contract) -> f32 {
-    fieldstone_stacks::grow(|| price(option))
+    stack_blocks::grow(|| price(option))
 }
 
-/// Where nothing is checked there is no such row.
-#[cfg(not(target_arch = "x86_64"))]
-use price as price_grown;
-
-/// A kernel of a row; `count` are the options of its side.
+/// The kernel of a row. Its side has `count` options.
 fn kernel(row: &str, count: usize, call: Box<dyn FnMut() -> u64>) -> Kernel {
     Kernel::contender(row, ARRAY, count.min(WINDOW) as u64, call)
 }
 
-/// The kernels of a tree array: by index, by leaves, and by leaves on a stack of blocks, where that can be had.
+/// The kernels of a tree array: by index, by leaves, and by leaves on a stack of blocks if
+/// available.
 fn tree_kernels(count: usize, [index, leaves, both]: [Box<dyn FnMut() -> u64>; 3]) -> Vec<Kernel> {
-    let both = cfg!(target_arch = "x86_64").then(|| kernel(BOTH, count, both));
+    let both = stack_blocks::AVAILABLE.then(|| kernel(BOTH, count, both));
     [kernel(TREE, count, index), kernel(LEAVES, count, leaves)].into_iter().chain(both).collect()
 }
 
@@ -199,11 +195,11 @@ fn small_page_pool(block_bytes: usize, count: usize) -> Result<Pool> {
     pool_on(PageKind::Small4k, block_bytes, bytes_of(count))
 }
 
-fn prepared(pool: &Pool, kernels: Vec<Kernel>) -> Prepared {
-    Prepared { kernels, pages: Some(pages_of(pool)) }
+fn prepared(pool: &Pool, kernels: Vec<Kernel>) -> BuiltSide {
+    BuiltSide { kernels, pages: Some(pages_of(pool)) }
 }
 
-/// What a field is in each option, in order, as the makers of arrays ask for it.
+/// A function that returns a field of each option in order, for the constructors of arrays.
 fn field<T: Default>(count: usize, of: impl Fn(Contract) -> T) -> impl FnMut(usize) -> T {
     let mut fields = contracts(count).map(of);
     move |_| fields.next().unwrap_or_default()
@@ -230,12 +226,12 @@ mod tests {
     #[test]
     fn all_sides_price_alike_bit_for_bit() {
         for shape in [Shape::Arrays, Shape::Structs] {
-            // Not a whole window at the end. The contest fails when the sums of bits differ.
+            // The last window is incomplete. The comparison fails if the sums of bits differ.
             for options in [3000, WINDOW + 70_000] {
-                let Outcome::Measured { figures, .. } = sides::<4096>(&trial(), shape, options).unwrap() else {
+                let SampleOutcome::Measured { figures, .. } = sides::<4096>(&trial(), shape, options).unwrap() else {
                     unreachable!()
                 };
-                assert_eq!(figures.len(), 6 + usize::from(cfg!(target_arch = "x86_64")), "{shape:?}");
+                assert_eq!(figures.len(), 6 + usize::from(stack_blocks::AVAILABLE), "{shape:?}");
             }
         }
     }

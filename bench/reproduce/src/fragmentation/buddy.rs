@@ -2,13 +2,15 @@
 //!
 //! ```text
 //! order 2  |       free head        |     a free piece of 2^order frames starts at a multiple of its size; its first
-//! order 1  |   used    |            |     frame is in the list of its order, all others carry NOT_HEAD
+//! order 1  |   used    |            |     frame is in the list of its order, all others have NOT_HEAD
 //! order 0  |used |free |            |
 //! ```
-//! Source: the kernel's own allocator (Gorman, *Understanding the Linux Virtual Memory Manager*, chapter 6): the list of each
-//! order is last in, first out, a piece is split until it is small enough, and what is freed merges with its buddy while that is
-//! free. Where we differ: the largest order is 16 MiB, not 4 MiB, so that a contiguous 16 MB has a chance at all; one zone, no
-//! per-processor lists, no migration types, no compaction.
+//! Each order has a list, last in, first out. A piece is split until it is small enough. A freed
+//! piece merges with its buddy while that is free.
+//!
+//! Source: the allocator of the kernel (Gorman, *Understanding the Linux Virtual Memory Manager*,
+//! chapter 6). Differences: the largest order is 16 MiB instead of 4 MiB, so that contiguous 16 MB
+//! are possible; one zone, no per-processor lists, no migration types, no compaction.
 
 /// Bytes of a frame.
 pub const FRAME_BYTES: u64 = 4096;
@@ -19,21 +21,21 @@ pub const LARGEST_ORDER: u8 = 12;
 const NONE: u32 = u32::MAX;
 const NOT_HEAD: u8 = u8::MAX;
 
-/// The memory. What is taken is named by its first frame and order.
+/// The memory. A piece is identified by its first frame and its order.
 #[derive(Debug)]
 pub struct Buddy {
     heads: [u32; LARGEST_ORDER as usize + 1],
     next: Vec<u32>,
     previous: Vec<u32>,
-    /// The order of the free piece that starts at a frame.
+    /// The order of the free piece that starts at each frame, or [`NOT_HEAD`].
     order: Vec<u8>,
-    /// A bit a frame: free.
+    /// One bit per frame, set if it is free.
     free: Vec<u64>,
     free_frames: u32,
 }
 
 impl Buddy {
-    /// A memory of `bytes`, rounded down to 16 MiB, all free: 13 bytes a frame of ours.
+    /// A free memory of `bytes`, rounded down to 16 MiB. Uses 13 bytes per frame.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
         let largest = 1_u32 << LARGEST_ORDER;
@@ -54,19 +56,19 @@ impl Buddy {
         memory
     }
 
-    /// Frames there are.
+    /// Number of frames.
     #[must_use]
     pub fn frames(&self) -> u32 {
         u32::try_from(self.order.len()).unwrap_or(u32::MAX)
     }
 
-    /// Frames that are free.
+    /// Number of free frames.
     #[must_use]
     pub const fn free_frames(&self) -> u32 {
         self.free_frames
     }
 
-    /// Takes 2^`order` frames; the first of them. None when there is no such piece.
+    /// Allocates 2^`order` frames and returns the first; `None` if there is no such piece.
     pub fn take(&mut self, order: u8) -> Option<u32> {
         let mut found = (order..=LARGEST_ORDER).find(|&order| self.heads[usize::from(order)] != NONE)?;
         let first = self.heads[usize::from(found)];
@@ -79,8 +81,8 @@ impl Buddy {
         Some(first)
     }
 
-    /// Releases what [`Buddy::take`] returned.
-    pub fn give(&mut self, first: u32, order: u8) {
+    /// Releases a piece that [`Buddy::take`] returned.
+    pub fn release(&mut self, first: u32, order: u8) {
         self.mark(first, order, true);
         let (mut first, mut order) = (first, order);
         while order < LARGEST_ORDER {
@@ -95,13 +97,13 @@ impl Buddy {
         self.push(first, order);
     }
 
-    /// Whether the allocator itself would serve 2^`order` frames now.
+    /// Whether [`Buddy::take`] would succeed for 2^`order` frames.
     #[must_use]
     pub fn serves(&self, order: u8) -> bool {
         (order..=LARGEST_ORDER).any(|order| self.heads[usize::from(order)] != NONE)
     }
 
-    /// Lengths of all runs of free frames, in address order, wherever they start.
+    /// The lengths of all runs of free frames, in address order, with any alignment.
     pub fn free_runs(&self) -> impl Iterator<Item = u32> {
         let bits = self.frames();
         let mut at = 0;
@@ -113,7 +115,7 @@ impl Buddy {
         })
     }
 
-    /// The first frame from `from` on that is free, or used.
+    /// The first free frame from `from` on, or the first used one.
     fn find(&self, from: u32, bits: u32, free: bool) -> Option<u32> {
         let mut word = from / 64;
         let mut mask = u64::MAX << (from % 64);
@@ -162,7 +164,7 @@ impl Buddy {
             let bits = &mut self.free[word as usize];
             *bits = if free { *bits | mask } else { *bits & !mask };
         };
-        // A piece starts at a multiple of its size: within one word, or whole words.
+        // A piece starts at a multiple of its size, so it is within one word or has whole words.
         if count < 64 {
             set(first / 64, ((1 << count) - 1) << (first % 64));
         } else {
@@ -180,7 +182,7 @@ mod tests {
 
     const BYTES: u64 = 64 << 20;
 
-    /// A flag a frame, and nothing else.
+    /// A memory as one flag per frame.
     struct Naive(Vec<bool>);
 
     impl Naive {
@@ -216,7 +218,7 @@ mod tests {
                     held.push((first, order));
                 } else {
                     let (first, order) = held.swap_remove(random.below(held.len()));
-                    memory.give(first, order);
+                    memory.release(first, order);
                     naive.0[first as usize..][..1 << order].fill(true);
                 }
                 prop_assert_eq!(memory.free_frames() as usize, naive.0.iter().filter(|free| **free).count());
@@ -229,11 +231,11 @@ mod tests {
     }
 
     #[test]
-    fn released_memory_merges_to_what_it_was() {
+    fn released_memory_merges_completely() {
         let mut memory = Buddy::new(BYTES);
         let frames: Vec<u32> = std::iter::from_fn(|| memory.take(0)).collect();
         assert_eq!((frames.len(), memory.free_frames()), (16384, 0));
-        frames.iter().rev().for_each(|&first| memory.give(first, 0));
+        frames.iter().rev().for_each(|&first| memory.release(first, 0));
         assert_eq!(memory.free_runs().collect::<Vec<_>>(), [16384]);
         assert!((0..4).all(|_| memory.take(LARGEST_ORDER).is_some()) && memory.take(0).is_none());
     }

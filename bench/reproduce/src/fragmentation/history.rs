@@ -1,24 +1,25 @@
-//! What a memory has been through: a random life of taking and freeing that ends at a given occupancy.
+//! Random allocations and frees of a memory up to a given occupancy.
 //!
-//! The memory is filled once, as a system's page cache does it, then freed at random down to the occupancy, then every frame in
-//! use is replaced about once ([`AGE`]) with the occupancy held. Programs are content with any frames, as they are under virtual
-//! memory: a piece that is not available is taken in halves. All follows from the seed.
+//! The memory is filled once, as by a page cache. It is freed at random down to the occupancy. Then
+//! each frame in use is replaced about once ([`AGE`]) at constant occupancy. Programs accept any
+//! frames, as under virtual memory: a piece that is not available is allocated in halves. The seed
+//! determines everything.
 
 use fieldstone_workloads::random::SplitMix64;
 
 use super::buddy::Buddy;
 
-/// How often the frames in use are replaced, in hundredths.
+/// Number of replacements of each frame in use, in hundredths.
 const AGE: u64 = 100;
 
-/// How small the pieces are that memory is taken and freed in.
+/// The sizes of allocated pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scatter {
-    /// Single frames: what paging does to a memory.
+    /// Single frames, as with paging.
     Frames,
-    /// Half of the pieces one frame, a quarter two, and so on, up to 1 MiB.
+    /// Half of the pieces have one frame, a quarter has two, and so on, up to 1 MiB.
     Mixed,
-    /// Only whole blocks of 64 KiB: what a system that hands out blocks and nothing else does.
+    /// Blocks of 64 KiB only, as in a system that allocates nothing else.
     Blocks,
 }
 
@@ -26,10 +27,10 @@ pub enum Scatter {
 pub const BLOCK_ORDER: u8 = 4;
 
 impl Scatter {
-    /// All, the worst first.
+    /// All variants, the smallest pieces first.
     pub const ALL: [Self; 3] = [Self::Frames, Self::Mixed, Self::Blocks];
 
-    /// As it stands in cells' ids.
+    /// The name in ids of cells.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -43,22 +44,22 @@ impl Scatter {
     fn order(self, random: &mut SplitMix64) -> u8 {
         match self {
             Self::Frames => 0,
-            // The zeros below the lowest set bit: geometric; 1 MiB is order 8.
+            // The number of zeros below the lowest set bit is geometric. 1 MiB is order 8.
             Self::Mixed => u8::try_from((random.draw() | 1 << 8).trailing_zeros()).unwrap_or(0),
             Self::Blocks => BLOCK_ORDER,
         }
     }
 
-    /// The smallest piece that is taken.
+    /// The smallest order that is allocated.
     const fn smallest(self) -> u8 {
         if let Self::Blocks = self { BLOCK_ORDER } else { 0 }
     }
 }
 
-/// A memory with its life so far.
+/// A memory with its allocated pieces.
 #[derive(Debug)]
 pub struct History {
-    /// The memory as it is.
+    /// The current memory.
     pub memory: Buddy,
     scatter: Scatter,
     held: Vec<(u32, u8)>,
@@ -66,20 +67,20 @@ pub struct History {
 }
 
 impl History {
-    /// The life of a memory of `bytes` that ends with `percent` of it in use, within one piece.
+    /// Simulates a memory of `bytes` until `percent` of it are in use, up to one piece.
     #[must_use]
-    pub fn live(bytes: u64, percent: u32, scatter: Scatter, seed: u64) -> Self {
+    pub fn simulate(bytes: u64, percent: u32, scatter: Scatter, seed: u64) -> Self {
         let memory = Buddy::new(bytes);
-        let mut life = Self { memory, scatter, held: Vec::new(), random: SplitMix64::new(seed) };
-        while life.take() {}
-        let used = u64::from(life.memory.frames()) * u64::from(percent) / 100;
-        while u64::from(life.used()) > used && life.free() > 0 {}
-        life.churn(AGE);
-        life
+        let mut history = Self { memory, scatter, held: Vec::new(), random: SplitMix64::new(seed) };
+        while history.take() {}
+        let used = u64::from(history.memory.frames()) * u64::from(percent) / 100;
+        while u64::from(history.used()) > used && history.free() > 0 {}
+        history.churn(AGE);
+        history
     }
 
-    /// Replaces `hundredths` of the frames in use, a sixteenth of them at most at a time: so much is freed at random, and as
-    /// much taken again. The frames that were freed.
+    /// Replaces `hundredths` of the frames in use, at most a sixteenth of them per step. A step
+    /// frees random pieces and allocates as much. Returns the number of freed frames.
     pub fn churn(&mut self, hundredths: u64) -> u64 {
         let used = self.used();
         let wanted = u64::from(used) * hundredths / 100;
@@ -98,7 +99,7 @@ impl History {
         self.memory.frames() - self.memory.free_frames()
     }
 
-    /// Takes a piece, a smaller one where there is none; false when there is nothing at all.
+    /// Allocates a piece, or a smaller one if there is none. Returns whether it succeeded.
     fn take(&mut self) -> bool {
         let wanted = self.scatter.order(&mut self.random);
         for order in (self.scatter.smallest()..=wanted).rev() {
@@ -110,13 +111,13 @@ impl History {
         false
     }
 
-    /// Frees a random piece; the frames that it had, 0 when nothing is held.
+    /// Frees a random piece. Returns its number of frames, 0 if nothing is allocated.
     fn free(&mut self) -> u32 {
         if self.held.is_empty() {
             return 0;
         }
         let (first, order) = self.held.swap_remove(self.random.below(self.held.len()));
-        self.memory.give(first, order);
+        self.memory.release(first, order);
         1 << order
     }
 }
@@ -128,41 +129,41 @@ mod tests {
     const BYTES: u64 = 64 << 20;
 
     #[test]
-    fn a_life_ends_where_it_should() {
+    fn a_history_ends_at_its_occupancy() {
         for scatter in Scatter::ALL {
             for percent in [0, 10, 50, 99, 100] {
-                let life = History::live(BYTES, percent, scatter, 1);
-                let used = f64::from(life.used()) / f64::from(life.memory.frames()) * 100.0;
-                // One piece of 1 MiB is 1.6 %.
+                let history = History::simulate(BYTES, percent, scatter, 1);
+                let used = f64::from(history.used()) / f64::from(history.memory.frames()) * 100.0;
+                // A piece of 1 MiB is 1.6 %.
                 assert!((used - f64::from(percent)).abs() < 1.7, "{scatter:?}: {used} % of {percent}");
-                let held: u32 = life.held.iter().map(|(_, order)| 1 << order).sum();
-                assert_eq!(held, life.used());
+                let held: u32 = history.held.iter().map(|(_, order)| 1 << order).sum();
+                assert_eq!(held, history.used());
             }
         }
     }
 
     #[test]
-    fn a_seed_is_a_life_and_another_is_another() {
-        let runs = |seed| History::live(BYTES, 60, Scatter::Mixed, seed).memory.free_runs().collect::<Vec<_>>();
+    fn a_seed_determines_the_history() {
+        let runs = |seed| History::simulate(BYTES, 60, Scatter::Mixed, seed).memory.free_runs().collect::<Vec<_>>();
         assert_eq!(runs(1), runs(1));
         assert_ne!(runs(1), runs(2));
     }
 
     #[test]
-    fn churning_replaces_as_much_as_it_says() {
+    fn churning_replaces_the_wanted_share() {
         for scatter in Scatter::ALL {
-            let mut life = History::live(BYTES, 60, scatter, 4);
-            let used = u64::from(life.used());
-            let freed = life.churn(250);
-            // A piece of 1 MiB too much at each of the forty times.
+            let mut history = History::simulate(BYTES, 60, scatter, 4);
+            let used = u64::from(history.used());
+            let freed = history.churn(250);
+            // At most one piece of 1 MiB too much in each of forty steps.
             assert!((used * 5 / 2..used * 5 / 2 + 41 * 256).contains(&freed), "{freed} of {used}");
-            assert!(u64::from(life.used()).abs_diff(used) <= 256);
+            assert!(u64::from(history.used()).abs_diff(used) <= 256);
         }
     }
 
     #[test]
     fn whole_blocks_never_break() {
-        let life = History::live(BYTES, 70, Scatter::Blocks, 3);
-        assert!(life.memory.free_runs().all(|run| run % (1 << BLOCK_ORDER) == 0));
+        let history = History::simulate(BYTES, 70, Scatter::Blocks, 3);
+        assert!(history.memory.free_runs().all(|run| run % (1 << BLOCK_ORDER) == 0));
     }
 }

@@ -1,28 +1,28 @@
-//! What this machine's kernel could serve contiguously at this moment, by `/proc/buddyinfo`: free pieces of each order in
-//! each zone. One look at a living system beside the model; it depends on what ran before.
+//! The free memory of this machine's kernel by order, from `/proc/buddyinfo`, in addition to the
+//! model. It depends on the programs that ran before.
 
 use std::fs;
 use std::io;
 
 use super::buddy::FRAME_BYTES;
 
-/// Free memory by the kernel's orders.
+/// Free memory by order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FreePieces {
-    /// Free pieces of each order, all zones together.
+    /// Number of free pieces of each order, in all zones.
     pub pieces: Vec<u64>,
 }
 
 impl FreePieces {
-    /// The kernel's numbers now. Costs a small file.
+    /// Reads the current numbers.
     ///
     /// # Errors
-    /// Where `/proc/buddyinfo` is missing or hidden.
+    /// If `/proc/buddyinfo` cannot be read.
     pub fn read() -> io::Result<Self> {
         Ok(Self::parse(&fs::read_to_string("/proc/buddyinfo")?))
     }
 
-    /// Lines such as `Node 0, zone   Normal   4381  1093 …`, a number an order.
+    /// Parses lines such as `Node 0, zone   Normal   4381  1093 …`, with one number per order.
     fn parse(text: &str) -> Self {
         let mut pieces = Vec::new();
         for line in text.lines() {
@@ -37,13 +37,14 @@ impl FreePieces {
         Self { pieces }
     }
 
-    /// Free bytes in all.
+    /// All free bytes.
     #[must_use]
     pub fn free_bytes(&self) -> u64 {
         self.free_bytes_from(0)
     }
 
-    /// The part of the free memory that lies in pieces of an order or above: 0 where the kernel has no such order.
+    /// The share of the free memory in pieces of at least an order; 0 if the kernel has no such
+    /// order.
     #[must_use]
     pub fn share_from(&self, order: usize) -> f64 {
         self.free_bytes_from(order) as f64 / self.free_bytes().max(1) as f64

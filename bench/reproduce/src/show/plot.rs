@@ -12,8 +12,8 @@
 use fieldstone_report::document::{Axis, Bar, BarRow, Bars, Chart, Colour, ColumnSeries, Columns, Legend, Plot};
 
 use super::{has_paper, paper_number};
-use crate::experiment::Shows;
-use crate::summary::{Entry, Line, Table};
+use crate::experiment::Quantity;
+use crate::summary::{Entry, Line, ResultTable};
 
 /// Okabe and Ito's first, then others that can be seen apart.
 const COLOURS: [Colour; 14] = [
@@ -36,7 +36,7 @@ const COLOURS: [Colour; 14] = [
 const OUTLINE: &str = "transparent; border: 1px solid currentColor";
 
 /// The plot of `table`; `None` if there is nothing to plot.
-pub(super) fn plot(table: &Table) -> Option<Plot> {
+pub(super) fn plot(table: &ResultTable) -> Option<Plot> {
     let (chart, legend) = bars(table).or_else(|| columns(table))?;
     let caption = match chart {
         Chart::Columns(_) => "A dot is the median, the bar through it the interval, a ring the paper’s number.",
@@ -56,9 +56,9 @@ pub(super) fn plot(table: &Table) -> Option<Plot> {
 }
 
 /// Bars, if lines of the table are in ADD instructions.
-fn bars(table: &Table) -> Option<(Chart, Vec<Legend>)> {
+fn bars(table: &ResultTable) -> Option<(Chart, Vec<Legend>)> {
     let lines: Vec<&Line> =
-        table.lines.iter().filter(|line| line.shows == Shows::Adds && value(line, 0).is_some()).collect();
+        table.lines.iter().filter(|line| line.shows == Quantity::Adds && value(line, 0).is_some()).collect();
     let low = lines.iter().filter_map(|line| value(line, 0)).reduce(f64::min)?;
     let high = lines.iter().filter_map(|line| whole(line)).fold(low, f64::max);
     let rows = lines.iter().filter_map(|line| {
@@ -95,16 +95,16 @@ fn whole(line: &Line) -> Option<f64> {
 }
 
 /// The numbers in the table's columns, with the paper's as rings.
-fn columns(table: &Table) -> Option<(Chart, Vec<Legend>)> {
+fn columns(table: &ResultTable) -> Option<(Chart, Vec<Legend>)> {
     let lines = plotted(table);
     let first = lines.first()?;
     let entries = || lines.iter().flat_map(|line| line.entries.iter().flatten());
     let ours = entries().filter_map(|entry| entry.ours.map(|of| of.high));
     let papers = entries().filter_map(|entry| paper_number(first.shows, entry));
     // What models count may be little; a ratio or a share has 1 in its plot.
-    let least = if matches!(first.shows, Shows::Walks | Shows::References) { 0.0 } else { 1.0 };
+    let least = if matches!(first.shows, Quantity::Walks | Quantity::References) { 0.0 } else { 1.0 };
     let top = ours.chain(papers).filter(|value| value.is_finite()).fold(least, f64::max).clamp(1e-3, 1e6);
-    let axis = if scale(first.shows) == Some(Shows::Share) { Axis::of_share(top) } else { Axis::of_rate(top) };
+    let axis = if scale(first.shows) == Some(Quantity::Share) { Axis::of_share(top) } else { Axis::of_rate(top) };
     let colour = |at: usize| COLOURS[at % COLOURS.len()];
     let series = lines.iter().enumerate().map(|(at, line)| ColumnSeries {
         colour: colour(at),
@@ -115,7 +115,7 @@ fn columns(table: &Table) -> Option<(Chart, Vec<Legend>)> {
     let chart = Chart::Columns(Columns {
         names: table.columns.clone(),
         y: axis.with_room(0.06),
-        reference: (first.shows == Shows::Ratio).then_some(1.0),
+        reference: (first.shows == Quantity::Ratio).then_some(1.0),
         series: series.collect(),
     });
     let ring = Legend { css: format!("{OUTLINE}; border-radius: 50%"), name: "the paper".to_owned() };
@@ -126,7 +126,7 @@ fn columns(table: &Table) -> Option<(Chart, Vec<Legend>)> {
 
 /// The lines of a table that are plotted together: those that show what its first ratio (or share,
 /// walks, references) shows, and have a number.
-fn plotted(table: &Table) -> Vec<&Line> {
+fn plotted(table: &ResultTable) -> Vec<&Line> {
     let is_plotted = |line: &&Line| scale(line.shows).is_some();
     let Some(shows) = table.lines.iter().find(is_plotted).map(|line| line.shows) else { return Vec::new() };
     let has_number = |line: &&Line| line.entries.iter().flatten().any(|entry| entry.ours.is_some());
@@ -134,15 +134,15 @@ fn plotted(table: &Table) -> Vec<&Line> {
 }
 
 /// What stands on one axis; `None` for what is not plotted.
-fn scale(shows: Shows) -> Option<Shows> {
+fn scale(shows: Quantity) -> Option<Quantity> {
     match shows {
-        Shows::Share | Shows::Estimate => Some(Shows::Share),
-        Shows::Ratio | Shows::Walks | Shows::References => Some(shows),
+        Quantity::Share | Quantity::Estimate => Some(Quantity::Share),
+        Quantity::Ratio | Quantity::Walks | Quantity::References => Some(shows),
         _ => None,
     }
 }
 
 /// Whether the columns are quantities: only those have something between them.
-fn is_ordered(table: &Table) -> bool {
+fn is_ordered(table: &ResultTable) -> bool {
     table.columns.iter().all(|column| column.starts_with(|letter: char| letter.is_ascii_digit()))
 }

@@ -1,6 +1,6 @@
-//! The scans of Table 2: what a call reads, in which order, of which structure.
+//! The scans of Table 2: the elements that a call reads, for each structure.
 
-#![allow(unsafe_code, reason = "reads trees as the paper does: without a check of bounds")]
+#![allow(unsafe_code, reason = "reads trees without bounds checks, as the paper does")]
 
 use std::hint::black_box;
 use std::ops::Range;
@@ -12,18 +12,19 @@ use crate::paper_tree::PaperTree;
 
 /// Elements from one access of a strided scan to the next.
 pub(crate) const STRIDE: usize = 1024;
-/// Elements that one call scans at most.
+/// Maximum number of elements that one call scans.
 const WINDOW: usize = 64 << 20;
-/// Elements that one call reads at least.
-const LEAST: usize = 4096;
+/// Minimum number of elements that one call reads.
+const MIN_READS: usize = 4096;
 
-/// Element `index`: no two neighbours alike, the same in all trees.
-#[expect(clippy::cast_possible_truncation, reason = "the low half is what is wanted")]
+/// Element `index`: different from its neighbours, and equal in all structures.
+#[expect(clippy::cast_possible_truncation, reason = "the low half is enough")]
 pub(super) const fn element(index: usize) -> u32 {
     (index as u32).wrapping_mul(0x9e37_79b1)
 }
 
-/// Which part of an array a call scans, and how often: window after window, from the first again after the last.
+/// The elements that a call scans, and the number of repetitions. Windows follow each other, and
+/// the first follows the last.
 #[derive(Clone, Copy)]
 pub(super) struct Scan {
     len: usize,
@@ -34,16 +35,16 @@ pub(super) struct Scan {
 
 impl Scan {
     pub(super) fn linear(len: usize) -> Self {
-        Self { len, window: len.min(WINDOW), laps: (LEAST / len).max(1), next: 0 }
+        Self { len, window: len.min(WINDOW), laps: (MIN_READS / len).max(1), next: 0 }
     }
 
     pub(super) fn strided(len: usize) -> Self {
-        Self { len, window: len, laps: (LEAST / len.div_ceil(STRIDE)).max(1), next: 0 }
+        Self { len, window: len, laps: (MIN_READS / len.div_ceil(STRIDE)).max(1), next: 0 }
     }
 
     pub(super) fn take(&mut self) -> Range<usize> {
         let range = self.next..self.next + self.window;
-        // Sizes are powers of two: windows fit.
+        // Sizes are powers of two, so the last window ends with the array.
         self.next = range.end % self.len;
         range
     }
@@ -57,7 +58,8 @@ impl Scan {
     }
 }
 
-/// Laps of a scan; `once` gets what it scans each time, so that the compiler cannot merge two laps.
+/// Runs all repetitions of a scan. The structure is passed through `black_box`, so that the
+/// compiler cannot merge them.
 #[inline(always)]
 pub(super) fn laps<T: ?Sized>(scan: &mut Scan, over: &T, once: impl Fn(&T, Range<usize>) -> u64) -> u64 {
     let range = scan.take();
@@ -95,7 +97,7 @@ pub(super) type Paper = PaperTree<u32>;
 pub(super) fn tree_naive(tree: &Paper, range: Range<usize>, step: usize) -> u64 {
     let (mut at, mut sum) = (range.start, 0);
     while at < range.end {
-        // SAFETY: scans stay within the tree.
+        // SAFETY: the ranges of `Scan::take` are within the tree.
         sum = add(sum, unsafe { *tree.get_unchecked(at) });
         at += step;
     }
@@ -107,7 +109,7 @@ pub(super) fn tree_static<const DEPTH: u32>(tree: &Paper, range: Range<usize>, s
     let (mut at, mut sum) = (range.start, 0);
     let Some(tree) = tree.fixed::<DEPTH>() else { return 0 };
     while at < range.end {
-        // SAFETY: scans stay within the tree.
+        // SAFETY: the ranges of `Scan::take` are within the tree.
         sum = add(sum, unsafe { *tree.get_unchecked(at) });
         at += step;
     }
@@ -118,7 +120,7 @@ pub(super) fn tree_static<const DEPTH: u32>(tree: &Paper, range: Range<usize>, s
 pub(super) fn array_by_index(array: &TreeArray<u32>, range: Range<usize>, step: usize) -> u64 {
     let (mut at, mut sum) = (range.start, 0);
     while at < range.end {
-        // SAFETY: scans stay within the array.
+        // SAFETY: the ranges of `Scan::take` are within the array.
         sum = add(sum, unsafe { *array.get_unchecked(at) });
         at += step;
     }

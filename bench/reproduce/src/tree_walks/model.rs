@@ -1,4 +1,4 @@
-//! A stream through the models: which part of it is counted, and the counts.
+//! A stream of accesses through the models, and the counts.
 
 use anyhow::Result;
 use fieldstone_translation::{
@@ -9,37 +9,39 @@ use crate::paper_tree::PAPER_BLOCK_BYTES;
 
 use super::stream::Stream;
 
-/// Accesses that are counted.
+/// Number of counted accesses.
 const COUNTED: usize = 1 << 21;
-/// Accesses before them, after which tables and caches hold what they will hold.
+/// Number of accesses before them, which fill tables and caches.
 const WARM: usize = 1 << 20;
-/// A strided scan warms up for a lap, the one over 64 GB: then those large pages are known that stay known.
+/// Maximum length of a lap as a warm-up, that of the strided scan of 64 GB. It fills the entries of
+/// large pages.
 const MOST_WARM: usize = 1 << 24;
-/// As many as the models like best at once.
+/// Accesses per call of the models.
 const BATCH: usize = 4096;
 
-/// Entries of the accelerators: of the PDE cache of the paper's processor, and of its second TLB.
+/// Entries of the accelerators, as in the PDE cache of the paper's processor and in its second TLB.
 pub(super) const ENTRIES: [u32; 2] = [32, 1536];
 
-/// A stream over an array, and which accesses count.
+/// A stream over an array, and its counted accesses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     pub(super) stream: Stream,
     pub(super) array_bytes: u64,
-    /// The first ones, which are not counted.
+    /// Number of first accesses, which are not counted.
     pub(super) warm: usize,
+    /// Number of counted accesses.
     pub(super) counted: usize,
 }
 
-/// By page size, the smallest first.
+/// The counts by page size, the smallest first.
 pub(super) type Sides = Vec<(PageSize, SideCounts)>;
 
-/// What the ways to go down a tree took.
+/// The counts of the methods to walk a tree.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trees {
     pub(super) naive: TreeCounts,
     pub(super) cursor: TreeCounts,
-    /// With [`ENTRIES`].
+    /// Accelerators with [`ENTRIES`].
     pub(super) accelerators: [TreeCounts; 2],
 }
 
@@ -50,12 +52,12 @@ impl Run {
     }
 }
 
-/// Sizes of pages that the machine has.
+/// The page sizes of a machine.
 pub(super) fn page_sizes(machine: &Mmu) -> Vec<PageSize> {
     PageSize::ALL.into_iter().filter(|&size| machine.has_pages(size)).collect()
 }
 
-/// A contiguous array, once on pages of each size. It begins at the start of a page.
+/// Counts of a contiguous array on pages of each size. It begins at the start of a page.
 pub(super) fn array(run: &Run, machine: &Mmu) -> Result<Sides> {
     let sizes = page_sizes(machine);
     let configurations: Vec<Configuration> = sizes.iter().map(|&size| Configuration::paged(machine, size)).collect();
@@ -66,7 +68,7 @@ pub(super) fn array(run: &Run, machine: &Mmu) -> Result<Sides> {
     Ok(sizes.into_iter().zip(simulator.counts().iter().map(|counts| counts.data)).collect())
 }
 
-/// An array as a tree of the paper's blocks.
+/// Counts of an array as a tree of the paper's blocks.
 pub(super) fn trees(run: &Run) -> Trees {
     let shape = TreeShape { block_bytes: PAPER_BLOCK_BYTES as u64, array_bytes: run.array_bytes };
     let mut models = ENTRIES.map(|entries| TreeModel::new(shape, entries));

@@ -1,9 +1,10 @@
-//! The accesses of the paper's micro-benchmarks (section 4.2), as offsets in an array that need not exist.
+//! The accesses of the paper's micro-benchmarks (section 4.2), as offsets in an array that does not
+//! exist.
 //!
 //! ```text
-//! linear    0    4    8   12  …     elements of 4 bytes, from the first again after the last
-//! strided   0   4K   8K  12K  …     every 1024th element, the same
-//! GUPS      8 × random              words of 8 bytes; an update finds its word once
+//! linear    0    4    8   12  …     elements of 4 bytes; the first follows the last
+//! strided   0   4K   8K  12K  …     every 1024th element, repeated in the same way
+//! GUPS      8 × random              words of 8 bytes, one access per update
 //! ```
 
 use fieldstone_workloads::gups;
@@ -13,10 +14,10 @@ use crate::table2::scan::STRIDE;
 const ELEMENT_BYTES: usize = size_of::<u32>();
 const WORD_BYTES: u64 = size_of::<u64>() as u64;
 
-/// How an array is gone through.
+/// The order of accesses to an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stream {
-    /// Every element in order.
+    /// All elements in order.
     Linear,
     /// Every 1024th element.
     Strided,
@@ -27,7 +28,7 @@ pub(super) enum Stream {
 impl Stream {
     pub(super) const ALL: [Self; 3] = [Self::Linear, Self::Strided, Self::Gups];
 
-    /// In ids.
+    /// The name in ids.
     pub(super) const fn label(self) -> &'static str {
         match self {
             Self::Linear => "linear",
@@ -36,7 +37,7 @@ impl Stream {
         }
     }
 
-    /// Where the bytes lie that are accessed, without end.
+    /// The offsets of the accesses, without end.
     pub(super) fn offsets(self, array_bytes: u64) -> Box<dyn Iterator<Item = u64>> {
         match self.step_bytes() {
             Some(step_bytes) => Box::new((0..array_bytes).step_by(step_bytes).cycle()),
@@ -47,12 +48,12 @@ impl Stream {
         }
     }
 
-    /// Accesses before it restarts. A random one never does.
+    /// Number of accesses until the stream repeats; `None` for a random one.
     pub(super) fn lap(self, array_bytes: u64) -> Option<usize> {
         usize::try_from(array_bytes).ok().zip(self.step_bytes()).map(|(array, step)| array.div_ceil(step))
     }
 
-    /// From one access to the next.
+    /// Bytes from one access to the next; `None` for a random stream.
     const fn step_bytes(self) -> Option<usize> {
         match self {
             Self::Linear => Some(ELEMENT_BYTES),

@@ -1,4 +1,4 @@
-//! Pin all threads of this process to one processor, for cells in which one thread waits for
+//! Pins all threads of this process to one processor, for cells in which one thread waits for
 //! another. Otherwise the scheduler's placement changes their time by up to a factor of six.
 
 use std::fs;

@@ -1,4 +1,5 @@
-// Counters: each thread adds to an element of one array that begins with a line ("synthetic" of Cachekata, section 6.1).
+// Counters: each thread adds to an element of one array that begins with a line ("synthetic" of
+// Cachekata, section 6.1).
 //
 //     line 0                                                     line 1
 //     | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 |                          ...         own: one line for eight threads
@@ -16,7 +17,8 @@
 //
 // With --save the kernel reads the elements periodically, wherever a repair has moved them.
 //
-// The counter is volatile: at every level of optimisation each addition is a load and a store, or one `add`.
+// The counter is volatile: at every level of optimisation each addition is a load and a store, or
+// one `add`.
 
 #define _GNU_SOURCE
 #include "threads.h"

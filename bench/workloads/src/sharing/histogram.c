@@ -1,8 +1,10 @@
-// Histogram: how often each value of red, green and blue occurs in a picture, of which each thread counts a part.
+// Histogram: how often each value of red, green and blue occurs in a picture, of which each thread
+// counts a part.
 //
-// After the Phoenix suite's program of this name, written from its description. Each thread counts in its own element
-// of one array. The elements are large (3 KiB), so that only the lines at their borders are shared falsely, and only if
-// the array does not begin with a line: a case with little to gain.
+// After the Phoenix suite's program of this name, written from its description. Each thread counts
+// in its own element of one array. The elements are large (3 KiB), so that only the lines at their
+// borders are shared falsely, and only if the array does not begin with a line: a case with little
+// to gain.
 //
 // The picture is drawn from a fixed seed instead of read from a file.
 

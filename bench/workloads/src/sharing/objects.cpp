@@ -1,4 +1,5 @@
-// Adjacent objects, as in C++ programs: each thread works on its own objects, through calls, and they share cache lines.
+// Adjacent objects, as in C++ programs: each thread works on its own objects, through calls, and
+// they share cache lines.
 //
 //     plain      | account 0 | account 1 | …        one line for two threads
 //     --padded   | account 0 |    …     | account 1 |    …        each on lines of its own

@@ -1,9 +1,11 @@
-// Like streamcluster: the gain of opening a centre among points, of which each thread computes a part.
+// Like streamcluster: the gain of opening a centre among points, of which each thread computes a
+// part.
 //
-// After the description of the PARSEC program of this name. Its threads keep partial costs in one array with elements a
-// line of 32 bytes apart; with lines of 64, two threads share one. Only this kernel is implemented: each
-// round tries a candidate; a point nearer to it than to its centre adds the difference to its thread's gain. The
-// candidate is opened if all gains together exceed its price. Numbers are integers, so the order of sums does not matter.
+// After the description of the PARSEC program of this name. Its threads keep partial costs in one
+// array with elements a line of 32 bytes apart; with lines of 64, two threads share one. Only this
+// kernel is implemented: each round tries a candidate; a point nearer to it than to its centre adds
+// the difference to its thread's gain. The candidate is opened if all gains together exceed its
+// price. Numbers are integers, so the order of sums does not matter.
 
 #define _GNU_SOURCE
 #include "threads.h"

@@ -1,8 +1,8 @@
 // String match: which words of a text are among four keys; each thread searches a part of the text.
 //
-// After the Phoenix suite's program of this name, written from its description. Each word is scrambled and compared
-// with the scrambled keys. The scrambled word is in the thread's own element of one array, 32 bytes per element: two
-// threads per line, written for each word.
+// After the Phoenix suite's program of this name, written from its description. Each word is
+// scrambled and compared with the scrambled keys. The scrambled word is in the thread's own element
+// of one array, 32 bytes per element: two threads per line, written for each word.
 
 #define _GNU_SOURCE
 #include "threads.h"

@@ -1,8 +1,9 @@
 // Word count: how often each word occurs in a text, of which each thread counts a part.
 //
-// After the Phoenix suite's program of this name, written from its description. Each thread has its own table of counts
-// on the heap. Its position and its number of words, updated for every word, are adjacent to the others' in one array.
-// Most of its time goes into its own table, so false sharing costs only a part of it.
+// After the Phoenix suite's program of this name, written from its description. Each thread has its
+// own table of counts on the heap. Its position and its number of words, updated for every word,
+// are adjacent to the others' in one array. Most of its time goes into its own table, so false
+// sharing costs only a part of it.
 
 #define _GNU_SOURCE
 #include "threads.h"

@@ -13,6 +13,8 @@
 
 use serde::Serialize;
 
+use crate::Interval;
+
 /// Fewest values that have a 95 % interval of their median.
 pub const FEWEST_FOR_INTERVAL: usize = 6;
 
@@ -68,6 +70,12 @@ impl Estimate {
             }
             None => Self { n, median, low: first, high: last, confidence: None },
         })
+    }
+
+    /// The median with its bounds, without the number of values and the confidence.
+    #[must_use]
+    pub const fn interval(&self) -> Interval {
+        Interval { low: self.low, likely: self.median, high: self.high }
     }
 
     /// Whether `low` to `high` is a 95 % interval, and not only the range of a few values.

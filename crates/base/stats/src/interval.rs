@@ -104,3 +104,61 @@ impl Interval {
         Self { low: one.min(other).min(likely), likely, high: one.max(other).max(likely) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Interval;
+
+    fn near(found: Interval, low: f64, high: f64) {
+        assert!((found.low - low).abs() < 5e-4 && (found.high - high).abs() < 5e-4, "{found:?}, not {low} to {high}");
+    }
+
+    #[test]
+    fn intervals_equal_published_wilson_intervals() {
+        near(Interval::of_share(10.0, 100.0).unwrap(), 0.0552, 0.1744);
+        near(Interval::of_share(0.0, 10.0).unwrap(), 0.0, 0.2775);
+        near(Interval::of_share(10.0, 10.0).unwrap(), 0.7225, 1.0);
+        near(Interval::of_share(1.0, 2.0).unwrap(), 0.0945, 0.9055);
+    }
+
+    #[test]
+    fn without_samples_there_is_no_share() {
+        assert_eq!(Interval::of_share(0.0, 0.0), None);
+        assert_eq!(Interval::of_share(1.0, f64::NAN), None);
+        assert_eq!(Interval::of_share(f64::NAN, 1.0), None);
+        let rounded = Interval::of_share(1.0 + 1e-9, 1.0).unwrap();
+        assert!(rounded.likely <= 1.0 && rounded.high <= 1.0);
+    }
+
+    #[test]
+    fn intervals_contain_the_true_share_with_their_confidence() {
+        // The exact probability of each count among 40 samples at a share of 0.3.
+        let (samples, share) = (40_u32, 0.3_f64);
+        let mut chance = (1.0 - share).powi(40);
+        let mut held = 0.0;
+        for count in 0..=samples {
+            let found = Interval::of_share(count.into(), samples.into()).unwrap();
+            if (found.low..=found.high).contains(&share) {
+                held += chance;
+            }
+            chance *= f64::from(samples - count) / f64::from(count + 1) * share / (1.0 - share);
+        }
+        assert!((0.93..0.98).contains(&held), "{held}");
+    }
+
+    #[test]
+    fn rates_that_scatter_have_wide_intervals() {
+        let close = Interval::of_rates(&[10.0, 10.1, 9.9, 10.0]).unwrap();
+        let far = Interval::of_rates(&[5.0, 15.0, 7.0, 13.0]).unwrap();
+        assert!((close.likely - 10.0).abs() < 1e-9 && (far.likely - 10.0).abs() < 1e-9);
+        near(close, 9.92, 10.08);
+        assert!(far.high - far.low > 30.0 * (close.high - close.low));
+        assert_eq!(Interval::of_rates(&[1.0]), None);
+    }
+
+    #[test]
+    fn shares_are_clamped_and_defined_for_an_empty_whole() {
+        assert_eq!(Interval::exact(7.0).share_of(5.0), Interval::exact(1.0));
+        assert_eq!(Interval::exact(7.0).share_of(0.0), Interval::exact(0.0));
+    }
+}

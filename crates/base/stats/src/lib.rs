@@ -14,3 +14,8 @@ mod rounds;
 pub use estimate::{Estimate, FEWEST_FOR_INTERVAL, median, noise, pairs_for};
 pub use interval::Interval;
 pub use rounds::{Rounds, order, pair};
+
+/// Compiles and runs the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExample;

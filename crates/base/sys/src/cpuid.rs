@@ -17,8 +17,12 @@
 mod amd;
 mod arm;
 mod intel;
+#[cfg_attr(not(target_arch = "x86_64"), path = "cpuid/this_machine_by_cpuinfo.rs")]
+mod this_machine;
 
 use serde::{Deserialize, Serialize};
+
+pub use arm::read as read_cpuinfo;
 
 /// A page of 4 KiB, in bytes.
 pub const PAGE_4K: u64 = 4 << 10;
@@ -137,20 +141,7 @@ impl Leaf {
 /// The CPU of this machine. With several kinds of core, it is the one the thread runs on.
 #[must_use]
 pub fn cpu() -> Cpu {
-    here()
-}
-
-#[cfg(target_arch = "x86_64")]
-fn here() -> Cpu {
-    read(|leaf, sub_leaf| {
-        let registers = std::arch::x86_64::__cpuid_count(leaf, sub_leaf);
-        Leaf::new(registers.eax, registers.ebx, registers.ecx, registers.edx)
-    })
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn here() -> Cpu {
-    arm::read(&crate::kernel_file::text("/proc/cpuinfo").unwrap_or_default())
+    this_machine::cpu()
 }
 
 /// Parses the leaves that `leaf(number, sub-leaf)` returns, from hardware or recorded.

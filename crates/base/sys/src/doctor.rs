@@ -23,7 +23,7 @@ pub struct Doctor {
     /// The facts.
     pub facts: Facts,
     /// A verdict for each command.
-    pub verdicts: Vec<Verdict>,
+    pub verdicts: Vec<CommandVerdict>,
 }
 
 impl Doctor {
@@ -77,7 +77,7 @@ impl Level {
 /// The expectation for one command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Verdict {
+pub struct CommandVerdict {
     /// The command's words, without `fieldstone`.
     pub command: String,
     /// How well it works.
@@ -91,7 +91,7 @@ pub struct Verdict {
     pub obstacles: Vec<String>,
 }
 
-impl Verdict {
+impl CommandVerdict {
     fn new(command: &str, level: Level, why: impl Into<String>, remedy: Option<String>) -> Self {
         Self { command: command.to_owned(), level, why: why.into(), remedy, obstacles: Vec::new() }
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
 
-use crate::process::{Capability, has_capability};
+use crate::process::{Capability, has_capability, trace_failure};
 
 /// The result type of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -27,6 +27,16 @@ pub enum Error {
         pid: u32,
         /// The refused file.
         path: PathBuf,
+    },
+    /// The memory of a process could not be opened, read or written.
+    #[error("cannot {operation} the memory of process {pid}: {}", trace_failure(source))]
+    ProcessMemory {
+        /// The process id.
+        pid: u32,
+        /// `open`, `read` or `write`.
+        operation: &'static str,
+        /// The errno.
+        source: io::Error,
     },
     /// Memory of the process cannot be collapsed into huge pages.
     #[error("cannot collapse the memory of process {pid} into huge pages: {why}")]

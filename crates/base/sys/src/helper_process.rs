@@ -62,8 +62,8 @@ fn exit_immediately() -> ! {
     unsafe { libc::_exit(0) }
 }
 
-/// Exits on drop, so also when a panic unwinds.
-struct ExitOnDrop;
+/// Exits on drop without running code of the parent, so also when a panic unwinds.
+pub(crate) struct ExitOnDrop;
 
 impl Drop for ExitOnDrop {
     fn drop(&mut self) {

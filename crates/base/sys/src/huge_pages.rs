@@ -7,8 +7,8 @@
 pub(crate) mod pools;
 mod transparent;
 
-pub use pools::{Pool, pool, pool_pages_path, pools, settled_pool};
-pub use transparent::{FolioMode, Khugepaged, Mode, Transparent, global_mode_path, mode_path, transparent};
+pub use pools::{HugePagePool, pool, pool_pages_path, pools, settled_pool};
+pub use transparent::{FolioMode, Khugepaged, ThpMode, Transparent, global_mode_path, mode_path, transparent};
 
 /// Whether this user may write the settings of both. Root may where `/sys` is writable, which it is
 /// not in many containers.

@@ -2,7 +2,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`process`] | statistics, process tree, inherited settings, exit status |
+//! | [`process`] | statistics, process tree, inherited settings, exit status, memory |
 //! | [`smaps`] | mappings and the page sizes that map them |
 //! | [`pagemap`] | physical frames: folio sizes, contiguity |
 //! | [`huge_pages`] | hugetlb pools and transparent huge page modes |
@@ -52,3 +52,8 @@ pub mod warm;
 pub mod witness;
 
 pub use error::{Error, Result};
+
+/// Compiles and runs the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExample;

@@ -43,7 +43,7 @@ use crate::Result;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Placement {
     /// The frames are known.
-    Exact(Frames),
+    Exact(FrameStats),
     /// This user may not read frame numbers.
     Hidden,
 }
@@ -51,7 +51,7 @@ pub enum Placement {
 impl Placement {
     /// The frames, if they are visible.
     #[must_use]
-    pub const fn exact(&self) -> Option<&Frames> {
+    pub const fn exact(&self) -> Option<&FrameStats> {
         match self {
             Self::Exact(frames) => Some(frames),
             Self::Hidden => None,
@@ -62,7 +62,7 @@ impl Placement {
 /// Frames of some address ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Frames {
+pub struct FrameStats {
     /// Bytes in memory.
     pub present_bytes: u64,
     /// Bytes swapped out.
@@ -76,7 +76,7 @@ pub struct Frames {
     pub runs: Runs,
 }
 
-impl Frames {
+impl FrameStats {
     /// Bytes in folios of exactly this size, of the hugetlb pool or not.
     #[must_use]
     pub fn bytes_in(&self, folio_bytes: u64, hugetlb: bool) -> u64 {

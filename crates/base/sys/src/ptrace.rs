@@ -12,6 +12,11 @@
 //! Source: ptrace(2); debuggers inject system calls in the same way.
 #![allow(unsafe_code, reason = "ptrace and waitpid on threads have no safe form")]
 
+#[cfg(target_arch = "x86_64")]
+mod call;
+mod signal_info;
+mod stop;
+
 use std::cell::Cell;
 use std::io;
 use std::marker::PhantomData;
@@ -21,29 +26,8 @@ use crate::process::has_ended;
 use crate::scheduling;
 use crate::{Error, Result};
 
-/// Why a thread has stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// It was interrupted, or it is new and has not started yet.
-    Interrupted,
-    /// A signal is about to be delivered: resume with or without it.
-    Signal(i32),
-    /// It enters or leaves a system call.
-    Call,
-    /// SIGSTOP or the like stops the whole process: resume by [`Tracee::listen`] to keep it
-    /// stopped.
-    Group,
-    /// It has created this thread, or this child by vfork, which shares its memory.
-    Cloned(u32),
-    /// It has created this child, which has a copy of its memory.
-    Forked(u32),
-    /// It is about to execute another program.
-    Exec,
-    /// It is about to exit: its memory exists, but it can make no system call.
-    Ending,
-    /// It has exited.
-    Gone,
-}
+pub use signal_info::{SignalInfo, is_raised_by_code};
+pub use stop::Stop;
 
 /// A traced thread of another process.
 #[derive(Debug)]
@@ -57,66 +41,14 @@ pub struct Tracee {
     _not_send: PhantomData<*const ()>,
 }
 
-/// Details of a signal (`siginfo_t`), as the kernel reports them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SignalInfo([i32; 32]);
-
-impl SignalInfo {
-    /// Index of `si_code`.
-    const CODE: usize = 2;
-
-    /// The signal's number.
-    #[must_use]
-    pub const fn signal(&self) -> i32 {
-        self.0[0]
-    }
-
-    /// Whether this process sent it by [`Tracee::send`].
-    #[must_use]
-    pub fn is_sent_by_us(&self) -> bool {
-        const SENDER: usize = 4;
-        self.0[Self::CODE] == libc::SI_TKILL && u32::try_from(self.0[SENDER]) == Ok(std::process::id())
-    }
-
-    /// Whether an instruction of the thread raised it.
-    #[cfg(target_arch = "x86_64")]
-    const fn is_raised(&self) -> bool {
-        self.0[Self::CODE] > 0
-    }
-}
-
-/// Faults of the injected instruction before a call is abandoned.
-#[cfg(target_arch = "x86_64")]
-const MAX_FAULTS: u32 = 4;
-
 /// Registers of a thread, as the kernel reports them.
-pub type Registers = libc::user_regs_struct;
+pub type TraceeRegisters = libc::user_regs_struct;
 
 /// `PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG`; missing in the C library's headers.
 const GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
 /// `PTRACE_GETSIGMASK` and `PTRACE_SETSIGMASK`; missing in the C library's headers.
 const GET_SIGNAL_MASK: libc::c_uint = 0x420a;
 const SET_SIGNAL_MASK: libc::c_uint = 0x420b;
-/// Signals that instructions raise. If one is blocked when raised, the kernel kills the program.
-#[cfg(target_arch = "x86_64")]
-const FAULTS: u64 = bit(libc::SIGSEGV)
-    | bit(libc::SIGILL)
-    | bit(libc::SIGSYS)
-    | bit(libc::SIGBUS)
-    | bit(libc::SIGFPE)
-    | bit(libc::SIGTRAP);
-
-/// Whether instructions raise this signal. [`Tracee::call`] leaves such signals unblocked.
-#[cfg(target_arch = "x86_64")]
-#[must_use]
-pub const fn is_raised_by_code(signal: i32) -> bool {
-    signal > 0 && signal <= 64 && FAULTS & bit(signal) != 0
-}
-
-#[cfg(target_arch = "x86_64")]
-const fn bit(signal: i32) -> u64 {
-    1 << (signal - 1)
-}
 /// Polls before sleeping, and the sleep between further polls.
 const SPIN_POLLS: u32 = 64;
 const POLL_INTERVAL: Duration = Duration::from_micros(100);
@@ -324,29 +256,6 @@ impl Tracee {
         if result < 0 { Err(of_thread(self.thread, io::Error::last_os_error())) } else { Ok(()) }
     }
 
-    /// The registers of the stopped thread.
-    ///
-    /// # Errors
-    /// As [`Self::resume`].
-    #[cfg(target_arch = "x86_64")]
-    pub fn registers(&self) -> Result<Registers> {
-        // SAFETY: user_regs_struct consists of integers, for which zero is valid.
-        let mut registers: Registers = unsafe { std::mem::zeroed() };
-        // SAFETY: the request writes one user_regs_struct to a live local.
-        unsafe { self.request(libc::PTRACE_GETREGS, 0, (&raw mut registers).expose_provenance())? };
-        Ok(registers)
-    }
-
-    /// Sets the registers of the stopped thread.
-    ///
-    /// # Errors
-    /// As [`Self::resume`].
-    #[cfg(target_arch = "x86_64")]
-    pub fn set_registers(&self, registers: &Registers) -> Result<()> {
-        // SAFETY: the request reads one user_regs_struct from a live borrow.
-        unsafe { self.request(libc::PTRACE_SETREGS, 0, std::ptr::from_ref(registers).expose_provenance()) }
-    }
-
     /// The blocked signals; bit 0 is signal 1.
     ///
     /// # Errors
@@ -368,117 +277,18 @@ impl Tracee {
         unsafe { self.request(SET_SIGNAL_MASK, size_of::<u64>(), (&raw const mask).expose_provenance()) }
     }
 
-    /// Makes a system call on behalf of the stopped thread. Its registers and mask are then as
-    /// before, and it is in an interrupt stop.
-    ///
-    /// `instruction` is the address of a `syscall` instruction in its memory. The thread executes
-    /// the code behind it only if the tracer is killed; that code must restore its registers and
-    /// mask. `signal` is the signal of the present stop, or 0. Signals stay pending in the kernel
-    /// during the call, so none is lost if the tracer is killed. Those that cannot be blocked are
-    /// passed to `meanwhile`, and the caller must deliver them later.
-    ///
-    /// # Errors
-    /// As [`Self::resume`]; [`Error::Call`] with the errno of the call, or with EFAULT if the
-    /// instruction cannot be executed in the thread's state.
-    #[cfg(target_arch = "x86_64")]
-    pub fn call(
-        &mut self,
-        instruction: u64,
-        (name, number): (&'static str, libc::c_long),
-        arguments: [u64; 6],
-        signal: i32,
-        meanwhile: &mut dyn FnMut(SignalInfo),
-    ) -> Result<u64> {
-        let (before, mask) = (self.registers()?, self.signal_mask()?);
-        let [rdi, rsi, rdx, r10, r8, r9] = arguments;
-        // Marks that no system call is in progress; an interrupted one restarts after the registers
-        // are restored.
-        let orig_rax = u64::MAX;
-        let rax = number.cast_unsigned();
-        self.set_registers(&Registers { rip: instruction, rax, orig_rax, rdi, rsi, rdx, r10, r8, r9, ..before })?;
-        self.set_signal_mask(!FAULTS)?;
-        let (mut faults, mut entered) = (0, false);
-        // The kernel keeps a signal pending if it is blocked at delivery.
-        let mut signal = usize::try_from(signal).unwrap_or(0);
-        loop {
-            // Not PTRACE_SINGLESTEP: the kernel would report the step to the program if the tracer
-            // were killed.
-            // SAFETY: the request takes a signal number and no pointer.
-            unsafe { self.request(libc::PTRACE_SYSCALL, 0, std::mem::take(&mut signal))? };
-            match self.wait_until_stopped()? {
-                Stop::Call if entered => break,
-                Stop::Call => entered = true,
-                Stop::Signal(signal) => {
-                    let info = self.signal_info()?;
-                    // The injected instruction raised it, so the program must not receive it.
-                    if !is_fault(signal) || !info.is_raised() {
-                        meanwhile(info);
-                        continue;
-                    }
-                    faults += 1;
-                    if faults > MAX_FAULTS {
-                        self.set_signal_mask(mask)?;
-                        self.set_registers(&before)?;
-                        return Err(Error::Call { call: name, source: io::Error::from_raw_os_error(libc::EFAULT) });
-                    }
-                }
-                _ => {}
-            }
-        }
-        let result = self.registers()?.rax;
-        self.stop_before_signal_delivery(meanwhile)?;
-        // The mask first: if the tracer is killed in between, the code behind the call restores all
-        // registers.
-        self.set_signal_mask(mask)?;
-        self.set_registers(&before)?;
-        // Results from -4095 to -1 are errors.
-        match i32::try_from(result.wrapping_neg()) {
-            Ok(errno @ 1..=4095) => Err(Error::Call { call: name, source: io::Error::from_raw_os_error(errno) }),
-            _ => Ok(result),
-        }
-    }
-
     /// Whether it is stopped before its exit, whether or not that stop was waited for.
     #[must_use]
     pub fn is_ending(&self) -> bool {
         let ending = libc::SIGTRAP | libc::PTRACE_EVENT_EXIT << 8;
-        self.signal_info().is_ok_and(|info| info.0[SignalInfo::CODE] == ending)
-    }
-
-    /// Moves the thread from the end of the call to an interrupt stop, from which an interrupted
-    /// system call restarts or a signal is delivered.
-    #[cfg(target_arch = "x86_64")]
-    fn stop_before_signal_delivery(&mut self, meanwhile: &mut dyn FnMut(SignalInfo)) -> Result<()> {
-        self.interrupt()?;
-        loop {
-            self.resume(0)?;
-            match self.wait_until_stopped()? {
-                Stop::Interrupted | Stop::Group => return Ok(()),
-                Stop::Signal(_) => meanwhile(self.signal_info()?),
-                _ => {}
-            }
-        }
-    }
-
-    /// Waits for any stop except the exit stop, from which it resumes the thread.
-    #[cfg(target_arch = "x86_64")]
-    fn wait_until_stopped(&mut self) -> Result<Stop> {
-        let stop = self.wait()?;
-        if stop == Stop::Ending {
-            self.resume(0)?;
-        }
-        if matches!(stop, Stop::Ending | Stop::Gone) {
-            Err(Error::NoSuchProcess { pid: self.thread })
-        } else {
-            Ok(stop)
-        }
+        self.signal_info().is_ok_and(|info| info.code() == ending)
     }
 
     /// Whether the thread is in a group stop of its process.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         let info = self.signal_info();
-        info.is_ok_and(|info| info.0[SignalInfo::CODE] >> 8 == libc::PTRACE_EVENT_STOP && is_stopping(info.signal()))
+        info.is_ok_and(|info| info.code() >> 8 == libc::PTRACE_EVENT_STOP && is_stopping(info.signal()))
     }
 
     /// Address of the thread's robust-mutex list head, three words in its memory.
@@ -570,12 +380,6 @@ pub fn share_memory(one: u32, other: u32) -> bool {
     // SAFETY: the call takes integers only.
     let order = unsafe { libc::syscall(libc::SYS_kcmp, number(one), number(other), KCMP_VM, 0, 0) };
     order == 0
-}
-
-/// Signals raised by an instruction that cannot be executed.
-#[cfg(target_arch = "x86_64")]
-const fn is_fault(signal: i32) -> bool {
-    matches!(signal, libc::SIGSEGV | libc::SIGILL | libc::SIGSYS | libc::SIGBUS)
 }
 
 /// Signals that stop a process.

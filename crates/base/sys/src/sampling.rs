@@ -26,24 +26,10 @@
 //! Source: Cachekata, section 6.2, which uses hardware counters and a hypervisor. No counters are
 //! needed here.
 
-#[cfg(target_arch = "x86_64")]
-mod events;
 mod hardware;
-#[cfg(target_arch = "x86_64")]
-mod perf;
-#[cfg(target_arch = "x86_64")]
-mod ptrace;
 mod registers;
-#[cfg(target_arch = "x86_64")]
-mod rings;
-#[cfg(target_arch = "x86_64")]
-mod sample_ring;
-#[cfg(target_arch = "x86_64")]
-mod tasks;
-#[cfg(target_arch = "x86_64")]
-mod thread_state;
-#[cfg(target_arch = "x86_64")]
-mod tracer;
+#[cfg_attr(not(target_arch = "x86_64"), path = "sampling/no_sources.rs")]
+mod sources;
 
 use std::fmt;
 use std::fs::metadata;
@@ -59,7 +45,7 @@ use serde::Serialize;
 use crate::{Error, Result};
 
 pub use hardware::{HardwareSample, HardwareSource, MemoryAccess};
-pub use registers::Registers;
+pub use registers::SampledRegisters;
 
 /// Upper limit of stops per second and thread by ptrace: each costs two context switches.
 pub const MAX_STOPS_PER_SECOND: u32 = 100;
@@ -96,7 +82,7 @@ pub struct Sample {
     /// The CPU that it ran on.
     pub cpu: u32,
     /// Its registers. The instruction at `rip` has not been executed yet.
-    pub registers: Registers,
+    pub registers: SampledRegisters,
 }
 
 /// Results of one drain, without its samples.
@@ -115,8 +101,8 @@ pub struct Drained {
     pub ended: bool,
 }
 
-/// A source of samples; one file each.
-trait Source: Send {
+/// A source of samples; one file each in `sources`.
+trait SampleSource: Send {
     /// Appends the available samples, unordered, and returns the counts. Does not set `ended`.
     fn drain(&mut self, samples: &mut Vec<Sample>) -> Result<Drained>;
 
@@ -139,7 +125,7 @@ trait Source: Send {
 ///
 /// The process is never reaped here: its parent receives SIGCHLD and the exit status as usual.
 pub struct Sampler {
-    source: Box<dyn Source>,
+    source: Box<dyn SampleSource>,
     process: OwnedFd,
     method: SamplingMethod,
     hertz: u32,
@@ -184,7 +170,7 @@ impl Sampler {
             return Err(Error::NotSampled { pid, method, why: "the rate is 0 samples per second".into() });
         }
         let hertz = if method == SamplingMethod::Ptrace { hertz.min(MAX_STOPS_PER_SECOND) } else { hertz };
-        let source = source(method, pid, hertz)?;
+        let source = sources::open(method, pid, hertz)?;
         Ok(Self { source, process, method, hertz })
     }
 
@@ -289,20 +275,6 @@ impl fmt::Debug for Sampler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sampler").field("method", &self.method).field("hertz", &self.hertz).finish_non_exhaustive()
     }
-}
-
-#[cfg(target_arch = "x86_64")]
-fn source(method: SamplingMethod, pid: u32, hertz: u32) -> Result<Box<dyn Source>> {
-    Ok(match method {
-        SamplingMethod::Perf => Box::new(events::Events::open(pid, hertz)?),
-        SamplingMethod::Ptrace => Box::new(ptrace::Stopper::start(pid, hertz)?),
-    })
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn source(method: SamplingMethod, pid: u32, _: u32) -> Result<Box<dyn Source>> {
-    let why = "sampling needs x86-64";
-    Err(Error::NotSampled { pid, method, why: why.into() })
 }
 
 /// Lets `tracer` and its descendants trace this process where Yama (`kernel.yama.ptrace_scope` 1)

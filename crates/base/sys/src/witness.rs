@@ -31,13 +31,13 @@ use crate::{Result, helper_process, process, signals};
 
 /// A request: a signal's number and 0; 0 and a process to watch, or zeros; [`COPY_COMMAND_LINE`]
 /// and the number of bytes that follow; [`SET_CLEANUP_TARGET`] and a process.
-type Request = [i32; 2];
+type WitnessRequest = [i32; 2];
 const COPY_COMMAND_LINE: i32 = -1;
 const SET_CLEANUP_TARGET: i32 = -2;
 /// The witness's cleanup function; its argument is the process set by
 /// [`Witness::set_cleanup_target`].
 type Cleanup = fn(u32);
-const REQUEST_BYTES: usize = size_of::<Request>();
+const REQUEST_BYTES: usize = size_of::<WitnessRequest>();
 /// Interval between checks of a stopped process.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Upper bound for a reply, in case the witness is stopped or has no processor.
@@ -129,7 +129,7 @@ impl Witness {
         let _ = self.request([0, 0]);
     }
 
-    fn request(&mut self, request: Request) -> Option<()> {
+    fn request(&mut self, request: WitnessRequest) -> Option<()> {
         self.socket.write_all(request.map(i32::to_le_bytes).as_flattened()).ok()
     }
 }

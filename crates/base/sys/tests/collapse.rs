@@ -13,7 +13,7 @@ use memory::Mapped;
 
 /// Another instance of this test program, which maps and touches memory, and checks it when its
 /// standard input ends.
-struct Other {
+struct OtherProcess {
     running: Child,
     /// Start of the memory advised for small pages, then of the unadvised memory.
     addresses: [u64; 2],
@@ -36,7 +36,7 @@ fn task() {
     }
 }
 
-impl Other {
+impl OtherProcess {
     fn start() -> Self {
         let mut program = Command::new(std::env::current_exe().unwrap());
         program.args(["--exact", "task", "--ignored", "--nocapture"]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -64,7 +64,7 @@ impl Other {
 
 #[test]
 fn small_pages_become_huge_and_keep_their_contents() {
-    let other = Other::start();
+    let other = OtherProcess::start();
     match CollapseTarget::open(other.running.id()) {
         Err(refused @ fieldstone_sys::Error::NotCollapsible { .. }) => {
             println!("SKIP memory may not be collapsed from outside: {refused}");
@@ -86,7 +86,7 @@ fn small_pages_become_huge_and_keep_their_contents() {
 
 #[test]
 fn a_target_that_has_ended_is_reported() {
-    let mut other = Other::start();
+    let mut other = OtherProcess::start();
     let Ok(target) = CollapseTarget::open(other.running.id()) else {
         println!("SKIP memory may not be collapsed from outside");
         return other.end();

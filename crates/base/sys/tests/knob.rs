@@ -125,7 +125,7 @@ fn pool_pages_are_removed_when_their_holder_is_killed() {
     assert_eq!((raised.total, added <= PAGES), (pool.total + added, true));
     end(holder, restorer, |pid| kill_process(pid, Signal::KILL).unwrap());
     // Surplus pages are ordinary ones while a pool is raised, and surplus again afterwards.
-    let ordinary = |pool: &huge_pages::Pool| pool.total - pool.surplus;
+    let ordinary = |pool: &huge_pages::HugePagePool| pool.total - pool.surplus;
     assert_eq!(ordinary(&huge_pages::pool(pool.page_bytes).unwrap()), ordinary(&pool));
     if added == 0 {
         println!("SKIP memory was too scattered for a huge page");

@@ -4,13 +4,13 @@
 
 mod memory;
 
-use fieldstone_sys::pagemap::{self, Frames, Placement};
+use fieldstone_sys::pagemap::{self, FrameStats, Placement};
 use fieldstone_sys::{huge_pages, smaps};
 use memory::Mapped;
 
 const MIB: u64 = 1 << 20;
 
-fn frames(mapped: &Mapped) -> Option<Frames> {
+fn frames(mapped: &Mapped) -> Option<FrameStats> {
     match pagemap::read(std::process::id(), &[mapped.range()]).unwrap() {
         Placement::Exact(frames) => Some(frames),
         Placement::Hidden => {

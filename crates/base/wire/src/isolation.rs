@@ -23,12 +23,12 @@ pub const ENTRIES: usize = 255;
 pub struct IsolationTable {
     magic: u64,
     changes: AtomicU64,
-    entries: [Entry; ENTRIES],
+    entries: [IsolationEntry; ENTRIES],
 }
 
 #[repr(C)]
 #[derive(Debug)]
-struct Entry {
+struct IsolationEntry {
     address: AtomicU64,
     bytes: AtomicU64,
 }
@@ -42,15 +42,16 @@ impl IsolationTable {
     /// An empty table.
     #[must_use]
     pub const fn new() -> Self {
-        let entries = [const { Entry { address: AtomicU64::new(0), bytes: AtomicU64::new(0) } }; ENTRIES];
+        let entries = [const { IsolationEntry { address: AtomicU64::new(0), bytes: AtomicU64::new(0) } }; ENTRIES];
         Self { magic: MAGIC, changes: AtomicU64::new(0), entries }
     }
 
     /// Adds the range of `bytes` bytes at `address`; neither may be 0. Returns false when the table
     /// is full.
     pub fn isolate(&self, address: u64, bytes: u64) -> bool {
-        let claims =
-            |entry: &&Entry| entry.address.compare_exchange(0, address, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        let claims = |entry: &&IsolationEntry| {
+            entry.address.compare_exchange(0, address, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
         let Some(entry) = self.entries.iter().find(claims) else { return false };
         entry.bytes.store(bytes, Ordering::Release);
         self.changes.fetch_add(1, Ordering::Release);
@@ -59,7 +60,7 @@ impl IsolationTable {
 
     /// Removes a range that [`Self::isolate`] added. Returns false when no such entry exists.
     pub fn restore(&self, address: u64, bytes: u64) -> bool {
-        let removes = |entry: &&Entry| {
+        let removes = |entry: &&IsolationEntry| {
             entry.address.load(Ordering::Acquire) == address
                 && entry.bytes.compare_exchange(bytes, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };

@@ -26,3 +26,8 @@ pub use page_kind::{PageKind, UnknownPageKind};
 pub use placement_reason::PlacementReason;
 pub use session::{BUILD, Config, MAGIC, Mismatch, NAME_BYTES, SESSION_VARIABLE, SLOTS, Session};
 pub use slot::{DormancyReason, ProcessPhase, ProcessSlot};
+
+/// Compiles and runs the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExample;

@@ -256,14 +256,14 @@ fn search(nodes: u32, neighbours: impl Fn(u32, &mut Vec<u32>)) -> (u64, u64) {
 
 /// The search results, which must be equal for all kinds, and the costs of a run.
 #[derive(Debug)]
-struct Outcome {
+struct GraphRun {
     found: [(u64, u64); 2],
     grow: Duration,
     search: Duration,
     longest_pause: Duration,
 }
 
-fn run<G: Graph>(nodes: u32) -> Outcome {
+fn run<G: Graph>(nodes: u32) -> GraphRun {
     let start = Instant::now();
     let mut graph = G::of(nodes);
     let (mut saved, mut state) = (None, 1_u64);
@@ -289,13 +289,13 @@ fn run<G: Graph>(nodes: u32) -> Outcome {
         (0..nodes).for_each(|node| graph.clear(node));
         search(nodes, |node, found| G::saved_neighbours(&saved, node, |to| found.push(to)))
     });
-    Outcome { found: [now, then], grow: grown - start, search: grown.elapsed(), longest_pause }
+    GraphRun { found: [now, then], grow: grown - start, search: grown.elapsed(), longest_pause }
 }
 
 /// A representation of a graph: its name, and a function that runs it with a number of nodes.
-type Kind = (&'static str, fn(u32) -> Outcome);
+type Representation = (&'static str, fn(u32) -> GraphRun);
 
-const KINDS: [Kind; 4] = [
+const KINDS: [Representation; 4] = [
     ("vectors", run::<Lists<Vec<u32>, Vec<Edge>>>),
     ("arrays of blocks", run::<Lists<TreeArray<u32>, TreeArray<Edge>>>),
     ("boxes", run::<Boxes<Global>>),
@@ -316,7 +316,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let nodes = ((millions * 1e6) as u32).clamp(100, NONE / EDGES_PER_NODE / 2);
     if let Some(kind) = arguments.get(1) {
         let (_, run) = KINDS.iter().find(|(name, _)| name == kind).ok_or_else(|| format!("no kind {kind}"))?;
-        let Outcome { found, grow, search, longest_pause } = run(nodes);
+        let GraphRun { found, grow, search, longest_pause } = run(nodes);
         println!(
             "{:6.2} s {:6.2} s {:8.2} ms {:6} MiB",
             grow.as_secs_f64(),

@@ -87,9 +87,9 @@ pub struct HeapStats {
 /// A general allocator on a pool. Clones are handles of the same heap. Dropping the last handle
 /// frees the heap's slabs, but not large objects that are still allocated.
 #[derive(Clone)]
-pub struct Heap(Arc<Inner>);
+pub struct Heap(Arc<HeapState>);
 
-struct Inner {
+struct HeapState {
     /// A number unique to this heap. Each thread caches its `ThreadHeap` of the last heap it used
     /// under this number.
     #[cfg(feature = "std")]
@@ -106,10 +106,10 @@ struct Inner {
 
 // SAFETY: a `ThreadHeap` is used only by the thread with its number, or under the lock; the other
 // fields are atomic.
-unsafe impl Send for Inner {}
+unsafe impl Send for HeapState {}
 // SAFETY: a `ThreadHeap` is used only by the thread with its number, or under the lock; the other
 // fields are atomic.
-unsafe impl Sync for Inner {}
+unsafe impl Sync for HeapState {}
 
 impl Heap {
     /// Creates a heap on `pool`.
@@ -120,7 +120,7 @@ impl Heap {
         #[cfg(feature = "std")]
         static NEXT: AtomicUsize = AtomicUsize::new(1);
         let fits = |&class: &usize| slab::capacity(class, pool.block_bytes()) >= 2;
-        let heap = Self(Arc::new(Inner {
+        let heap = Self(Arc::new(HeapState {
             #[cfg(feature = "std")]
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             pool: pool.clone(),
@@ -353,7 +353,7 @@ impl Heap {
     }
 }
 
-impl Inner {
+impl HeapState {
     /// Returns the `ThreadHeap` of a number, and creates it if needed. Only the number's holder
     /// calls this.
     fn local(&self, index: usize) -> Result<&ThreadHeap> {
@@ -433,7 +433,7 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for HeapState {
     fn drop(&mut self) {
         for local in &self.locals {
             let local = local.load(Ordering::Acquire);

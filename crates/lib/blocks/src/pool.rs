@@ -58,9 +58,9 @@ pub const DEFAULT_BLOCK_BYTES: usize = 2 << 20;
 /// A pool of blocks. Clones are handles of the same pool, which is freed when the last handle,
 /// array and heap of it is dropped.
 #[derive(Clone)]
-pub struct Pool(Arc<Inner>);
+pub struct Pool(Arc<PoolState>);
 
-struct Inner {
+struct PoolState {
     block_shift: u32,
     limit_chunks: AtomicUsize,
     table: ChunkTable,
@@ -96,7 +96,7 @@ impl Pool {
         if !block_bytes.is_power_of_two() || !(CHUNK_BYTES / (64 * chunk::WORDS)..=CHUNK_BYTES).contains(&block_bytes) {
             return Err(Error::BlockSize { bytes: block_bytes });
         }
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(PoolState {
             block_shift: block_bytes.trailing_zeros(),
             limit_chunks: AtomicUsize::new(usize::MAX),
             table: ChunkTable::new()?,
@@ -420,7 +420,7 @@ fn owner_id(lane: usize) -> u32 {
     u32::try_from(lane).map_or(u32::MAX, |lane| lane + 1)
 }
 
-impl Drop for Inner {
+impl Drop for PoolState {
     fn drop(&mut self) {
         let blocks = 1 << (CHUNK_BYTES.trailing_zeros() - self.block_shift);
         for number in 0..self.table.count() {

@@ -125,7 +125,7 @@ fn then_use<const BYTES: usize>(
 
 /// Runs `act` on a small array, on arrays of one and of several leaves, and on elements of which a
 /// leaf holds one.
-fn on_all_shapes(act: impl Fn(&mut dyn Shape)) {
+fn on_all_shapes(act: impl Fn(&mut dyn DropShape)) {
     act(&mut Of::<16>(7));
     act(&mut Of::<1000>(if cfg!(miri) { 5 } else { 11 }));
     if !cfg!(miri) {
@@ -152,13 +152,13 @@ enum Act {
     Shrink,
 }
 
-trait Shape {
+trait DropShape {
     fn run(&self, act: Act);
 }
 
 struct Of<const BYTES: usize>(usize);
 
-impl<const BYTES: usize> Shape for Of<BYTES> {
+impl<const BYTES: usize> DropShape for Of<BYTES> {
     fn run(&self, act: Act) {
         let count = self.0;
         fail_each_in_turn::<BYTES>(count, |pool, array| match act {

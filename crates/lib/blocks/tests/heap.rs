@@ -103,7 +103,7 @@ impl Object {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum HeapStep {
     Alloc { bytes: usize, align: usize },
     Realloc { which: usize, bytes: usize },
     Free { which: usize },
@@ -114,29 +114,29 @@ fn bytes() -> impl Strategy<Value = usize> {
     prop_oneof![8 => 1_usize..300, 3 => 300_usize..9000, 1 => 9000_usize..if cfg!(miri) { 20_000 } else { 200_000 }]
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = HeapStep> {
     prop_oneof![
-        8 => (bytes(), 0_u32..9).prop_map(|(bytes, shift)| Step::Alloc { bytes, align: 1 << shift }),
-        1 => (1_usize..100, 9_u32..if cfg!(miri) { 15 } else { 18 }).prop_map(|(bytes, shift)| Step::Alloc { bytes, align: 1 << shift }),
-        3 => (any::<usize>(), bytes()).prop_map(|(which, bytes)| Step::Realloc { which, bytes }),
-        6 => any::<usize>().prop_map(|which| Step::Free { which }),
-        1 => Just(Step::Collect),
+        8 => (bytes(), 0_u32..9).prop_map(|(bytes, shift)| HeapStep::Alloc { bytes, align: 1 << shift }),
+        1 => (1_usize..100, 9_u32..if cfg!(miri) { 15 } else { 18 }).prop_map(|(bytes, shift)| HeapStep::Alloc { bytes, align: 1 << shift }),
+        3 => (any::<usize>(), bytes()).prop_map(|(which, bytes)| HeapStep::Realloc { which, bytes }),
+        6 => any::<usize>().prop_map(|which| HeapStep::Free { which }),
+        1 => Just(HeapStep::Collect),
     ]
 }
 
-fn run(steps: Vec<Step>, block_bytes: usize) {
+fn run(steps: Vec<HeapStep>, block_bytes: usize) {
     let heap = heap(block_bytes);
     let mut live = Vec::<Object>::new();
     for (number, step) in steps.into_iter().enumerate() {
         match step {
-            Step::Alloc { bytes, align } => live.push(Object::new(&heap, layout(bytes, align), number as u8)),
-            Step::Realloc { which, bytes } if !live.is_empty() => {
+            HeapStep::Alloc { bytes, align } => live.push(Object::new(&heap, layout(bytes, align), number as u8)),
+            HeapStep::Realloc { which, bytes } if !live.is_empty() => {
                 let object = live.swap_remove(which % live.len());
                 live.push(object.realloc(&heap, bytes));
             }
-            Step::Free { which } if !live.is_empty() => live.swap_remove(which % live.len()).free(&heap),
-            Step::Collect => drop(heap.collect()),
-            Step::Realloc { .. } | Step::Free { .. } => {}
+            HeapStep::Free { which } if !live.is_empty() => live.swap_remove(which % live.len()).free(&heap),
+            HeapStep::Collect => drop(heap.collect()),
+            HeapStep::Realloc { .. } | HeapStep::Free { .. } => {}
         }
         let requested: usize = live.iter().map(|object| object.layout.size()).sum();
         let stats = heap.stats();

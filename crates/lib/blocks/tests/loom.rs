@@ -205,14 +205,14 @@ fn a_leaf_is_copied_while_its_other_holder_is_dropped() {
 }
 
 /// `Filler` elements are small and fill the array up to the elements that loom checks.
-enum Element {
+enum LoomElement {
     Filler,
     Checked(UnsafeCell<usize>),
 }
 
 // SAFETY: the cell is written before the element is appended and read afterwards, which loom
 // checks.
-unsafe impl Sync for Element {}
+unsafe impl Sync for LoomElement {}
 
 #[test]
 fn a_reader_sees_no_element_before_it_is_written() {
@@ -222,24 +222,24 @@ fn a_reader_sees_no_element_before_it_is_written() {
         // The first directory has four entries, so the second element appended here needs a larger
         // one.
         let before = 4 * array.per_leaf() - 1;
-        array.resize_with(before, || Element::Filler);
+        array.resize_with(before, || LoomElement::Filler);
         let array = Box::into_raw(Box::new(array));
         // SAFETY: the box lives until both threads are joined, and only the appender writes to the
         // array.
         let (mut appender, reader) = unsafe { &mut *array }.appender().unwrap();
         let appends = thread::spawn(move || {
             for number in before..before + 2 {
-                appender.push(Element::Checked(UnsafeCell::new(number)));
+                appender.push(LoomElement::Checked(UnsafeCell::new(number)));
             }
         });
         for _ in 0..2 {
             let len = reader.len();
             for index in before..len {
-                let Some(Element::Checked(cell)) = reader.get(index) else { panic!("element {index} of {len}") };
+                let Some(LoomElement::Checked(cell)) = reader.get(index) else { panic!("element {index} of {len}") };
                 // SAFETY: nothing writes to the cell any more, which loom checks.
                 assert_eq!(cell.with(|number| unsafe { *number }), index);
             }
-            assert!(matches!(reader.get(before - 1), Some(Element::Filler)));
+            assert!(matches!(reader.get(before - 1), Some(LoomElement::Filler)));
         }
         appends.join().unwrap();
         assert_eq!(reader.len(), before + 2);

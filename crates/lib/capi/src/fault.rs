@@ -13,7 +13,7 @@ use crate::memory::range;
 use crate::result::{CallError, CallResult, non_null, run_call_in_handler};
 
 /// `fs_handler`.
-pub(crate) type Handler = Option<unsafe extern "C" fn(&Fault<'_>, *mut c_void) -> c_uint>;
+pub(crate) type CHandler = Option<unsafe extern "C" fn(&Fault<'_>, *mut c_void) -> c_uint>;
 
 /// A handler with its `user` pointer.
 #[derive(Clone, Copy)]
@@ -39,7 +39,7 @@ impl Callback {
 
 /// Converts a C handler to a Rust handler.
 pub(crate) fn handler(
-    handler: Handler,
+    handler: CHandler,
     user: *mut c_void,
 ) -> Result<impl Fn(&Fault<'_>) -> Outcome + Send + Sync + 'static, CallError> {
     let handler = handler.ok_or(CallError::Argument("the handler is null: pass a function"))?;

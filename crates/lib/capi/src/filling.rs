@@ -8,15 +8,15 @@ use std::mem::MaybeUninit;
 use fieldstone_pages::{Filling, Memory};
 
 use crate::enums;
-use crate::fault::{Handler, contents, handler};
-use crate::list::{Array, FsRange};
+use crate::fault::{CHandler, contents, handler};
+use crate::list::{FsRange, RangeArray};
 use crate::memory::range;
 use crate::result::{OutHandle, non_null, run_call, take_memory};
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_filling_new(
     memory: *mut Memory,
-    function: Handler,
+    function: CHandler,
     user: *mut c_void,
     filling: OutHandle<'_, Filling>,
 ) -> c_int {
@@ -29,7 +29,7 @@ extern "C" fn fs_filling_new(
 #[unsafe(no_mangle)]
 extern "C" fn fs_filling_tracked(
     memory: *mut Memory,
-    function: Handler,
+    function: CHandler,
     user: *mut c_void,
     filling: OutHandle<'_, Filling>,
 ) -> c_int {
@@ -42,7 +42,7 @@ extern "C" fn fs_filling_tracked(
 #[unsafe(no_mangle)]
 extern "C" fn fs_filling_in_signal(
     memory: *mut Memory,
-    function: Handler,
+    function: CHandler,
     user: *mut c_void,
     filling: OutHandle<'_, Filling>,
 ) -> c_int {
@@ -58,7 +58,7 @@ extern "C" fn fs_filling_with(
     memory: *mut Memory,
     tracked: bool,
     mechanism: c_uint,
-    function: Handler,
+    function: CHandler,
     user: *mut c_void,
     filling: OutHandle<'_, Filling>,
 ) -> c_int {
@@ -108,7 +108,7 @@ extern "C" fn fs_filling_dirty(
 ) -> c_int {
     run_call(|| {
         let filling = non_null(filling)?;
-        Array { rest, ranges, capacity, count }.list(|range| filling.dirty_in(range))
+        RangeArray { rest, ranges, capacity, count }.list(|range| filling.dirty_in(range))
     })
 }
 

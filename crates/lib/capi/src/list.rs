@@ -25,14 +25,14 @@ impl FsRange {
 }
 
 /// The array and its two counts.
-pub(crate) struct Array<'a> {
+pub(crate) struct RangeArray<'a> {
     pub(crate) rest: Option<&'a mut FsRange>,
     pub(crate) ranges: *mut FsRange,
     pub(crate) capacity: usize,
     pub(crate) count: Option<&'a mut MaybeUninit<usize>>,
 }
 
-impl Array<'_> {
+impl RangeArray<'_> {
     /// Lists the dirty ranges of `rest`, and removes the listed part from it. After a failure the
     /// ranges in the array count too: they are clean already.
     pub(crate) fn list<'d>(self, look: impl FnOnce(Range<usize>) -> Result<DirtyRanges<'d>>) -> CallResult {

@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 use fieldstone_pages::{Memory, Tracking};
 
 use crate::enums;
-use crate::list::{Array, FsRange};
+use crate::list::{FsRange, RangeArray};
 use crate::memory::range;
 use crate::result::{OutHandle, non_null, run_call, take_memory};
 
@@ -48,7 +48,7 @@ extern "C" fn fs_tracking_dirty(
 ) -> c_int {
     run_call(|| {
         let tracking = non_null(tracking)?;
-        Array { rest, ranges, capacity, count }.list(|range| tracking.dirty_in(range))
+        RangeArray { rest, ranges, capacity, count }.list(|range| tracking.dirty_in(range))
     })
 }
 
@@ -62,7 +62,7 @@ extern "C" fn fs_tracking_peek(
 ) -> c_int {
     run_call(|| {
         let tracking = non_null(tracking)?;
-        Array { rest, ranges, capacity, count }.list(|range| tracking.peek_in(range))
+        RangeArray { rest, ranges, capacity, count }.list(|range| tracking.peek_in(range))
     })
 }
 

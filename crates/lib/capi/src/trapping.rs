@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use fieldstone_pages::{Memory, Trapping};
 
 use crate::enums;
-use crate::fault::{Handler, handler};
+use crate::fault::{CHandler, handler};
 use crate::memory::range;
 use crate::result::{OutHandle, non_null, run_call, take_memory};
 
@@ -15,7 +15,7 @@ use crate::result::{OutHandle, non_null, run_call, take_memory};
 extern "C" fn fs_trapping_new(
     memory: *mut Memory,
     watch: c_uint,
-    function: Handler,
+    function: CHandler,
     user: *mut c_void,
     trapping: OutHandle<'_, Trapping>,
 ) -> c_int {
@@ -29,7 +29,7 @@ extern "C" fn fs_trapping_new(
 extern "C" fn fs_trapping_in_signal(
     memory: *mut Memory,
     watch: c_uint,
-    function: Handler,
+    function: CHandler,
     user: *mut c_void,
     trapping: OutHandle<'_, Trapping>,
 ) -> c_int {
@@ -45,7 +45,7 @@ extern "C" fn fs_trapping_with(
     memory: *mut Memory,
     watch: c_uint,
     mechanism: c_uint,
-    function: Handler,
+    function: CHandler,
     user: *mut c_void,
     trapping: OutHandle<'_, Trapping>,
 ) -> c_int {

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use fieldstone_pages::{Memory, Tracking};
 
-type RunResult<T> = Result<T, Box<dyn Error + Send + Sync>>;
+type SaverResult<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 const HEAP_BYTES: usize = 64 << 20;
 const ROUNDS: usize = 10;
@@ -51,7 +51,7 @@ fn mutate(heap: &[AtomicU64], writes: usize, seed: u64) {
 
 /// Appends each dirty range to the file: its offset, its length, its contents. Returns the number
 /// of content bytes.
-fn save(tracking: &Tracking, file: &mut impl Write) -> RunResult<usize> {
+fn save(tracking: &Tracking, file: &mut impl Write) -> SaverResult<usize> {
     let (heap, mut saved) = (words(tracking.memory()), 0);
     let mut contents = Vec::new();
     for range in tracking.dirty()? {
@@ -88,11 +88,11 @@ fn replay(file: &File, heap_bytes: usize) -> io::Result<Vec<u8>> {
 
 /// Writes and saves concurrently, then replays. Returns the bytes saved per round; no write
 /// disturbs the last round.
-fn run(heap_bytes: usize, writes: usize, file: &File) -> RunResult<Vec<usize>> {
+fn run(heap_bytes: usize, writes: usize, file: &File) -> SaverResult<Vec<usize>> {
     let tracking = Tracking::new(Memory::anonymous(heap_bytes)?)?;
     let (done, mut saved) = (AtomicBool::new(false), Vec::new());
     std::thread::scope(|scope| {
-        let saver = scope.spawn(|| -> RunResult<Vec<usize>> {
+        let saver = scope.spawn(|| -> SaverResult<Vec<usize>> {
             let (mut file, mut saved) = (BufWriter::new(file), Vec::new());
             loop {
                 // Checked before the save, which then includes all earlier writes.
@@ -110,7 +110,7 @@ fn run(heap_bytes: usize, writes: usize, file: &File) -> RunResult<Vec<usize>> {
         });
         done.store(true, Ordering::Release);
         saved = saver.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        RunResult::Ok(())
+        SaverResult::Ok(())
     })?;
     io::Seek::rewind(&mut &*file)?;
     let heap = words(tracking.memory()).iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes());
@@ -120,7 +120,7 @@ fn run(heap_bytes: usize, writes: usize, file: &File) -> RunResult<Vec<usize>> {
     Ok(saved)
 }
 
-fn main() -> RunResult<()> {
+fn main() -> SaverResult<()> {
     let path = std::env::temp_dir().join(format!("fieldstone-saver-{}", std::process::id()));
     let file = File::options().read(true).write(true).create_new(true).open(&path)?;
     // The file needs no name, and disappears with the process.

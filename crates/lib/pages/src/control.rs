@@ -6,6 +6,7 @@
 use std::io;
 use std::sync::atomic::AtomicUsize;
 
+use crate::controlled_range::ControlledRange;
 use crate::error::{Error, Result};
 use crate::mechanism::Mechanism;
 use crate::memory::Memory;
@@ -21,7 +22,7 @@ static FORK_HOOKS: fork::Hooks = fork::Hooks { lock: registry::lock, unlock: reg
 /// Drops the parent's state, in a child with one thread.
 fn reset_in_child() {
     registry::reset_readers_in_child();
-    registry::each_in_child(Region::make_plain);
+    registry::each_in_child(|region| region.make_plain());
     shared_userfaultfd::reset_in_child();
     fault_workers::reset_in_child();
 }
@@ -61,24 +62,26 @@ impl Region {
         }
         memory.take_control()?;
         let mut region = Box::new(Self {
-            memory: memory.share(),
-            range: range.clone(),
-            page_bytes: memory.page_bytes(),
-            mechanism,
+            controlled: ControlledRange {
+                memory: memory.share(),
+                range: range.clone(),
+                page_bytes: memory.page_bytes(),
+                mechanism,
+                watch,
+                userfaultfd,
+                generation: fork::generation(),
+                mprotect_fill,
+                missing: modes.missing,
+            },
             handler,
             pins: AtomicUsize::new(0),
-            watch,
-            userfaultfd,
-            generation: fork::generation(),
-            mprotect_fill,
-            missing: modes.missing,
         });
         registry::insert(&region);
         if let Some(userfaultfd) = userfaultfd {
             if let Err(error) = userfaultfd.run(|fd| fd.register(range.clone(), modes)) {
                 // Another userfaultfd may have registered the memory: this one must not unregister
                 // it.
-                region.userfaultfd = None;
+                region.controlled.userfaultfd = None;
                 return Err(failed("UFFDIO_REGISTER")(error));
             }
             if !userfaultfd.unpopulated {

@@ -23,13 +23,13 @@ use crate::request_queue::RequestQueue;
 use crate::threads::{current_thread, is_running, spawn};
 
 pub(crate) struct DescriptorKeeper {
-    requests: RequestQueue<Call>,
+    requests: RequestQueue<KeeperCall>,
     thread: AtomicU32,
     process: u32,
 }
 
 /// A call, requested by a thread that waits for it.
-struct Call(*const (dyn Fn() + 'static));
+struct KeeperCall(*const (dyn Fn() + 'static));
 
 impl DescriptorKeeper {
     /// Starts a keeper of these descriptors, and marks their files as its own.
@@ -89,7 +89,8 @@ impl DescriptorKeeper {
         let call: *const (dyn Fn() + '_) = &raw const call;
         // SAFETY: only the lifetime changes; this thread stays here until the call has returned, or
         // the keeper's thread has ended.
-        let call = Call(unsafe { std::mem::transmute::<*const (dyn Fn() + '_), *const (dyn Fn() + 'static)>(call) });
+        let call =
+            KeeperCall(unsafe { std::mem::transmute::<*const (dyn Fn() + '_), *const (dyn Fn() + 'static)>(call) });
         self.requests.submit(call, || is_running(self.process, self.thread.load(Ordering::Relaxed)));
         result.take().unwrap_or_else(|| Err(io::Error::from_raw_os_error(libc::EOWNERDEAD)))
     }

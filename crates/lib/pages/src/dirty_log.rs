@@ -143,9 +143,9 @@ mod tests {
     use std::collections::BTreeSet;
 
     /// The open pages.
-    struct Model(RefCell<BTreeSet<usize>>);
+    struct PageModel(RefCell<BTreeSet<usize>>);
 
-    impl Gate for Model {
+    impl Gate for PageModel {
         type Error = ();
         fn open(&self, page: usize) -> Result<(), ()> {
             self.0.borrow_mut().insert(page);
@@ -162,7 +162,7 @@ mod tests {
         fn a_look_takes_the_recorded_pages_of_its_range(
             noted in prop::collection::btree_set(0_usize..200, 0..120), start in 0_usize..200, length in 0_usize..200,
         ) {
-            let (log, gate) = (DirtyLog::new(200), Model(RefCell::default()));
+            let (log, gate) = (DirtyLog::new(200), PageModel(RefCell::default()));
             noted.iter().for_each(|&page| log.record(page, &gate).unwrap());
             let range = start..(start + length).min(200);
             let mut peeked = Vec::new();

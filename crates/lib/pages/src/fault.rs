@@ -6,8 +6,8 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::ops::Range;
 
+use crate::controlled_range::ControlledRange;
 use crate::error::Result;
-use crate::region::Region;
 
 /// The kind of a memory access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub enum Outcome {
 /// An access to a protected or missing page.
 #[derive(Debug)]
 pub struct Fault<'a> {
-    region: &'a Region,
+    region: &'a ControlledRange,
     address: usize,
     access: Access,
     thread: u32,
@@ -42,7 +42,13 @@ pub struct Fault<'a> {
 }
 
 impl<'a> Fault<'a> {
-    pub(crate) fn new(region: &'a Region, address: usize, access: Access, thread: u32, context: *mut c_void) -> Self {
+    pub(crate) fn new(
+        region: &'a ControlledRange,
+        address: usize,
+        access: Access,
+        thread: u32,
+        context: *mut c_void,
+    ) -> Self {
         Self { region, address, access, thread, context, has_woken: Cell::new(false) }
     }
 
@@ -153,7 +159,7 @@ impl<'a> Fault<'a> {
         self.resolve(self.region.poison(self.region.page_of(self.address)))
     }
 
-    pub(crate) fn region(&self) -> &'a Region {
+    pub(crate) fn region(&self) -> &'a ControlledRange {
         self.region
     }
 

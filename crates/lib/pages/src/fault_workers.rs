@@ -24,10 +24,11 @@ use std::time::Duration;
 
 use fieldstone_sys::userfault::FaultEvent;
 
+use crate::arch::cycles;
 use crate::fault::{Access, Fault, Outcome};
 use crate::region::Region;
-use crate::request_queue::{Request, RequestQueue};
-use crate::shared_userfaultfd::{SharedUserfaultfd, cycles};
+use crate::request_queue::{QueuedRequest, RequestQueue};
+use crate::shared_userfaultfd::SharedUserfaultfd;
 use crate::threads::{current_thread, end_process, is_running, spawn};
 use crate::{fork, registry};
 
@@ -41,7 +42,7 @@ const SLOW_CHECKS: u32 = 2;
 const IDLE_CHECKS: u32 = 50;
 
 /// The source of faults.
-enum Source {
+enum FaultSource {
     /// A userfaultfd, and the function that sends a refused fault to its thread as a signal.
     Userfaultfd(&'static SharedUserfaultfd, fn(u32, usize)),
     /// Signal handlers.
@@ -49,8 +50,8 @@ enum Source {
 }
 
 /// The workers of a source.
-struct Pool {
-    source: Source,
+struct WorkerPool {
+    source: FaultSource,
     process: u32,
     /// The workers' thread ids; the first `workers` of them are set.
     threads: [AtomicU32; MAX_WORKERS],
@@ -70,18 +71,18 @@ struct FaultRequest {
 }
 
 /// The pool that serves faults by `SIGSEGV`.
-static SIGNAL_POOL: AtomicPtr<Pool> = AtomicPtr::new(null_mut());
+static SIGNAL_POOL: AtomicPtr<WorkerPool> = AtomicPtr::new(null_mut());
 
 /// Serves a userfaultfd.
 pub(crate) fn serve_userfaultfd(shared: &'static SharedUserfaultfd, refuse: fn(u32, usize)) -> io::Result<()> {
-    start_pool(Source::Userfaultfd(shared, refuse)).map(drop)
+    start_pool(FaultSource::Userfaultfd(shared, refuse)).map(drop)
 }
 
 /// Serves the faults that signal handlers submit.
 pub(crate) fn serve_signals() -> io::Result<()> {
     fork::with_setup_lock(|| {
         if SIGNAL_POOL.load(Ordering::Acquire).is_null() {
-            let pool = start_pool(Source::Signals(RequestQueue::new()))?;
+            let pool = start_pool(FaultSource::Signals(RequestQueue::new()))?;
             SIGNAL_POOL.store(ptr::from_ref(pool).cast_mut(), Ordering::Release);
         }
         Ok(())
@@ -93,8 +94,8 @@ pub(crate) fn reset_in_child() {
     SIGNAL_POOL.store(null_mut(), Ordering::Release);
 }
 
-fn start_pool(source: Source) -> io::Result<&'static Pool> {
-    let pool: &'static Pool = Box::leak(Box::new(Pool {
+fn start_pool(source: FaultSource) -> io::Result<&'static WorkerPool> {
+    let pool: &'static WorkerPool = Box::leak(Box::new(WorkerPool {
         source,
         process: rustix::process::getpid().as_raw_nonzero().get().cast_unsigned(),
         threads: [const { AtomicU32::new(0) }; MAX_WORKERS],
@@ -110,7 +111,7 @@ fn start_pool(source: Source) -> io::Result<&'static Pool> {
     Ok(pool)
 }
 
-impl Pool {
+impl WorkerPool {
     /// Callers are serialised: the first worker exists before the monitor.
     fn add_worker(&'static self) -> io::Result<()> {
         let number = self.workers.load(Ordering::Relaxed);
@@ -162,7 +163,7 @@ impl Pool {
             }
             thread::park_timeout(CHECK_INTERVAL);
             if !is_lost
-                && let Source::Userfaultfd(shared, _) = &self.source
+                && let FaultSource::Userfaultfd(shared, _) = &self.source
                 && !shared.check_number()
             {
                 // The last worker may be blocked in a read of another file.
@@ -193,24 +194,24 @@ impl Pool {
 }
 
 /// A fault to serve.
-enum Task {
+enum FaultTask {
     Event(FaultEvent),
-    Request(*const Request<FaultRequest>),
+    Request(*const QueuedRequest<FaultRequest>),
 }
 
-impl Source {
+impl FaultSource {
     /// Waits for a fault. `resolved` is the time at which the last one's handler was called, if a
     /// call by the descriptor number has resolved it.
-    fn next(&self, resolved: Option<u64>) -> Task {
+    fn next(&self, resolved: Option<u64>) -> FaultTask {
         match self {
-            Self::Userfaultfd(shared, _) => Task::Event(shared.event(resolved)),
-            Self::Signals(queue) => Task::Request(queue.receive()),
+            Self::Userfaultfd(shared, _) => FaultTask::Event(shared.event(resolved)),
+            Self::Signals(queue) => FaultTask::Request(queue.receive()),
         }
     }
 
-    fn serve(&self, task: &Task) -> Option<u64> {
+    fn serve(&self, task: &FaultTask) -> Option<u64> {
         match (self, task) {
-            (Self::Userfaultfd(shared, refuse), Task::Event(event)) => {
+            (Self::Userfaultfd(shared, refuse), FaultTask::Event(event)) => {
                 let Some(region) = registry::find(event.address) else {
                     // The region was dropped meanwhile, which wakes the waiting threads; or the
                     // fault is of another userfaultfd.
@@ -227,7 +228,7 @@ impl Source {
                 let wake = || shared.run(|fd| fd.wake(page..page + region.page_bytes)).is_ok();
                 (fault.has_woken() || wake()).then_some(since)
             }
-            (_, Task::Request(request)) => {
+            (_, FaultTask::Request(request)) => {
                 // SAFETY: the sender keeps the region pinned and the request on its stack until the
                 // reply.
                 let (request, region) = unsafe { (&**request, &*(**request).body.region) };
@@ -236,7 +237,7 @@ impl Source {
                 request.complete(outcome as u32);
                 None
             }
-            (Self::Signals(_), Task::Event(_)) => None,
+            (Self::Signals(_), FaultTask::Event(_)) => None,
         }
     }
 }
@@ -245,7 +246,7 @@ impl Source {
 pub(crate) fn submit(region: &Region, address: usize, access: Access, thread: u32) -> Outcome {
     // SAFETY: a published pool is never freed.
     let Some(pool) = (unsafe { SIGNAL_POOL.load(Ordering::Acquire).as_ref() }) else { return Outcome::Chain };
-    let Source::Signals(queue) = &pool.source else { return Outcome::Chain };
+    let FaultSource::Signals(queue) = &pool.source else { return Outcome::Chain };
     let request = FaultRequest { region: ptr::from_ref(region), address, access, thread };
     match queue.submit(request, || pool.are_running()) {
         Some(0) => Outcome::Resolved,

@@ -14,13 +14,14 @@ use fieldstone_sys::userfault::Modes;
 use rustix::mm::{Advice, madvise};
 
 use crate::choice::{IN_SIGNAL, IN_THREAD, first_supported};
+use crate::controlled_range::NumberedPages;
 use crate::error::{Error, Result};
 use crate::fault::{Fault, Outcome};
 use crate::mechanism::{Loss, Mechanism, Watch};
 use crate::memory::Memory;
 use crate::mprotect_fill::MprotectFill;
 use crate::protect::mprotect;
-use crate::region::{Handler, Pages, Region, RegionConfig};
+use crate::region::{Handler, Region, RegionConfig};
 use crate::tracking::DirtyRanges;
 
 /// Memory whose pages are filled by a handler. All pages are missing at first.
@@ -153,7 +154,7 @@ impl Filling {
             done.map_err(|errno| Error::system("madvise", start, bytes, errno))
         };
         match region.mprotect_fill() {
-            Some(fill) => fill.evict(addresses.clone(), &Pages(region), empty),
+            Some(fill) => fill.evict(addresses.clone(), &NumberedPages(region), empty),
             None => empty(),
         }?;
         if region.mechanism == Mechanism::Scan { region.protect(addresses) } else { Ok(()) }
@@ -224,7 +225,7 @@ fn by_mprotect(memory: &Memory, tracked: bool, mechanism: Mechanism, handler: Ha
     let resolving: Handler = Arc::new(move |fault: &Fault<'_>| {
         let Some(fill) = fault.region().mprotect_fill() else { return Outcome::Chain };
         // Another thread has filled the page, or this is a first write.
-        match fill.resolve_present(fault.page().start / fault.page().len(), &Pages(fault.region())) {
+        match fill.resolve_present(fault.page().start / fault.page().len(), &NumberedPages(fault.region())) {
             Ok(true) => Outcome::Resolved,
             Ok(false) => handler(fault),
             Err(_) => Outcome::Chain,

@@ -36,8 +36,12 @@
 //!
 //! Source: Appel and Li, *Virtual Memory Primitives for User Programs*, ASPLOS 1991.
 
+#[cfg_attr(target_arch = "x86_64", path = "arch/x86_64.rs")]
+#[cfg_attr(not(target_arch = "x86_64"), path = "arch/other.rs")]
+mod arch;
 mod choice;
 mod control;
+mod controlled_range;
 mod descriptor_keeper;
 #[doc(hidden)]
 pub mod dirty_log;

@@ -34,10 +34,10 @@ enum Backing {
 
 /// A readable and writable mapping, unmapped on drop.
 #[derive(Debug)]
-pub struct Memory(Arc<Mapping>);
+pub struct Memory(Arc<OwnedMapping>);
 
 #[derive(Debug)]
-struct Mapping {
+struct OwnedMapping {
     start: NonNull<u8>,
     bytes: usize,
     page_bytes: usize,
@@ -48,10 +48,10 @@ struct Mapping {
 
 // SAFETY: a mapping belongs to the process, not to a thread, and is accessed through raw pointers
 // only.
-unsafe impl Send for Mapping {}
+unsafe impl Send for OwnedMapping {}
 // SAFETY: its fields are immutable or atomic, and its contents are accessed through raw pointers
 // only.
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for OwnedMapping {}
 
 impl Memory {
     /// Private memory of zeros, at least `bytes` bytes. The kernel may use huge pages
@@ -129,7 +129,7 @@ impl Memory {
     }
 
     fn of(start: NonNull<u8>, bytes: usize, page_bytes: usize, backing: Backing) -> Self {
-        Self(Arc::new(Mapping { start, bytes, page_bytes, backing, controlled: AtomicBool::new(false) }))
+        Self(Arc::new(OwnedMapping { start, bytes, page_bytes, backing, controlled: AtomicBool::new(false) }))
     }
 
     /// Another owner of the same mapping, for callers that want the memory back if it cannot be
@@ -244,7 +244,7 @@ impl Memory {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for OwnedMapping {
     fn drop(&mut self) {
         // SAFETY: this value owns the mapping, and it is unmapped once.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };

@@ -54,7 +54,7 @@ impl MprotectFill {
                 return Ok(());
             }
             // SAFETY: the page is inside the alias, no thread can access it before `mprotect`, and
-            // `Region::fill` has checked that the contents are one page.
+            // `ControlledRange::fill` has checked that the contents are one page.
             unsafe {
                 let place = self.alias.as_ptr().add(offset);
                 match contents {

@@ -20,13 +20,13 @@ use crate::spin::pause;
 use crate::{fork, spin};
 
 #[derive(Clone, Copy)]
-struct Entry {
+struct RegistryEntry {
     start: usize,
     end: usize,
     region: NonNull<Region>,
 }
 
-static TABLE: AtomicPtr<Vec<Entry>> = AtomicPtr::new(null_mut());
+static TABLE: AtomicPtr<Vec<RegistryEntry>> = AtomicPtr::new(null_mut());
 static EPOCH: AtomicUsize = AtomicUsize::new(0);
 static READERS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 static CHANGING: AtomicBool = AtomicBool::new(false);
@@ -84,7 +84,7 @@ fn enter() -> usize {
 /// Adds a region, which must not move until `remove`.
 pub(crate) fn insert(region: &Region) {
     let Range { start, end } = region.range;
-    let entry = Entry { start, end, region: NonNull::from(region) };
+    let entry = RegistryEntry { start, end, region: NonNull::from(region) };
     change(|table| {
         let at = table.partition_point(|other| other.start < start);
         table.insert(at, entry);
@@ -102,7 +102,7 @@ pub(crate) fn remove(region: &Region) {
     }
 }
 
-fn change(edit: impl FnOnce(&mut Vec<Entry>)) {
+fn change(edit: impl FnOnce(&mut Vec<RegistryEntry>)) {
     fork::detect_child();
     lock();
     let old = TABLE.load(Ordering::Relaxed);

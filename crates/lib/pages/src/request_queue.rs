@@ -17,20 +17,20 @@ use std::sync::{Mutex, PoisonError};
 /// A lock-free queue for senders; receivers take turns under a lock.
 pub(crate) struct RequestQueue<T> {
     /// The newest request, linked to the one before it, and so on.
-    last: AtomicPtr<Request<T>>,
+    last: AtomicPtr<QueuedRequest<T>>,
     /// Requests submitted so far.
     posted: AtomicU32,
     /// Requests that a receiver has removed from `last`, linked from the oldest to the newest.
     dequeued: Mutex<Oldest<T>>,
 }
 
-struct Oldest<T>(*mut Request<T>);
+struct Oldest<T>(*mut QueuedRequest<T>);
 
 // SAFETY: a request is on the stack of a thread that sleeps until it is completed.
 unsafe impl<T> Send for Oldest<T> {}
 
 /// A request on its sender's stack.
-pub(crate) struct Request<T> {
+pub(crate) struct QueuedRequest<T> {
     /// The request before it; once dequeued, the request after it.
     next: *mut Self,
     pub(crate) body: T,
@@ -48,7 +48,7 @@ impl<T> RequestQueue<T> {
     ///
     /// The receiver determines how long that takes: a fault handler may take any time.
     pub(crate) fn submit(&self, body: T, is_served: impl Fn() -> bool) -> Option<u32> {
-        let mut request = Request { next: null_mut(), body, reply: AtomicU32::new(0) };
+        let mut request = QueuedRequest { next: null_mut(), body, reply: AtomicU32::new(0) };
         let place = &raw mut request;
         let mut before = self.last.load(Ordering::Relaxed);
         loop {
@@ -77,7 +77,7 @@ impl<T> RequestQueue<T> {
 
     /// Waits for a request. Only for threads that live as long as the process, so the wait need not
     /// end.
-    pub(crate) fn receive(&self) -> *const Request<T> {
+    pub(crate) fn receive(&self) -> *const QueuedRequest<T> {
         loop {
             let posted = self.posted.load(Ordering::Acquire);
             if let Some(request) = self.pop() {
@@ -88,7 +88,7 @@ impl<T> RequestQueue<T> {
     }
 
     /// The oldest request. Does not allocate: a sender may hold a lock of the allocator.
-    fn pop(&self) -> Option<*const Request<T>> {
+    fn pop(&self) -> Option<*const QueuedRequest<T>> {
         let mut oldest = self.dequeued.lock().unwrap_or_else(PoisonError::into_inner);
         if oldest.0.is_null() {
             let mut request = self.last.swap(null_mut(), Ordering::Acquire);
@@ -109,7 +109,7 @@ impl<T> RequestQueue<T> {
     }
 }
 
-impl<T> Request<T> {
+impl<T> QueuedRequest<T> {
     /// Writes the reply. The request may no longer exist when this returns.
     pub(crate) fn complete(&self, reply: u32) {
         let word = self.reply.as_ptr();

@@ -30,6 +30,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use fieldstone_sys::userfault::{FaultEvent, FaultOrigin, PageScan, Userfaultfd};
 use linux_raw_sys::general as uapi;
 
+use crate::arch::cycles;
 use crate::descriptor_keeper::DescriptorKeeper;
 use crate::fork;
 use crate::threads::{end_process, spawn};
@@ -198,20 +199,6 @@ impl SharedUserfaultfd {
 /// Cycles within which a resolved fault proves that the number is valid: about 12 µs, the time of a
 /// fast handler, its call and a switch to the thread that it wakes.
 const RECENT: u64 = 1 << 15;
-
-/// The processor's time-stamp counter.
-#[cfg(target_arch = "x86_64")]
-pub(crate) fn cycles() -> u64 {
-    // SAFETY: every x86-64 processor has the instruction, which only reads a counter.
-    unsafe { std::arch::x86_64::_rdtsc() }
-}
-
-/// Without a counter, no fault counts as recent.
-#[cfg(not(target_arch = "x86_64"))]
-pub(crate) fn cycles() -> u64 {
-    static CALLS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-    CALLS.fetch_add(RECENT, Ordering::Relaxed)
-}
 
 fn is_transient(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN))

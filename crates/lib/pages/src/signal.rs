@@ -19,7 +19,7 @@ use crate::mechanism::Mechanism;
 use crate::region::Region;
 use crate::signal_mask::{FAULT_SIGNALS, all_but_faults};
 use crate::threads::current_thread;
-use crate::{fault_workers, fork, registry};
+use crate::{arch, fault_workers, fork, registry};
 
 /// `BUS_MCEERR_AR`: a poisoned page was accessed.
 const POISONED: c_int = 4;
@@ -60,7 +60,9 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     // SAFETY: the kernel passes a live `siginfo_t`; `errno` belongs to this thread.
     let (code, address, errno) = unsafe { ((*info).si_code, (*info).si_addr().addr(), *libc::__errno_location()) };
     // Codes above 0 are the kernel's; a signal sent by a process has no address.
-    let is_ours = code > 0 && !(signal == libc::SIGBUS && code == POISONED) && !is_fetch(context);
+    // SAFETY: the kernel passes the context of this handler.
+    let is_fetch = unsafe { arch::is_fetch(context) };
+    let is_ours = code > 0 && !(signal == libc::SIGBUS && code == POISONED) && !is_fetch;
     let region = if is_ours { registry::find(address) } else { None };
     let outcome = match region.as_deref() {
         None => Outcome::Chain,
@@ -77,7 +79,8 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
 }
 
 fn handle(region: &Region, address: usize, context: *mut c_void) -> Outcome {
-    let access = access(context);
+    // SAFETY: `on_fault` passes the context of its signal.
+    let access = if unsafe { arch::is_write(context) } { Access::Write } else { Access::Read };
     match region.mechanism {
         Mechanism::ProtectThread => fault_workers::submit(region, address, access, current_thread()),
         Mechanism::ProtectSignal | Mechanism::UserfaultSignal => {
@@ -201,32 +204,4 @@ fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
             }
         },
     }
-}
-
-/// The page-fault error code of x86: bit 1 is a write, bit 4 an instruction fetch.
-#[cfg(target_arch = "x86_64")]
-fn error_code(context: *mut c_void) -> i64 {
-    // SAFETY: the kernel passes a live `ucontext_t`.
-    unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_ERR as usize] }
-}
-
-#[cfg(target_arch = "x86_64")]
-fn access(context: *mut c_void) -> Access {
-    if error_code(context) & 2 != 0 { Access::Write } else { Access::Read }
-}
-
-/// Whether the access was an instruction fetch, which no handler can resolve.
-#[cfg(target_arch = "x86_64")]
-fn is_fetch(context: *mut c_void) -> bool {
-    error_code(context) & 16 != 0
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn access(_context: *mut c_void) -> Access {
-    Access::Read
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn is_fetch(_context: *mut c_void) -> bool {
-    false
 }

@@ -10,12 +10,13 @@ use std::sync::Arc;
 use fieldstone_sys::userfault::{Modes, WrittenRange};
 
 use crate::choice::{TRACKING, first_supported};
+use crate::controlled_range::NumberedPages;
 use crate::dirty_log::DirtyLog;
 use crate::error::{Error, Result};
 use crate::fault::Outcome;
 use crate::mechanism::{Loss, Mechanism, Watch};
 use crate::memory::Memory;
-use crate::region::{Pages, Region, RegionConfig};
+use crate::region::{Region, RegionConfig};
 use crate::signal_mask::without_signals;
 
 /// Memory that knows which of its pages were written. None is dirty at first.
@@ -136,7 +137,7 @@ impl crate::Fault<'_> {
     /// Records a write in the log, and opens the page.
     pub(crate) fn record_write(&self, log: &DirtyLog) -> Outcome {
         let page = self.page().start / self.page().len();
-        match log.record(page, &Pages(self.region())) {
+        match log.record(page, &NumberedPages(self.region())) {
             Ok(()) => Outcome::Resolved,
             Err(_) => Outcome::Chain,
         }
@@ -150,7 +151,7 @@ fn mark_dirty(region: &Region, log: Option<&DirtyLog>, range: Range<usize>) -> R
     region.check_generation()?;
     let first = (range.start - region.range.start) / region.page_bytes;
     without_signals(|| {
-        (first..first + range.len() / region.page_bytes).try_for_each(|page| log.record(page, &Pages(region)))
+        (first..first + range.len() / region.page_bytes).try_for_each(|page| log.record(page, &NumberedPages(region)))
     })
 }
 
@@ -205,7 +206,7 @@ impl<'a> DirtyRanges<'a> {
         let (start, page_bytes) = (self.region.range.start, self.region.page_bytes);
         let pages = (self.rest.start - start) / page_bytes..(self.rest.end - start) / page_bytes;
         let run = match self.protect {
-            true => without_signals(|| log.take(pages, &Pages(self.region)))?,
+            true => without_signals(|| log.take(pages, &NumberedPages(self.region)))?,
             false => log.peek(pages),
         };
         self.rest.start = run.as_ref().map_or(self.rest.end, |run| start + run.end * page_bytes);

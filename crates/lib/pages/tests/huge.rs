@@ -18,12 +18,12 @@ const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 
 /// The hugetlb pool with a number of free pages, for one test of this machine at a time; restored
 /// on drop.
-struct Hugetlb {
+struct HugetlbReserve {
     before: u64,
     _alone: File,
 }
 
-impl Hugetlb {
+impl HugetlbReserve {
     /// `None` after a SKIP line if the pool cannot be set.
     fn with_free(pages: u64) -> Option<Self> {
         let path = std::env::temp_dir().join("fieldstone-hugetlb.lock");
@@ -47,7 +47,7 @@ impl Hugetlb {
     }
 }
 
-impl Drop for Hugetlb {
+impl Drop for HugetlbReserve {
     fn drop(&mut self) {
         let _ = fs::write(format!("{POOL}/nr_hugepages"), self.before.to_string());
     }
@@ -76,7 +76,7 @@ fn guards_are_set_and_removed(memory: &Memory) {
 
 #[test]
 fn pages_of_the_pool_are_trapped_tracked_and_filled_whole() {
-    let Some(_pool) = Hugetlb::with_free(4) else { return };
+    let Some(_pool) = HugetlbReserve::with_free(4) else { return };
     let memory = || Memory::hugetlb(4 * HUGE).unwrap();
     assert!(matches!(memory().alias(), Err(Error::Unsupported { .. })));
     guards_are_set_and_removed(&memory());

@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::{PAGE, Random, alone, read, write};
+use common::{PAGE, TestRandom, alone, read, write};
 use fieldstone_pages::{Error, GuardMechanism, Mechanism, Memory, Outcome, Trapping, Watch};
 
 /// Whether the kernel can write a byte there.
@@ -34,7 +34,7 @@ fn two_hundred_thousand_guards_work() {
                 return;
             }
         }
-        let mut random = Random(7);
+        let mut random = TestRandom(7);
         for page in (0..1000).map(|_| random.below(2 * GUARDS)).chain([0, 1, 2 * GUARDS - 2, 2 * GUARDS - 1]) {
             assert_eq!(is_open(&memory, page * PAGE), page % 2 == 1, "page {page}");
         }
@@ -86,7 +86,7 @@ fn many_regions(mechanism: Mechanism) {
         trapping.unwrap()
     };
     let mut regions: Vec<(usize, Trapping)> = (0..REGIONS).map(|number| (number, region(number))).collect();
-    let mut random = Random(11);
+    let mut random = TestRandom(11);
     let touch = |regions: &[(usize, Trapping)]| {
         for (number, trapping) in regions {
             trapping.protect(0..PAGE).unwrap();

@@ -15,7 +15,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{PAGE, Random, alone, forked, write};
+use common::{PAGE, TestRandom, alone, forked, write};
 use fieldstone_pages::{Error, Mechanism, Memory, Tracking};
 
 const PAGES: usize = 300;
@@ -38,7 +38,7 @@ enum Saver {
 
 /// What happened during a run.
 #[derive(Debug, Default)]
-struct Counts {
+struct StressCounts {
     saved: AtomicUsize,
     rounds: AtomicUsize,
     forks: AtomicUsize,
@@ -61,7 +61,7 @@ fn copy(from: &[AtomicU64], to: &[AtomicU64], bytes: std::ops::Range<usize>) {
     }
 }
 
-fn save(tracking: &Tracking, replica: &[AtomicU64], saver: Saver, counts: &Counts) {
+fn save(tracking: &Tracking, replica: &[AtomicU64], saver: Saver, counts: &StressCounts) {
     let memory = words(tracking.memory());
     if saver == Saver::ReadsFirst {
         for range in tracking.peek().unwrap() {
@@ -84,7 +84,7 @@ fn save(tracking: &Tracking, replica: &[AtomicU64], saver: Saver, counts: &Count
 
 /// Writes unique numbers, each to a word of this writer, and to the model.
 fn writer(number: usize, sequence: &AtomicU64, memory: &[AtomicU64], model: &[AtomicU64], barrier: &Barrier) {
-    let mut random = Random(0x9E37_79B9_7F4A_7C15 + number as u64);
+    let mut random = TestRandom(0x9E37_79B9_7F4A_7C15 + number as u64);
     for _ in 0..ROUNDS {
         for write in 0..WRITES {
             // Most writes go to a few pages, so that they are written and saved repeatedly.
@@ -110,7 +110,7 @@ fn child(tracking: &Tracking, mechanism: Mechanism) -> bool {
 }
 
 /// One era: rounds of writes and saves, with a fork in the middle. Returns the first difference.
-fn era(tracking: &Tracking, model: &[AtomicU64], saver: Saver, counts: &Counts) -> Result<(), String> {
+fn era(tracking: &Tracking, model: &[AtomicU64], saver: Saver, counts: &StressCounts) -> Result<(), String> {
     static SEQUENCE: AtomicU64 = AtomicU64::new(1);
     let (memory, barrier, writing) = (words(tracking.memory()), Barrier::new(WRITERS + 1), AtomicBool::new(true));
     let replica: Vec<AtomicU64> = model.iter().map(|word| AtomicU64::new(word.load(Ordering::Relaxed))).collect();
@@ -168,8 +168,8 @@ fn seconds() -> Duration {
     Duration::from_secs(requested.unwrap_or(3))
 }
 
-fn stress(mechanism: Mechanism, saver: Saver) -> Result<Counts, String> {
-    let (start, mut counts) = (Instant::now(), Counts::default());
+fn stress(mechanism: Mechanism, saver: Saver) -> Result<StressCounts, String> {
+    let (start, mut counts) = (Instant::now(), StressCounts::default());
     let model: Vec<AtomicU64> = (0..WORDS).map(|_| AtomicU64::new(0)).collect();
     let mut tracking =
         Tracking::with(Memory::anonymous(PAGES * PAGE).unwrap(), mechanism).map_err(|e| e.to_string())?;

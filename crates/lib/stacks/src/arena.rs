@@ -107,7 +107,7 @@ fn clear_trap(low: usize) {
 }
 
 /// The pool and its lock.
-struct Arena {
+struct StackArena {
     is_locked: AtomicBool,
     pool: UnsafeCell<Option<Pool>>,
     /// The signal mask of the thread that holds the lock across a fork.
@@ -115,10 +115,10 @@ struct Arena {
 }
 
 // SAFETY: only the lock's holder accesses the cells.
-unsafe impl Sync for Arena {}
+unsafe impl Sync for StackArena {}
 
-static ARENA: Arena =
-    Arena { is_locked: AtomicBool::new(false), pool: UnsafeCell::new(None), signals: UnsafeCell::new(None) };
+static ARENA: StackArena =
+    StackArena { is_locked: AtomicBool::new(false), pool: UnsafeCell::new(None), signals: UnsafeCell::new(None) };
 /// The number of times that a segment was allocated or extended.
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 

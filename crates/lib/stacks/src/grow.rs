@@ -83,7 +83,7 @@ fn call_on_segment<R, F: FnOnce() -> R>(bytes: usize, f: F) -> R {
     if remaining() >= bytes {
         return f();
     }
-    let mut job = Job { f: Some(f), result: MaybeUninit::uninit() };
+    let mut job = StackJob { f: Some(f), result: MaybeUninit::uninit() };
     // SAFETY: `run::<R, F>` takes a job of this type, which outlives the call.
     unsafe { split((&raw mut job).cast(), run::<R, F>, bytes.min(u32::MAX as usize)) };
     // SAFETY: `run` has written the result.
@@ -93,16 +93,16 @@ fn call_on_segment<R, F: FnOnce() -> R>(bytes: usize, f: F) -> R {
     }
 }
 
-struct Job<R, F> {
+struct StackJob<R, F> {
     f: Option<F>,
     result: MaybeUninit<std::thread::Result<R>>,
 }
 
 /// # Safety
-/// `job` points to a `Job<R, F>` that has not run.
+/// `job` points to a `StackJob<R, F>` that has not run.
 unsafe extern "C" fn run<R, F: FnOnce() -> R>(job: *mut u8) {
-    // SAFETY: by contract `job` points to a `Job<R, F>`, which only this call uses.
-    let job = unsafe { &mut *job.cast::<Job<R, F>>() };
+    // SAFETY: by contract `job` points to a `StackJob<R, F>`, which only this call uses.
+    let job = unsafe { &mut *job.cast::<StackJob<R, F>>() };
     if let Some(f) = job.f.take() {
         job.result.write(catch_unwind(AssertUnwindSafe(f)));
     }

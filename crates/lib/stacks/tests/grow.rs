@@ -46,14 +46,14 @@ fn recursion_is_as_deep_as_memory_allows() {
 #[test]
 fn panics_pass_through_segments_and_the_stack_stays_intact() {
     let _serial = serialise();
-    struct DropCounter<'a>(&'a std::cell::Cell<u64>);
-    impl Drop for DropCounter<'_> {
+    struct CountedDrop<'a>(&'a std::cell::Cell<u64>);
+    impl Drop for CountedDrop<'_> {
         fn drop(&mut self) {
             self.0.set(self.0.get() + 1);
         }
     }
     fn down(depth: u64, dropped: &std::cell::Cell<u64>) {
-        let _counter = DropCounter(dropped);
+        let _counter = CountedDrop(dropped);
         let mark = [depth; 60];
         black_box(&mark);
         grow(|| if depth == 0 { std::panic::panic_any(77_u32) } else { down(depth - 1, dropped) });

@@ -109,7 +109,7 @@ impl LoopClone {
     /// Makes the clone; returns the address of the head's copy too.
     fn make(plan: &ClonePlan<'_>) -> Result<(Self, u64)> {
         let checks = CheckPlan::of(plan.flow, plan.within, plan.redirects)?;
-        let mut builder = Builder {
+        let mut builder = CloneBuilder {
             plan,
             checks,
             code: Assembly::default(),
@@ -143,7 +143,7 @@ struct FailureExit {
     ip: u64,
 }
 
-struct Builder<'a> {
+struct CloneBuilder<'a> {
     plan: &'a ClonePlan<'a>,
     checks: CheckPlan,
     code: Assembly,
@@ -158,7 +158,7 @@ struct Builder<'a> {
     saving_guards: usize,
 }
 
-impl Builder<'_> {
+impl CloneBuilder<'_> {
     /// An entry for a thread at the instruction at `ip`. The copy follows, or the entry jumps to
     /// it.
     fn entry(&mut self, ip: u64, falls_through: bool) -> Result<()> {

@@ -18,7 +18,7 @@ use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
 use crate::effect::{InstructionEffect, reads_and_writes};
 use crate::flow::Flow;
 use crate::loops::Loop;
-use crate::memory::Memory;
+use crate::memory::ReadableMemory;
 use crate::registers::{RBP, RSP, Registers, number};
 
 /// Registers that a call preserves: rbx and r12 to r15. The frame pointer is never a counter.
@@ -68,7 +68,7 @@ impl LoopCounter {
 
     /// Its value with these registers. `None` if its memory is not mapped.
     #[must_use]
-    pub fn value(&self, registers: &Registers, memory: &dyn Memory) -> Option<u64> {
+    pub fn value(&self, registers: &Registers, memory: &dyn ReadableMemory) -> Option<u64> {
         let bytes = self.bytes as usize;
         let mut value = match self.place {
             CounterPlace::Register(number) => registers.gpr[number].to_le_bytes(),

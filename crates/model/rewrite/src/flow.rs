@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 
 use crate::error::{Error, RefusalReason, Result};
-use crate::memory::{CachedMemory, Memory};
+use crate::memory::{CachedMemory, ReadableMemory};
 
 /// Maximum distance from the start at which code is decoded, in bytes, both ways.
 pub const WINDOW_BYTES: u64 = 4096;
@@ -80,7 +80,7 @@ impl Flow {
     /// # Errors
     /// [`RefusalReason::Undecodable`] if there is no instruction at `ip`;
     /// [`RefusalReason::Overlap`] if two instructions share bytes.
-    pub fn discover(memory: &dyn Memory, ip: u64) -> Result<Self> {
+    pub fn discover(memory: &dyn ReadableMemory, ip: u64) -> Result<Self> {
         Self::discover_with(memory, ip, &TakenJumps::new())
     }
 
@@ -89,7 +89,7 @@ impl Flow {
     ///
     /// # Errors
     /// As there.
-    pub fn discover_with(memory: &dyn Memory, ip: u64, taken: &TakenJumps) -> Result<Self> {
+    pub fn discover_with(memory: &dyn ReadableMemory, ip: u64, taken: &TakenJumps) -> Result<Self> {
         let memory = &CachedMemory::of(memory);
         let mut reader = FlowReader { memory, ip, taken, instructions: BTreeMap::new(), leaders: BTreeSet::from([ip]) };
         reader.read_all();
@@ -135,7 +135,7 @@ impl Flow {
 }
 
 /// The instruction at `address`, if there is one.
-pub(crate) fn decode(memory: &dyn Memory, address: u64) -> Option<Instruction> {
+pub(crate) fn decode(memory: &dyn ReadableMemory, address: u64) -> Option<Instruction> {
     let mut bytes = [0; MAX_INSTRUCTION_BYTES];
     let got = memory.read(address, &mut bytes);
     let instruction = Decoder::with_ip(64, &bytes[..got.min(bytes.len())], address, DecoderOptions::NONE).decode();
@@ -169,7 +169,7 @@ fn ends_block(instruction: &Instruction) -> bool {
 }
 
 struct FlowReader<'a> {
-    memory: &'a dyn Memory,
+    memory: &'a dyn ReadableMemory,
     ip: u64,
     taken: &'a TakenJumps,
     instructions: BTreeMap<u64, Instruction>,

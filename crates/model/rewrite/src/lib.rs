@@ -66,7 +66,7 @@ pub use error::{Error, RefusalReason, Result};
 pub use flow::{BasicBlock, BlockExit, Flow, TakenJumps, WINDOW_BYTES};
 pub use liveness::{LiveSet, Liveness};
 pub use loops::{Loop, LoopExit};
-pub use memory::{CachedMemory, Memory, MemoryImage};
+pub use memory::{CachedMemory, MemoryImage, ReadableMemory};
 pub use operand::Operand;
 pub use page::{PagePiece, RemapRule, RemappedPage};
 pub use patch::{HeadCopy, HeadPatch, PatchWrite, Pun};
@@ -74,3 +74,8 @@ pub use redirect::Redirect;
 pub use registers::Registers;
 pub use rewritelet::{AccessSite, Rewritelet, RewriteletForm};
 pub use walk::{LoopAccess, Walk};
+
+/// Compiles and runs the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExample;

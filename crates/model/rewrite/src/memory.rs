@@ -8,10 +8,17 @@ use crate::page::PAGE_BYTES;
 
 /// Memory that can be read. Reads are many and small, so an implementation by system calls should
 /// cache pages.
-pub trait Memory {
+pub trait ReadableMemory {
     /// Reads from `address` into `into` up to the first unmapped byte. Returns the number of bytes
     /// read.
     fn read(&self, address: u64, into: &mut [u8]) -> usize;
+}
+
+/// A function that reads as [`ReadableMemory::read`] does.
+impl<F: Fn(u64, &mut [u8]) -> usize> ReadableMemory for F {
+    fn read(&self, address: u64, into: &mut [u8]) -> usize {
+        self(address, into)
+    }
 }
 
 /// A copy of memory.
@@ -23,7 +30,7 @@ pub struct MemoryImage {
     pub bytes: Vec<u8>,
 }
 
-impl Memory for MemoryImage {
+impl ReadableMemory for MemoryImage {
     fn read(&self, address: u64, into: &mut [u8]) -> usize {
         let from = address.checked_sub(self.start).and_then(|offset| usize::try_from(offset).ok());
         let Some(rest) = from.and_then(|from| self.bytes.get(from..)) else { return 0 };
@@ -35,7 +42,7 @@ impl Memory for MemoryImage {
 
 /// A cache of whole pages of another memory. Each page is read once.
 pub struct CachedMemory<'a> {
-    memory: &'a dyn Memory,
+    memory: &'a dyn ReadableMemory,
     /// Contents of the pages, by address.
     kept: RefCell<BTreeMap<u64, Vec<u8>>>,
 }
@@ -43,7 +50,7 @@ pub struct CachedMemory<'a> {
 impl<'a> CachedMemory<'a> {
     /// A cache of `memory`. A page keeps the contents of its first read.
     #[must_use]
-    pub fn of(memory: &'a dyn Memory) -> Self {
+    pub fn of(memory: &'a dyn ReadableMemory) -> Self {
         Self { memory, kept: RefCell::default() }
     }
 }
@@ -54,7 +61,7 @@ impl fmt::Debug for CachedMemory<'_> {
     }
 }
 
-impl Memory for CachedMemory<'_> {
+impl ReadableMemory for CachedMemory<'_> {
     fn read(&self, address: u64, into: &mut [u8]) -> usize {
         let mut kept = self.kept.borrow_mut();
         let mut got = 0;
@@ -86,11 +93,11 @@ const PAGE: usize = 4096;
 mod tests {
     use std::cell::Cell;
 
-    use super::{CachedMemory, Memory, MemoryImage};
+    use super::{CachedMemory, MemoryImage, ReadableMemory};
 
     struct Counted(MemoryImage, Cell<u32>);
 
-    impl Memory for Counted {
+    impl ReadableMemory for Counted {
         fn read(&self, address: u64, into: &mut [u8]) -> usize {
             self.1.set(self.1.get() + 1);
             self.0.read(address, into)

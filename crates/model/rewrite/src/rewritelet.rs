@@ -78,7 +78,7 @@ impl Rewritelet {
         let operand = Operand::of(site.instruction, &mut factory)?;
         let effect = InstructionEffect::of(site.instruction, &mut factory);
         let code = Assembly::default();
-        let mut builder = Builder { site, at, operand, effect, code, spots: Vec::new() };
+        let mut builder = RewriteletBuilder { site, at, operand, effect, code, spots: Vec::new() };
         let entry = builder.code.here();
         builder.spots.push(entry);
         match form {
@@ -86,7 +86,7 @@ impl Rewritelet {
             RewriteletForm::PerRule(rule) => builder.per_rule(rule)?,
             RewriteletForm::Ladder(page) => builder.ladder(page)?,
         }
-        let Builder { code, spots, .. } = builder;
+        let RewriteletBuilder { code, spots, .. } = builder;
         let encoded = code.encode(at, ip)?;
         let mut map: Vec<_> = spots.iter().filter_map(|spot| Some((encoded.address(*spot)?, ip))).collect();
         map.dedup();
@@ -94,7 +94,7 @@ impl Rewritelet {
     }
 }
 
-struct Builder<'a> {
+struct RewriteletBuilder<'a> {
     site: &'a AccessSite<'a>,
     at: u64,
     operand: Operand,
@@ -104,7 +104,7 @@ struct Builder<'a> {
     spots: Vec<Label>,
 }
 
-impl Builder<'_> {
+impl RewriteletBuilder<'_> {
     fn refused(&self, reason: RefusalReason) -> Error {
         Error::refused(self.site.instruction.ip(), reason)
     }

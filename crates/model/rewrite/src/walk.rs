@@ -31,7 +31,7 @@ use serde::{Deserialize, Serialize};
 use crate::effect::reads_and_writes;
 use crate::flow::{Flow, calls};
 use crate::loops::Loop;
-use crate::memory::Memory;
+use crate::memory::ReadableMemory;
 use crate::operand::{is_atomic, is_bitwise};
 use crate::registers::Registers;
 use address::address;
@@ -79,7 +79,7 @@ impl Walk {
     /// Walks from the sampled instruction, which is in the flow, with the sampled registers: around
     /// `within`, or as far as the flow is known.
     #[must_use]
-    pub fn around(flow: &Flow, within: Option<&Loop>, registers: &Registers, memory: &dyn Memory) -> Self {
+    pub fn around(flow: &Flow, within: Option<&Loop>, registers: &Registers, memory: &dyn ReadableMemory) -> Self {
         Self::around_with(flow, within, registers, memory, &|_| None)
     }
 
@@ -91,7 +91,7 @@ impl Walk {
         flow: &Flow,
         within: Option<&Loop>,
         registers: &Registers,
-        memory: &dyn Memory,
+        memory: &dyn ReadableMemory,
         observed: &dyn Fn(u64) -> Option<u64>,
     ) -> Self {
         let (ip, observed_accesses, found) = (registers.rip, Vec::new(), Self::default());
@@ -112,7 +112,7 @@ struct LapWalker<'a> {
     /// Start and end of the iteration.
     ip: u64,
     within: Option<&'a Loop>,
-    memory: &'a dyn Memory,
+    memory: &'a dyn ReadableMemory,
     observed: &'a dyn Fn(u64) -> Option<u64>,
     /// Accesses whose addresses are observed only.
     observed_accesses: Vec<LoopAccess>,

@@ -19,9 +19,9 @@ use fieldstone_rewrite::{
 };
 use iced_x86::{InstructionInfoFactory, Register};
 use machine::{
-    Agent, CACHE, CODE, FAR, HOME, Machine, MachineState, PAGE, PAGE_BYTES, PLAIN, STACK, STACK_BYTES, VIEWS,
+    Agent, CACHE, CODE, FAR, HOME, MachineState, PAGE, PAGE_BYTES, PLAIN, STACK, STACK_BYTES, TestMachine, VIEWS,
 };
-use programs::{Kind, Place, Program, Step, program};
+use programs::{AccessForm, LoopProgram, LoopStep, Place, program};
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 
@@ -51,7 +51,7 @@ const ALL: [How; 5] = [How::PerRule, How::Ladder, How::Displaced, How::Clone, Ho
 
 /// Everything that a run leaves behind.
 #[derive(Debug, PartialEq, Eq)]
-struct RunResult {
+struct FinalState {
     gpr: [u64; 16],
     flags: u64,
     page: Vec<u8>,
@@ -60,13 +60,13 @@ struct RunResult {
 }
 
 struct Setup {
-    machine: Machine,
+    machine: TestMachine,
     page: RemappedPage,
 }
 
 impl Setup {
     fn new() -> Self {
-        let machine = Machine::new();
+        let machine = TestMachine::new();
         let delta = |to: u64| (to - PAGE).cast_signed();
         let start = machine.at(PAGE);
         let rule = |(bytes, view): (Range<u64>, u64)| RemapRule {
@@ -79,11 +79,11 @@ impl Setup {
     }
 
     /// The initial state of a program, with all memory initialized.
-    fn begin(&self, program: &Program) -> MachineState {
+    fn begin(&self, program: &LoopProgram) -> MachineState {
         let machine = &self.machine;
         machine.protect(true);
         machine.write(CODE, &vec![0xcc; PAGE_BYTES]);
-        machine.write(CODE, &program.code(machine.at(CODE), &Machine::end()).0);
+        machine.write(CODE, &program.code(machine.at(CODE), &TestMachine::end()).0);
         let content: Vec<u8> = (0..PAGE_BYTES).map(|index| u8::try_from(index * 7 % 251).unwrap()).collect();
         for place in [PAGE, HOME, VIEWS[0], VIEWS[1], PLAIN] {
             machine.write(place, &content);
@@ -103,7 +103,7 @@ impl Setup {
     }
 
     /// Initial value of the slot.
-    fn slot(&self, program: &Program) -> u64 {
+    fn slot(&self, program: &LoopProgram) -> u64 {
         match program.slot {
             0..=2 => self.machine.at(PAGE) + RULES[1].start,
             3 => self.machine.at(PAGE) + RULES[0].start,
@@ -112,12 +112,12 @@ impl Setup {
         }
     }
 
-    fn outcome(&self, state: &MachineState, page: Vec<u8>) -> RunResult {
+    fn outcome(&self, state: &MachineState, page: Vec<u8>) -> FinalState {
         let machine = &self.machine;
         let stack =
             (state.gpr[4] - machine.at(STACK)).checked_sub(RED_ZONE).expect("the stack pointer is in the stack");
         let bytes = usize::try_from(STACK_BYTES - stack).unwrap();
-        RunResult {
+        FinalState {
             gpr: state.gpr,
             flags: state.flags & FLAGS,
             page,
@@ -127,12 +127,12 @@ impl Setup {
     }
 
     /// Start address of a program.
-    fn head(&self, program: &Program) -> u64 {
+    fn head(&self, program: &LoopProgram) -> u64 {
         program.code(self.machine.at(CODE), &[]).1
     }
 
     /// Runs the original.
-    fn plain(&self, program: &Program) -> RunResult {
+    fn plain(&self, program: &LoopProgram) -> FinalState {
         let state = self.begin(program);
         let mut agent = Agent::default();
         let state = self.machine.run(self.head(program), &state, &mut agent);
@@ -141,17 +141,17 @@ impl Setup {
     }
 
     /// Runs the rewritten program; returns the number of faults too.
-    fn rewritten(&self, program: &Program, how: How) -> (RunResult, usize) {
+    fn rewritten(&self, program: &LoopProgram, how: How) -> (FinalState, usize) {
         self.rewritten_with(program, how, |_| {})
     }
 
     /// Runs the program rewritten with changed redirects.
     fn rewritten_with(
         &self,
-        program: &Program,
+        program: &LoopProgram,
         how: How,
         change: impl FnOnce(&mut Vec<Redirect>),
-    ) -> (RunResult, usize) {
+    ) -> (FinalState, usize) {
         let state = self.begin(program);
         let mut rewriting = Rewriting::new(self, self.head(program));
         if how == How::Patched {
@@ -254,7 +254,7 @@ impl<'a> Rewriting<'a> {
     }
 
     /// The redirects that the program selects, each by the rule that its register is meant for.
-    fn redirects(&self, program: &Program) -> Vec<Redirect> {
+    fn redirects(&self, program: &LoopProgram) -> Vec<Redirect> {
         let mut factory = InstructionInfoFactory::new();
         let mut redirects = Vec::new();
         for (index, instruction) in self.flow.instructions_in(&self.within).enumerate() {
@@ -313,7 +313,7 @@ impl<'a> Rewriting<'a> {
     }
 }
 
-fn check(program: &Program) -> Result<(), TestCaseError> {
+fn check(program: &LoopProgram) -> Result<(), TestCaseError> {
     let setup = Setup::new();
     let plain = setup.plain(program);
     for how in ALL {
@@ -358,15 +358,15 @@ fn rewritten_loops_behave_as_the_originals() {
 }
 
 /// Two counters in the bytes of two rules, one through a pointer that each iteration loads.
-fn counters() -> Program {
-    let memory = |kind, place| Step::Memory { kind, place, data: 1, wide: true };
-    Program {
+fn counters() -> LoopProgram {
+    let memory = |kind, place| LoopStep::Memory { kind, place, data: 1, wide: true };
+    LoopProgram {
         other: Vec::new(),
         steps: vec![
-            memory(Kind::AddTo, Place::Stays(1)),
-            Step::Reload,
-            memory(Kind::LockAdd, Place::Loaded(2)),
-            memory(Kind::AddFrom, Place::Loaded(0)),
+            memory(AccessForm::AddTo, Place::Stays(1)),
+            LoopStep::Reload,
+            memory(AccessForm::LockAdd, Place::Loaded(2)),
+            memory(AccessForm::AddFrom, Place::Loaded(0)),
         ],
         iterations: 1000,
         cell: 1,
@@ -386,7 +386,7 @@ fn a_clone_causes_no_fault() {
 #[test]
 fn both_paths_around_a_head_are_in_its_clone() {
     let setup = Setup::new();
-    let both = Program { other: counters().steps, ..counters() };
+    let both = LoopProgram { other: counters().steps, ..counters() };
     let plain = setup.plain(&both);
     assert_eq!(setup.rewritten(&both, How::Clone), (plain, 0));
 }
@@ -404,7 +404,9 @@ fn without_a_clone_each_access_faults() {
 fn a_patched_head_jumps_to_the_clone() {
     // One long instruction at the head permits any jump target.
     let mut program = counters();
-    program.steps.insert(0, Step::Memory { kind: Kind::StoreNumber, place: Place::Stays(0), data: 0, wide: true });
+    program
+        .steps
+        .insert(0, LoopStep::Memory { kind: AccessForm::StoreNumber, place: Place::Stays(0), data: 0, wide: true });
     let setup = Setup::new();
     let plain = setup.plain(&program);
     assert_eq!(setup.rewritten(&program, How::Patched), (plain, 0));
@@ -413,7 +415,7 @@ fn a_patched_head_jumps_to_the_clone() {
 #[test]
 fn a_pointer_out_of_the_rule_leaves_the_clone_and_returns() {
     let setup = Setup::new();
-    let elsewhere = Program { slot: 4, ..counters() };
+    let elsewhere = LoopProgram { slot: 4, ..counters() };
     let plain = setup.plain(&elsewhere);
     let (rewritten, faults) = setup.rewritten(&elsewhere, How::Clone);
     assert_eq!(rewritten, plain);
@@ -422,9 +424,9 @@ fn a_pointer_out_of_the_rule_leaves_the_clone_and_returns() {
 
 #[test]
 fn a_pointer_that_changes_in_an_iteration_is_rechecked() {
-    let memory = |kind| Step::Memory { kind, place: Place::Loaded(0), data: 1, wide: true };
-    let steps = vec![Step::Reload, memory(Kind::AddTo), Step::Turn, memory(Kind::LockAdd)];
-    let program = Program { steps, iterations: 5, ..counters() };
+    let memory = |kind| LoopStep::Memory { kind, place: Place::Loaded(0), data: 1, wide: true };
+    let steps = vec![LoopStep::Reload, memory(AccessForm::AddTo), LoopStep::Turn, memory(AccessForm::LockAdd)];
+    let program = LoopProgram { steps, iterations: 5, ..counters() };
     let setup = Setup::new();
     let plain = setup.plain(&program);
     // The second access is outside of the rule in each iteration. So the clone runs in the first
@@ -448,9 +450,9 @@ fn a_wrong_displacement_is_detected() {
 #[test]
 fn a_view_out_of_reach_is_accessed_through_a_register() {
     let setup = Setup::new();
-    let global = |load| Step::Global { cell: 2, data: 1, load };
+    let global = |load| LoopStep::Global { cell: 2, data: 1, load };
     for (load, live) in [(true, true), (true, false), (false, true), (false, false)] {
-        let program = Program { steps: vec![global(load)], iterations: 1, ..counters() };
+        let program = LoopProgram { steps: vec![global(load)], iterations: 1, ..counters() };
         let plain = setup.plain(&program);
         let state = setup.begin(&program);
         setup.machine.write(FAR, &setup.machine.bytes(PAGE, PAGE_BYTES));
@@ -473,8 +475,8 @@ fn a_view_out_of_reach_is_accessed_through_a_register() {
 #[test]
 fn a_ladder_does_not_redirect_straddling_accesses() {
     let setup = Setup::new();
-    let steps = vec![Step::Memory { kind: Kind::AddTo, place: Place::Stays(0), data: 1, wide: true }];
-    let program = Program { steps, iterations: 1, cell: 0, ..counters() };
+    let steps = vec![LoopStep::Memory { kind: AccessForm::AddTo, place: Place::Stays(0), data: 1, wide: true }];
+    let program = LoopProgram { steps, iterations: 1, cell: 0, ..counters() };
     let state = setup.begin(&program);
     let mut rewriting = Rewriting::new(&setup, setup.head(&program));
     let instruction = rewriting.flow.instructions[&setup.machine.at(CODE)];

@@ -21,6 +21,7 @@ mod member;
 mod tests;
 mod text;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -76,7 +77,7 @@ pub struct ContendedMember {
 /// A change of the source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "advice", rename_all = "kebab-case")]
-pub enum Advice {
+pub enum LayoutAdvice {
     /// Align a member to a line, or to its own size if it would cross a line boundary.
     AlignMember {
         /// Name of the member.
@@ -121,7 +122,7 @@ pub struct Redesign {
     /// The contended members, by element and offset.
     pub fights: Vec<ContendedMember>,
     /// The changes.
-    pub advice: Vec<Advice>,
+    pub advice: Vec<LayoutAdvice>,
     /// Present and new size of an element in bytes.
     pub bytes_before: u64,
     /// See `bytes_before`.
@@ -134,13 +135,45 @@ impl Redesign {
     /// Whether a layout can separate all threads: no two threads contend for bytes of one member.
     #[must_use]
     pub fn separates_all(&self) -> bool {
-        let in_one =
-            |one: &ContendedMember, other: &ContendedMember| one.element == other.element && one.member == other.member;
-        self.fights
-            .iter()
-            .enumerate()
-            .all(|(at, one)| self.fights[..at].iter().all(|other| !in_one(one, other) || one.threads == other.threads))
+        self.pairs(|_| true).1 == 0
     }
+
+    /// The pairs of contended members, among those that `counts` selects: pairs that the layout
+    /// separates, and pairs in one member, which it cannot separate.
+    fn pairs(&self, counts: impl Fn(&ContendedMember) -> bool) -> (usize, usize) {
+        let selected: Vec<&ContendedMember> = self.fights.iter().filter(|member| counts(member)).collect();
+        let pairs =
+            selected.iter().enumerate().flat_map(|(at, one)| selected[..at].iter().map(move |other| (one, other)));
+        let (inseparable, separated): (Vec<_>, Vec<_>) = pairs
+            .filter(|(one, other)| one.contends_with(other))
+            .partition(|(one, other)| one.element == other.element && one.member == other.member);
+        (separated.len(), inseparable.len())
+    }
+}
+
+impl ContendedMember {
+    /// Whether other threads use `other`, and one of the two is written.
+    fn contends_with(&self, other: &Self) -> bool {
+        self.threads != other.threads && (self.written || other.written)
+    }
+}
+
+/// The layout that separates the most pairs of contended members on `line`, of the layouts of
+/// `objects` by all `lines`. Of equal ones, that which leaves the fewest pairs in one member; then
+/// the first. `None` if no object has a contended member. Skips inconsistent descriptions.
+#[must_use]
+pub fn best_redesign<'a>(
+    objects: impl IntoIterator<Item = &'a ObjectLayout>,
+    line: &LineUse,
+    lines: &[JudgedLine],
+) -> Option<Redesign> {
+    let on_line = line.address..line.address.saturating_add(u64::from(line.bytes));
+    let rated = objects.into_iter().filter_map(|object| {
+        let redesign = object.redesign(lines).ok().flatten()?;
+        let pairs = redesign.pairs(|member| on_line.contains(&object.address_of(member)));
+        Some((pairs, redesign))
+    });
+    rated.min_by_key(|&((separated, inseparable), _)| (Reverse(separated), inseparable)).map(|(_, redesign)| redesign)
 }
 
 impl ObjectLayout {
@@ -177,6 +210,11 @@ impl ObjectLayout {
         Ok(())
     }
 
+    /// The address of the contended bytes of a member.
+    const fn address_of(&self, member: &ContendedMember) -> u64 {
+        self.address.saturating_add(self.stride.saturating_mul(member.element)).saturating_add(member.bytes.start)
+    }
+
     /// The contended members of this object on these lines, and a new layout. `None` if no line is
     /// a finding.
     ///
@@ -195,7 +233,7 @@ impl ObjectLayout {
         }
         if self.members.is_empty() {
             let by_bytes = Self { members: self.members_by(&fights), ..self.clone() }.redesign(lines)?;
-            let advice = vec![Advice::Part { to: line_bytes }];
+            let advice = vec![LayoutAdvice::Part { to: line_bytes }];
             return Ok(by_bytes.map(|redesign| Redesign { advice, ..redesign }));
         }
         let aligned = self.aligned_members(&fights, line_bytes);
@@ -286,9 +324,7 @@ impl ObjectLayout {
             fights.iter().filter_map(|fight| Some((number(fight)?, fight))).collect();
         let mut apart: BTreeSet<(usize, usize)> = BTreeSet::new();
         for (behind, one) in &numbered {
-            let fights_it = |other: &ContendedMember| {
-                one.element == other.element && one.threads != other.threads && (one.written || other.written)
-            };
+            let fights_it = |other: &ContendedMember| one.element == other.element && one.contends_with(other);
             let before = numbered.iter().filter(|(before, other)| before < behind && fights_it(other));
             apart.extend(before.map(|(before, _)| (*behind, *before)));
         }
@@ -327,29 +363,29 @@ impl ObjectLayout {
         crossing: Option<String>,
         line_bytes: u64,
         bytes_after: u64,
-    ) -> Vec<Advice> {
+    ) -> Vec<LayoutAdvice> {
         let mut advice = Vec::new();
         if self.is_packed() {
-            advice.push(Advice::Unpack { crossing });
+            advice.push(LayoutAdvice::Unpack { crossing });
         }
         if self.elements > 1 && self.members.len() == 1 {
-            advice.push(Advice::Wrap { to: line_bytes });
+            advice.push(LayoutAdvice::Wrap { to: line_bytes });
         } else {
             let members = aligned.iter().filter_map(|(&at, &to)| Some((self.members.get(at)?, to)));
-            advice.extend(members.map(|(member, to)| Advice::AlignMember { member: member.name.clone(), to }));
+            advice.extend(members.map(|(member, to)| LayoutAdvice::AlignMember { member: member.name.clone(), to }));
         }
         if bytes_after != self.stride {
-            advice.push(Advice::PadStride { from: self.stride, to: bytes_after });
+            advice.push(LayoutAdvice::PadStride { from: self.stride, to: bytes_after });
         }
         let off_by = self.address % line_bytes;
         if self.on_heap && off_by != 0 {
-            advice.push(Advice::AlignAllocation { to: line_bytes, off_by });
+            advice.push(LayoutAdvice::AlignAllocation { to: line_bytes, off_by });
         }
         advice
     }
 }
 
-impl Advice {
+impl LayoutAdvice {
     /// Text for reports.
     #[must_use]
     pub fn words(&self) -> String {

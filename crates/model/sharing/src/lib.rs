@@ -42,6 +42,8 @@ pub mod bits;
 pub mod cost;
 mod decay;
 pub mod error;
+#[cfg(test)]
+mod fixture;
 pub mod history;
 pub mod ignore;
 pub mod layout;
@@ -58,11 +60,11 @@ pub mod windows;
 pub use access::SampledAccess;
 pub use allowance::Allowance;
 pub use bits::Bits;
-pub use cost::{Interval, LineCost};
+pub use cost::LineCost;
 pub use error::{Error, Result};
 pub use history::{ChangeDecision, RuleHistory};
 pub use ignore::Ignore;
-pub use layout::{Advice, ContendedMember, Member, ObjectLayout, Redesign};
+pub use layout::{ContendedMember, LayoutAdvice, Member, ObjectLayout, Redesign, best_redesign};
 pub use line_table::LineTable;
 pub use line_use::{LineUse, SiteWeight, ThreadUse};
 pub use progress::{CounterValue, LoopProgress, PaceComparison, PaceSeries};
@@ -72,3 +74,8 @@ pub use settings::Settings;
 pub use trial::TrialOutcome;
 pub use verdict::{ByteOwner, JudgedLine, Verdict, judge};
 pub use windows::Windows;
+
+/// Compiles and runs the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExample;

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::cost::Interval;
+use fieldstone_stats::Interval;
 
 /// Minimum distance in samples of two compared values that were read later than their samples.
 const LATE_APART: u64 = 8;

@@ -10,7 +10,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::cost::Interval;
+use fieldstone_stats::Interval;
 
 /// Minimum speedup that counts as a gain. A repaired loop costs up to a tenth more than a padded
 /// one, and a moved page has costs that no trial shows. So a smaller gain would not last.
@@ -54,7 +54,7 @@ fn ratio(a: f64, b: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::{TrialOutcome, outcome};
-    use crate::cost::Interval;
+    use fieldstone_stats::Interval;
 
     fn rates(rates: &[f64]) -> Interval {
         Interval::of_rates(rates).unwrap()

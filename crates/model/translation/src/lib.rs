@@ -52,7 +52,7 @@ pub mod tree;
 
 pub use access::PlacedAccess;
 pub use configuration::{Configuration, RegionPages, Scheme};
-pub use cost::{Calibration, CalibrationPattern, CalibrationPoint, Interval, MosaicFit, MosaicRun, PageWalkCost};
+pub use cost::{Calibration, CalibrationPattern, CalibrationPoint, MosaicFit, MosaicRun, PageWalkCost};
 pub use error::{Error, Result};
 pub use miss_ratio::{MissRatioCurve, MissRatioPoint};
 pub use mmu::{Mmu, TlbArray, TlbDescription, TlbLevel, WalkCaches};
@@ -62,3 +62,8 @@ pub use region::PrimaryRegion;
 pub use segment::DirectSegment;
 pub use simulator::{Counts, SideCounts, Simulator};
 pub use tree::{TreeCounts, TreeModel, TreeShape};
+
+/// Compiles and runs the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExample;

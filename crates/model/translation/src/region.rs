@@ -28,7 +28,7 @@ const CACHED_LOOKUPS: u64 = 64;
 
 /// The memory of a piece: its size, and its offset in the region.
 #[derive(Debug, Clone, Copy)]
-struct Piece {
+struct RegionPiece {
     bytes: u64,
     offset: u64,
 }
@@ -48,7 +48,7 @@ const EMPTY: Lookup = Lookup { start: 0, bytes: 0, offset: None };
 #[derive(Debug, Clone)]
 pub struct PrimaryRegion {
     /// By address.
-    pieces: BTreeMap<u64, Piece>,
+    pieces: BTreeMap<u64, RegionPiece>,
     /// Free bytes below `extent`, by offset. Adjacent ones are merged.
     free: BTreeMap<u64, u64>,
     extent: u64,
@@ -89,7 +89,7 @@ impl PrimaryRegion {
         }
         self.extract(start, end, true);
         let offset = self.allocate_offsets(end - start);
-        self.insert(start, Piece { bytes: end - start, offset });
+        self.insert(start, RegionPiece { bytes: end - start, offset });
         self.clear_cache();
     }
 
@@ -185,13 +185,13 @@ impl PrimaryRegion {
 
     /// Removes and returns the pieces of `start..end`, split at both ends. Frees their offsets if
     /// `free`.
-    fn extract(&mut self, start: u64, end: u64, free: bool) -> Vec<(u64, Piece)> {
+    fn extract(&mut self, start: u64, end: u64, free: bool) -> Vec<(u64, RegionPiece)> {
         if start == end {
             return Vec::new();
         }
         self.split(start);
         self.split(end);
-        let inside: Vec<(u64, Piece)> = self.pieces.range(start..end).map(|(&at, &piece)| (at, piece)).collect();
+        let inside: Vec<(u64, RegionPiece)> = self.pieces.range(start..end).map(|(&at, &piece)| (at, piece)).collect();
         for (at, piece) in &inside {
             self.pieces.remove(at);
             self.bytes -= piece.bytes;
@@ -208,14 +208,14 @@ impl PrimaryRegion {
             && address - start < piece.bytes
         {
             let front = address - start;
-            let back = Piece { bytes: piece.bytes - front, offset: piece.offset + front };
+            let back = RegionPiece { bytes: piece.bytes - front, offset: piece.offset + front };
             piece.bytes = front;
             self.pieces.insert(address, back);
         }
     }
 
     /// Inserts a piece, merged with the one before if addresses and offsets are contiguous.
-    fn insert(&mut self, start: u64, piece: Piece) {
+    fn insert(&mut self, start: u64, piece: RegionPiece) {
         self.bytes += piece.bytes;
         if let Some((&before, front)) = self.pieces.range_mut(..start).next_back()
             && before + front.bytes == start

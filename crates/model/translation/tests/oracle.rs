@@ -9,12 +9,12 @@ use proptest::prelude::*;
 
 /// Keys in LRU order, the most recent first.
 #[derive(Clone)]
-struct Naive<K> {
+struct NaiveLru<K> {
     keys: Vec<K>,
     max: usize,
 }
 
-impl<K: PartialEq> Naive<K> {
+impl<K: PartialEq> NaiveLru<K> {
     fn new(max: u32) -> Self {
         Self { keys: Vec::new(), max: max as usize }
     }
@@ -37,14 +37,14 @@ type Location = (bool, u64);
 #[derive(Clone)]
 struct NaiveArray {
     array: TlbArray,
-    sets: Vec<Naive<(PageSize, bool, u64)>>,
+    sets: Vec<NaiveLru<(PageSize, bool, u64)>>,
 }
 
 #[derive(Clone)]
 struct NaivePath {
-    pde: Naive<Location>,
-    pdpte: Naive<Location>,
-    pml4e: Naive<Location>,
+    pde: NaiveLru<Location>,
+    pdpte: NaiveLru<Location>,
+    pml4e: NaiveLru<Location>,
 }
 
 /// A guest physical address: of a page of the program, or of a page table by level.
@@ -60,17 +60,17 @@ struct NaiveCore {
     data: Vec<Vec<NaiveArray>>,
     instruction: Vec<Vec<NaiveArray>>,
     path: NaivePath,
-    lines: Naive<(PageSize, Location)>,
-    nested: Naive<(u32, Location)>,
-    host: [Naive<(u32, Location)>; 3],
-    range: Naive<usize>,
+    lines: NaiveLru<(PageSize, Location)>,
+    nested: NaiveLru<(u32, Location)>,
+    host: [NaiveLru<(u32, Location)>; 3],
+    range: NaiveLru<usize>,
     starts: Vec<u64>,
     counts: Counts,
 }
 
 fn build(levels: &[TlbLevel]) -> Vec<Vec<NaiveArray>> {
     let naive = |array: &TlbArray| NaiveArray {
-        sets: vec![Naive::new(array.set_ways()); (array.entries / array.set_ways()) as usize],
+        sets: vec![NaiveLru::new(array.set_ways()); (array.entries / array.set_ways()) as usize],
         array: array.clone(),
     };
     levels.iter().map(|level| level.arrays.iter().map(naive).collect()).collect()
@@ -91,14 +91,14 @@ impl NaiveCore {
             data: build(&configuration.machine.data),
             instruction: build(&configuration.machine.instruction),
             path: NaivePath {
-                pde: Naive::new(caches.pde),
-                pdpte: Naive::new(caches.pdpte),
-                pml4e: Naive::new(caches.pml4e),
+                pde: NaiveLru::new(caches.pde),
+                pdpte: NaiveLru::new(caches.pdpte),
+                pml4e: NaiveLru::new(caches.pml4e),
             },
-            lines: Naive::new(caches.pte_lines),
-            nested: Naive::new(caches.nested),
-            host: [caches.pde, caches.pdpte, caches.pml4e].map(Naive::new),
-            range: Naive::new(entries),
+            lines: NaiveLru::new(caches.pte_lines),
+            nested: NaiveLru::new(caches.nested),
+            host: [caches.pde, caches.pdpte, caches.pml4e].map(NaiveLru::new),
+            range: NaiveLru::new(entries),
             starts: starts.to_vec(),
             counts: Counts::default(),
             configuration: configuration.clone(),
@@ -161,7 +161,7 @@ impl NaiveCore {
         side.walks_pte_line_missed = u64::from(!self.lines.touch((size, above(place, size.shift() + 3))));
         // The tables read, by the address bits that the table above resolves; the last one first.
         let mut tables = vec![size.shift() + 9];
-        let known = |tables: &mut Vec<u32>, cache: &mut Naive<Location>, shift: u32| {
+        let known = |tables: &mut Vec<u32>, cache: &mut NaiveLru<Location>, shift: u32| {
             let hit = cache.touch(above(place, shift));
             if !hit {
                 tables.push(shift + 9);

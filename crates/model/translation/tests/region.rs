@@ -85,40 +85,42 @@ fn accesses_are_placed() {
 }
 
 #[derive(Debug, Clone)]
-enum Event {
+enum RegionEvent {
     Add(u64, u64),
     Remove(u64, u64),
     Relocate(u64, u64, u64),
 }
 
-fn event() -> impl Strategy<Value = Event> {
+fn event() -> impl Strategy<Value = RegionEvent> {
     let (page, pages) = (0_u64..60, 0_u64..12);
     prop_oneof![
-        (page.clone(), pages.clone()).prop_map(|(start, pages)| Event::Add(start, pages)),
-        (page.clone(), pages.clone()).prop_map(|(start, pages)| Event::Remove(start, pages)),
+        (page.clone(), pages.clone()).prop_map(|(start, pages)| RegionEvent::Add(start, pages)),
+        (page.clone(), pages.clone()).prop_map(|(start, pages)| RegionEvent::Remove(start, pages)),
         // Ranges that do not overlap: mremap refuses the others.
-        (page, 100_u64..160, pages).prop_map(|(from, to, pages)| Event::Relocate(from, to, pages)),
+        (page, 100_u64..160, pages).prop_map(|(from, to, pages)| RegionEvent::Relocate(from, to, pages)),
     ]
 }
 
 /// The content of each page. Content gets a new number when it is mapped.
 #[derive(Default)]
-struct Naive {
+struct NaiveRegion {
     contents: HashMap<u64, u64>,
     mapped: u64,
 }
 
-impl Naive {
-    fn apply(&mut self, event: &Event) {
+impl NaiveRegion {
+    fn apply(&mut self, event: &RegionEvent) {
         match *event {
-            Event::Add(start, pages) => {
+            RegionEvent::Add(start, pages) => {
                 for page in start..start + pages {
                     self.mapped += 1;
                     self.contents.insert(page, self.mapped);
                 }
             }
-            Event::Remove(start, pages) => (start..start + pages).for_each(|page| _ = self.contents.remove(&page)),
-            Event::Relocate(from, to, pages) => {
+            RegionEvent::Remove(start, pages) => {
+                (start..start + pages).for_each(|page| _ = self.contents.remove(&page))
+            }
+            RegionEvent::Relocate(from, to, pages) => {
                 for page in 0..pages {
                     self.contents.remove(&(to + page));
                     if let Some(content) = self.contents.remove(&(from + page)) {
@@ -130,18 +132,18 @@ impl Naive {
     }
 }
 
-fn apply(region: &mut PrimaryRegion, event: &Event) {
+fn apply(region: &mut PrimaryRegion, event: &RegionEvent) {
     match *event {
-        Event::Add(start, pages) => region.add(start * PAGE, pages * PAGE),
-        Event::Remove(start, pages) => region.remove(start * PAGE, pages * PAGE),
-        Event::Relocate(from, to, pages) => region.relocate(from * PAGE, to * PAGE, pages * PAGE),
+        RegionEvent::Add(start, pages) => region.add(start * PAGE, pages * PAGE),
+        RegionEvent::Remove(start, pages) => region.remove(start * PAGE, pages * PAGE),
+        RegionEvent::Relocate(from, to, pages) => region.relocate(from * PAGE, to * PAGE, pages * PAGE),
     }
 }
 
 proptest! {
     #[test]
     fn every_page_has_its_own_offset_and_keeps_it(events in prop::collection::vec(event(), 1..60)) {
-        let (mut region, mut naive) = (PrimaryRegion::new(), Naive::default());
+        let (mut region, mut naive) = (PrimaryRegion::new(), NaiveRegion::default());
         let mut places: HashMap<u64, u64> = HashMap::new();
         for event in &events {
             apply(&mut region, event);

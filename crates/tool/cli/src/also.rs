@@ -10,12 +10,12 @@ pub(crate) struct Arguments {
     /// Put other memory on the requested pages too, where it fills whole huge pages; default: heap
     /// and mmap only
     #[arg(long, value_name = "MEMORY", value_delimiter = ',')]
-    also: Vec<MemoryKind>,
+    also: Vec<AlsoMemory>,
 }
 
 /// A kind of memory that is not in the region by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum MemoryKind {
+enum AlsoMemory {
     /// Stacks: those of new threads in the region, that of the first thread in place
     Stacks,
     /// Zero-initialised data (.bss), in place
@@ -37,10 +37,10 @@ impl Arguments {
     pub(crate) fn chosen(&self) -> ExtraMemory {
         let has = |kind| self.also.contains(&kind);
         ExtraMemory {
-            stacks: has(MemoryKind::Stacks),
-            globals: has(MemoryKind::Globals),
-            hinted: has(MemoryKind::Hinted),
-            disabled: has(MemoryKind::Disabled),
+            stacks: has(AlsoMemory::Stacks),
+            globals: has(AlsoMemory::Globals),
+            hinted: has(AlsoMemory::Hinted),
+            disabled: has(AlsoMemory::Disabled),
         }
     }
 }

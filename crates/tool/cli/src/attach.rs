@@ -9,7 +9,6 @@ use anyhow::bail;
 use clap::{ArgGroup, Args};
 use fieldstone_sys::collapse::CollapseTarget;
 
-#[cfg(target_arch = "x86_64")]
 use crate::repair;
 use crate::run::open_stats_file;
 
@@ -52,7 +51,6 @@ pub(crate) struct Arguments {
     /// With --huge: also write the result to FILE as JSON
     #[arg(long, value_name = "FILE", requires = "huge")]
     stats: Option<PathBuf>,
-    #[cfg(target_arch = "x86_64")]
     #[command(flatten)]
     options: repair::Options,
 }
@@ -66,17 +64,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         );
     }
     match arguments.repair {
-        Some(pid) => repair(pid, arguments),
+        Some(pid) => repair::run(pid, &arguments.options),
         None => bail!("cannot attach: no mode is given\ntry: fieldstone attach --huge PID"),
     }
-}
-
-#[cfg(target_arch = "x86_64")]
-fn repair(pid: u32, arguments: &Arguments) -> anyhow::Result<u8> {
-    repair::run(pid, &arguments.options)
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn repair(pid: u32, _: &Arguments) -> anyhow::Result<u8> {
-    bail!("cannot repair process {pid}: --repair rewrites x86-64 code only")
 }

@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use fieldstone_pages::{Limitation, Primitive};
 use fieldstone_report::quantity::bytes;
 use fieldstone_report::{saved, text::Style};
-use fieldstone_sys::doctor::{Doctor, Facts, Level, Verdict};
+use fieldstone_sys::doctor::{CommandVerdict, Doctor, Facts, Level};
 use fieldstone_sys::limits::{Limits, Overcommit};
 use fieldstone_sys::perf::Counter;
 use fieldstone_sys::sampling::HardwareSource;
@@ -80,10 +80,10 @@ fn text(findings: &Findings, style: Style) -> String {
 
 /// Writes the verdicts. A remedy is a command to copy, so it is never wrapped; one that does not
 /// fit gets its own line.
-fn commands(page: &mut TextWriter, verdicts: &[Verdict]) {
+fn commands(page: &mut TextWriter, verdicts: &[CommandVerdict]) {
     page.section("Commands");
     let width = verdicts.iter().map(|verdict| verdict.command.len()).max().unwrap_or(0);
-    for Verdict { command, level, why, remedy, .. } in verdicts {
+    for CommandVerdict { command, level, why, remedy, .. } in verdicts {
         page.line(&format!("{command:width$}  {:11}  ", level.name()), why);
         let Some(remedy) = remedy else { continue };
         let lead = format!("{:width$}  {:>11}  ", "", "try");

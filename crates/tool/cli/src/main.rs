@@ -9,12 +9,12 @@ mod doctor;
 mod manual;
 mod output;
 mod profile;
-#[cfg(target_arch = "x86_64")]
+#[cfg_attr(not(target_arch = "x86_64"), path = "no_repair.rs")]
 mod repair;
 mod report;
 mod reproduce;
 mod run;
-#[cfg(target_arch = "x86_64")]
+#[cfg_attr(not(target_arch = "x86_64"), path = "no_sharing.rs")]
 mod sharing;
 mod size;
 mod text_file;
@@ -50,10 +50,8 @@ enum Command {
     Profile(profile::Arguments),
     Run(run::Arguments),
     Attach(attach::Arguments),
-    #[cfg(target_arch = "x86_64")]
     #[command(hide = true)]
     Repair(repair::OldArguments),
-    #[cfg(target_arch = "x86_64")]
     Sharing(sharing::Arguments),
     Report(report::Arguments),
     Diff(report::DiffArguments),
@@ -64,9 +62,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    #[cfg(target_arch = "x86_64")]
-    if fieldstone_repair::is_watchdog() {
-        fieldstone_repair::run_watchdog();
+    if repair::run_as_watchdog() {
         return ExitCode::SUCCESS;
     }
     let arguments = match Arguments::try_parse() {
@@ -79,9 +75,7 @@ fn main() -> ExitCode {
         Command::Profile(arguments) => profile::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
         Command::Attach(arguments) => attach::run(&arguments),
-        #[cfg(target_arch = "x86_64")]
         Command::Repair(arguments) => repair::run_old_form(&arguments),
-        #[cfg(target_arch = "x86_64")]
         Command::Sharing(arguments) => sharing::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
         Command::Diff(arguments) => report::diff(&arguments),

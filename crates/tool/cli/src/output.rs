@@ -82,7 +82,6 @@ pub(crate) fn message(text: impl Display) {
 }
 
 /// Prints a status message if standard error is a terminal.
-#[cfg(target_arch = "x86_64")]
 pub(crate) fn status(text: impl Display) {
     if io::stderr().is_terminal() {
         message(text);

@@ -14,7 +14,7 @@ use clap::{Args, ValueEnum};
 use fieldstone_launch::Program;
 use fieldstone_launch::signals::Interrupt;
 use fieldstone_profile::{ProfileEvent, ProfilePlan, ServerLoad, profile};
-use fieldstone_report::{Metric, Profile, Summary, Verdict, csv, html, quantity, reports, saved, shell, text};
+use fieldstone_report::{KindVerdict, Metric, Profile, Summary, csv, html, quantity, reports, saved, shell, text};
 use fieldstone_sys::knob::Restorer;
 use fieldstone_wire::{Mixture, PageKind};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -106,7 +106,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     let agent = place_agent()?;
     let restorer = Restorer::start()?;
     let interrupt = Interrupt::listen()?;
-    let mut progress = Progress::new(&plan);
+    let mut progress = ProfileProgress::new(&plan);
     let result = profile(&plan, &agent, &restorer, &interrupt, &mut |event| progress.update(&event));
     progress.bar.finish_and_clear();
     drop(restorer);
@@ -131,7 +131,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     if summary.measured_nothing() {
         return Ok(2);
     }
-    let failed = summary.kinds.iter().any(|kind| kind.verdict == Some(Verdict::Failed));
+    let failed = summary.kinds.iter().any(|kind| kind.verdict == Some(KindVerdict::Failed));
     Ok(u8::from(failed || !measured.findings.is_empty()))
 }
 
@@ -198,11 +198,11 @@ fn plan(arguments: &Arguments) -> anyhow::Result<ProfilePlan> {
 }
 
 /// Progress on standard error: a bar on a terminal, otherwise a few lines.
-struct Progress {
+struct ProfileProgress {
     bar: ProgressBar,
 }
 
-impl Progress {
+impl ProfileProgress {
     fn new(plan: &ProfilePlan) -> Self {
         let command = shell::join(&plan.program.command_line());
         match plan.kinds.as_slice() {

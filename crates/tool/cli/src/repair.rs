@@ -17,9 +17,12 @@ use std::thread::spawn;
 use anyhow::{Context, bail};
 use clap::Args;
 use fieldstone_launch::signals::termination_flag;
-use fieldstone_repair::{RepairEvent, RepairOptions, RepairStats, SamplingStats, TimedEvent, check_repair, repair};
+use fieldstone_repair::{
+    RepairEvent, RepairOptions, RepairStats, SamplingStats, TimedEvent, check_repair, is_watchdog, repair, run_watchdog,
+};
 use fieldstone_report::quantity::plural;
 use fieldstone_report::reports::repair::RepairReport;
+use fieldstone_report::saved;
 use fieldstone_sharing::requests::{self, RuleRequest};
 use fieldstone_sys::limits::raise_descriptors;
 use fieldstone_sys::process::has_ended;
@@ -46,10 +49,6 @@ pub(crate) struct Options {
     /// possible
     #[arg(long, requires = "repair")]
     consolidate: bool,
-    /// Redirect each access through a chain of comparisons instead of cloned loops; for `fieldstone
-    /// reproduce cachekata`
-    #[arg(long, requires = "repair", hide = true)]
-    ladder: bool,
 }
 
 /// Repair false sharing in a running process: the old form of `attach --repair`
@@ -65,6 +64,15 @@ pub(crate) struct OldArguments {
 pub(crate) fn run_old_form(arguments: &OldArguments) -> anyhow::Result<u8> {
     renamed("repair --pid", "attach --repair");
     run(arguments.pid, &arguments.options)
+}
+
+/// Runs the watchdog of a repair if this process was started as one; returns whether it was.
+pub(crate) fn run_as_watchdog() -> bool {
+    let is_one = is_watchdog();
+    if is_one {
+        run_watchdog();
+    }
+    is_one
 }
 
 /// The rules of a file; none without a file.
@@ -83,7 +91,7 @@ pub(crate) fn run(pid: u32, options: &Options) -> anyhow::Result<u8> {
     // are sampled.
     let _ = raise_descriptors();
     let rules = read_rules(options.rules.as_deref())?;
-    let manner = RepairOptions { rules, consolidated: options.consolidate, uses_ladders: options.ladder };
+    let manner = RepairOptions { rules, consolidated: options.consolidate, ..RepairOptions::default() };
     // With --events the reader is the parent of the program. A program that has ended is no error
     // there.
     if !options.events && has_ended(pid) {
@@ -194,8 +202,15 @@ pub(crate) fn describe(event: &TimedEvent) -> String {
     format!("{:>9.1} ms  {text}", event.at_ms)
 }
 
+/// Reads the saved repair of `file`; returns it as JSON and as a report.
+pub(crate) fn read_saved(saved: serde_json::Value, file: &Path) -> anyhow::Result<(String, RepairReport)> {
+    let stats: RepairStats = serde_json::from_value(saved)
+        .with_context(|| format!("cannot read the repair in {}: it was cut short or edited", file.display()))?;
+    Ok((saved::to_json(&stats)?, report(&stats)))
+}
+
 /// The report of a saved repair.
-pub(crate) fn report(stats: &RepairStats) -> RepairReport {
+fn report(stats: &RepairStats) -> RepairReport {
     let count = |is: fn(&RepairEvent) -> bool| stats.events.iter().filter(|event| is(&event.kind)).count().to_string();
     let facts = [
         ("process", stats.pid.to_string()),

@@ -2,16 +2,13 @@
 
 use std::path::PathBuf;
 
-#[cfg(target_arch = "x86_64")]
-use anyhow::Context;
 use anyhow::bail;
 use clap::Args;
-#[cfg(target_arch = "x86_64")]
-use fieldstone_repair::RepairStats;
-use fieldstone_report::{Diff, Document, Saved, Summary, csv, html, reports, saved, text};
+use fieldstone_report::{Diff, Document, SavedFile, Summary, csv, html, reports, saved, text};
 use serde::Serialize;
 
 use crate::output::{MeasurementFormat, print, style};
+use crate::repair;
 
 /// Print measurements saved by `profile --json`, `sharing --json`, `run --stats` or `attach --huge
 /// --stats`
@@ -51,15 +48,15 @@ pub(crate) struct DiffArguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
-    match Saved::load(&arguments.file)? {
-        Saved::Profile(profile) => {
+    match SavedFile::load(&arguments.file)? {
+        SavedFile::Profile(profile) => {
             let summary = Summary::of(&profile);
             if let Some(path) = &arguments.html {
                 saved::write(&html::render(&reports::profile::document(&profile, &summary))?, path)?;
             }
             print(&crate::profile::render(&profile, &summary, arguments.format)?)?;
         }
-        Saved::Sharing(found) => {
+        SavedFile::Sharing(found) => {
             if arguments.format == MeasurementFormat::Csv {
                 bail!(
                     "cannot print {} as CSV: findings of `fieldstone sharing` have the formats text, JSON and HTML",
@@ -75,34 +72,25 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
             };
             print(&text)?;
         }
-        #[cfg(target_arch = "x86_64")]
-        Saved::Repair(saved) => print_repair(arguments, *saved)?,
-        #[cfg(not(target_arch = "x86_64"))]
-        Saved::Repair(_) => bail!("cannot print {}: it holds a repair, which needs x86-64", arguments.file.display()),
-        Saved::RunStats(stats) => print_statistics(arguments, &*stats, reports::run::document)?,
-        Saved::Collapse(collapse) => print_statistics(arguments, &*collapse, reports::collapse::document)?,
+        SavedFile::Repair(saved) => print_repair(arguments, *saved)?,
+        SavedFile::RunStats(stats) => print_statistics(arguments, &*stats, reports::run::document)?,
+        SavedFile::Collapse(collapse) => print_statistics(arguments, &*collapse, reports::collapse::document)?,
     }
     Ok(0)
 }
 
 /// Prints the file of `run --repair --stats`.
-#[cfg(target_arch = "x86_64")]
 fn print_repair(arguments: &Arguments, saved: serde_json::Value) -> anyhow::Result<()> {
     let file = arguments.file.display();
     if arguments.format == MeasurementFormat::Csv {
         bail!("cannot print {file} as CSV: it holds the events of a repair\ntry: fieldstone report {file}");
     }
-    let stats: RepairStats = serde_json::from_value(saved)
-        .with_context(|| format!("cannot read the repair in {file}: it was cut short or edited"))?;
-    let report = reports::repair::document(&crate::repair::report(&stats));
+    let (json, report) = repair::read_saved(saved, &arguments.file)?;
+    let report = reports::repair::document(&report);
     if let Some(path) = &arguments.html {
         saved::write(&html::render(&report)?, path)?;
     }
-    print(&if arguments.format == MeasurementFormat::Json {
-        saved::to_json(&stats)?
-    } else {
-        text::render(&report, style())
-    })?;
+    print(&if arguments.format == MeasurementFormat::Json { json } else { text::render(&report, style()) })?;
     Ok(())
 }
 
@@ -119,7 +107,7 @@ fn print_statistics<T: Serialize>(arguments: &Arguments, of: &T, document: fn(&T
 }
 
 pub(crate) fn diff(arguments: &DiffArguments) -> anyhow::Result<u8> {
-    let (before, after) = (Saved::load_profile(&arguments.before)?, Saved::load_profile(&arguments.after)?);
+    let (before, after) = (SavedFile::load_profile(&arguments.before)?, SavedFile::load_profile(&arguments.after)?);
     let diff = Diff::between(&before, &after);
     let text = match arguments.format {
         MeasurementFormat::Text => text::render(&reports::diff::document(&diff), style()),

@@ -1,8 +1,9 @@
 //! `fieldstone run`: starts a program with its memory in a region (`--region`), or repairs its
 //! false sharing (`--repair`).
 
-#[cfg(target_arch = "x86_64")]
-use std::ffi::OsStr;
+#[cfg_attr(not(target_arch = "x86_64"), path = "run/not_repaired.rs")]
+mod repaired;
+
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write};
@@ -14,8 +15,6 @@ use clap::Args;
 use fieldstone_launch::program::PlacementMethod;
 use fieldstone_launch::run::{run as run_program, run_from_outside};
 use fieldstone_launch::{AgentFile, Program, RegionOptions, outcome};
-#[cfg(target_arch = "x86_64")]
-use fieldstone_repair::{self as sharing, RepairStats, SamplingStats, TimedEvent};
 use fieldstone_report::error::with_causes;
 use fieldstone_report::{RunStats, reports, saved, text};
 use fieldstone_sys::collapse::CollapseTarget;
@@ -25,8 +24,6 @@ use fieldstone_wire::{Mixture, PageKind};
 use crate::also;
 use crate::attach::huge;
 use crate::output::{message, renamed, style_of, write_stderr};
-#[cfg(target_arch = "x86_64")]
-use crate::repair;
 use crate::size;
 
 /// Run a program on huge pages, or repair its false sharing while it runs
@@ -67,9 +64,6 @@ pub(crate) struct Arguments {
     /// possible
     #[arg(long, requires = "repair")]
     consolidate: bool,
-    /// With --repair: see `repair::Options`
-    #[arg(long, requires = "repair", hide = true)]
-    ladder: bool,
     /// The old form of `attach --huge`
     #[arg(long, value_name = "PID", hide = true, conflicts_with_all = ["region", "reserve", "prefault", "process", "also", "command"])]
     pid: Option<u32>,
@@ -130,7 +124,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         );
     }
     if arguments.repair {
-        return run_repaired(arguments);
+        return repaired::run(arguments);
     }
     if !arguments.region {
         bail!(no_mode(&arguments.command));
@@ -175,58 +169,6 @@ fn no_mode(command: &[OsString]) -> String {
         return format!("cannot run {first}: it is no option of `fieldstone run`\n{MODES}");
     }
     format!("cannot run {first}: no mode is given\n{MODES}")
-}
-
-/// Runs a program and repairs its false sharing.
-#[cfg(not(target_arch = "x86_64"))]
-fn run_repaired(_: &Arguments) -> anyhow::Result<u8> {
-    bail!("cannot repair a program on this machine: --repair rewrites x86-64 code only")
-}
-
-/// Runs a program and repairs its false sharing.
-#[cfg(target_arch = "x86_64")]
-fn run_repaired(arguments: &Arguments) -> anyhow::Result<u8> {
-    let program = Program::find(&arguments.command)?;
-    // The repairer reads the rules too. Errors in them are reported before the program starts.
-    repair::read_rules(arguments.rules.as_deref())?;
-    let file = open_stats_file(arguments.stats.as_deref())?;
-    let command = std::env::current_exe().context("cannot find the file of this command")?;
-    let mut words = vec![OsStr::new("attach"), OsStr::new("--events")];
-    words.extend(arguments.rules.iter().flat_map(|file| [OsStr::new("--rules"), file.as_os_str()]));
-    words.extend(arguments.consolidate.then_some(OsStr::new("--consolidate")));
-    words.extend(arguments.ladder.then_some(OsStr::new("--ladder")));
-    words.push(OsStr::new("--repair"));
-    let (status, stats) = sharing::run_repaired(&program, command.as_os_str(), &words, report_no_repair)?;
-    let written = file.map(|(path, mut file)| write_json(&path, &mut file, &stats));
-    if written.is_none() {
-        print_repair(&stats, arguments.stats.is_some());
-    }
-    exit_like(status, written.unwrap_or(Ok(())))
-}
-
-/// Reports that the program runs without a repair.
-#[cfg(target_arch = "x86_64")]
-fn report_no_repair(error: &fieldstone_repair::Error) {
-    use fieldstone_repair::Error::{RepairUnavailable, RepairerDied};
-    match error {
-        RepairerDied { .. } => message(error),
-        RepairUnavailable { .. } => message(format_args!("the program runs without a repair: {error}")),
-        _ => message(format_args!("{error}; the program runs without a repair")),
-    }
-}
-
-/// Prints the events that rules request; with `--stats -`, all events and a summary.
-#[cfg(target_arch = "x86_64")]
-fn print_repair(stats: &RepairStats, is_all: bool) {
-    let is_wanted = |event: &&TimedEvent| is_all || event.kind.is_requested();
-    stats.events.iter().filter(is_wanted).for_each(|event| write_stderr(&format!("{}\n", repair::describe(event))));
-    // Without a repairer the reason is printed already.
-    if is_all && stats.sampling != SamplingStats::default() {
-        write_stderr(&format!("{}\n", repair::summarize(&SamplingStats { ended: true, ..stats.sampling })));
-        if let Some(why) = repair::why_no_repair(stats) {
-            write_stderr(&format!("nothing was repaired: {why}\n"));
-        }
-    }
 }
 
 /// Warns before the program starts that it will run on other pages than requested.

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use fieldstone_report::{Profile, RunStats, Sample, saved};
+use fieldstone_report::{MeasuredRun, Profile, RunStats, saved};
 use fieldstone_translation::Mmu;
 use tempfile::TempDir;
 
@@ -38,14 +38,14 @@ fn measured() -> (TempDir, PathBuf) {
 
 /// Saves a copy of `profile` in which each run takes `seconds`.
 fn save_as(profile: &Profile, seconds: f64, path: &Path) {
-    let sample = |round: u32| Sample {
+    let sample = |round: u32| MeasuredRun {
         kind: "4k".into(),
         round,
         position: round,
         wall_s: seconds,
         value: seconds,
         outcome: "exit 0".into(),
-        ..Sample::default()
+        ..MeasuredRun::default()
     };
     let profile = Profile { samples: (0..8).map(sample).collect(), ..profile.clone() };
     saved::save(&profile, path).unwrap();
@@ -101,8 +101,8 @@ fn statistics_of_a_run_have_the_formats_text_and_json() {
 #[test]
 fn a_difference_sets_the_exit_code() {
     let (directory, file) = measured();
-    let profile = match saved::Saved::load(&file).unwrap() {
-        saved::Saved::Profile(profile) => *profile,
+    let profile = match saved::SavedFile::load(&file).unwrap() {
+        saved::SavedFile::Profile(profile) => *profile,
         _ => panic!("a profile was saved"),
     };
     let (fast, slow) = (directory.path().join("fast.json"), directory.path().join("slow.json"));

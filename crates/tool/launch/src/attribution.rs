@@ -9,9 +9,7 @@
 //! it directly follows a file mapping. Otherwise a system call that bypassed libc created it. Cost:
 //! one read of 8 KiB for each snapshot.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-
+use fieldstone_sys::process::ProcessMemory;
 use fieldstone_sys::smaps::Mapping;
 use fieldstone_wire::PlacementReason;
 use fieldstone_wire::span::{SPANS, Span, SpanKind};
@@ -52,8 +50,8 @@ impl Cause {
 /// Empty if `address` is 0 (no agent) or the memory cannot be read.
 pub(crate) fn spans(pid: u32, address: u64) -> Vec<Span> {
     let mut bytes = vec![0; SPANS * size_of::<u64>()];
-    let memory = File::open(format!("/proc/{pid}/mem"));
-    if address == 0 || memory.and_then(|memory| memory.read_exact_at(&mut bytes, address)).is_err() {
+    let memory = ProcessMemory::open(pid);
+    if address == 0 || memory.and_then(|memory| memory.read_exact(address, &mut bytes)).is_err() {
         return Vec::new();
     }
     let words = bytes.chunks_exact(size_of::<u64>()).filter_map(|word| Some(u64::from_le_bytes(word.try_into().ok()?)));

@@ -3,7 +3,6 @@
 use rustix::time::{ClockId, clock_gettime};
 
 /// `CLOCK_MONOTONIC`: the time base of samples.
-#[cfg(target_arch = "x86_64")]
 pub fn now_ns() -> u64 {
     nanoseconds(ClockId::Monotonic)
 }

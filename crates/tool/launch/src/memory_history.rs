@@ -16,7 +16,7 @@ use fieldstone_wire::{DormancyReason, PlacementReason, ProcessPhase, ProcessSlot
 
 use crate::attribution::Cause;
 use crate::identity::Identity;
-use crate::memory_snapshot::{MemorySnapshot, RegionPages, SmallPageReason};
+use crate::memory_snapshot::{MemorySnapshot, RegionResidency, SmallPageReason};
 use crate::session::SharedSession;
 use crate::shared_record::ShareableRecord;
 
@@ -39,7 +39,7 @@ struct ProcessHistory {
 /// The last reading of a process's pages.
 #[derive(Debug, Default)]
 struct PageReading {
-    pages: RegionPages,
+    pages: RegionResidency,
     /// Resident bytes at the time of the reading.
     resident_bytes: u64,
     /// Start and duration of the reading; `None` before the first one.

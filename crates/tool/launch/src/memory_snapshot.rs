@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use fieldstone_report::{Contiguity, FootprintPoint, PageShare, PermissionShare};
-use fieldstone_sys::pagemap::{self, Frames, Placement};
+use fieldstone_sys::pagemap::{self, FrameStats, Placement};
 use fieldstone_sys::process::has_thp_disabled;
 use fieldstone_sys::smaps::{self, Mapping};
 use fieldstone_wire::sites::RECORD_ADDRESS;
@@ -50,7 +50,7 @@ pub(crate) struct MemorySnapshot {
 
 /// The region's pages.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct RegionPages {
+pub(crate) struct RegionResidency {
     pub(crate) shares: Vec<PageShare>,
     /// The kernel tables that were read: `smaps` or `pagemap+kpageflags`.
     pub(crate) source: &'static str,
@@ -110,10 +110,10 @@ impl MemorySnapshot {
     }
 
     /// Reads the pages of the region. Costs up to 100 ms for each 2 GiB on small pages.
-    pub(crate) fn pages(&self, pid: u32) -> RegionPages {
+    pub(crate) fn pages(&self, pid: u32) -> RegionResidency {
         match pagemap::read(pid, &self.resident) {
             Ok(Placement::Exact(frames)) => exact(&frames),
-            _ => RegionPages { shares: self.pages.clone(), source: "smaps", contiguity: None },
+            _ => RegionResidency { shares: self.pages.clone(), source: "smaps", contiguity: None },
         }
     }
 }
@@ -190,12 +190,12 @@ fn shares(pages: BTreeMap<&'static str, u64>) -> Vec<PageShare> {
     pages.into_iter().filter(|&(_, bytes)| bytes > 0).map(share).collect()
 }
 
-fn exact(frames: &Frames) -> RegionPages {
+fn exact(frames: &FrameStats) -> RegionResidency {
     let share = |folio: &pagemap::FolioBytes| PageShare { kind: folio_name(folio), bytes: folio.bytes };
     let runs = &frames.runs;
     let contiguity =
         Contiguity { longest_run_bytes: runs.longest_bytes, median_run_bytes: runs.median_bytes, runs: runs.count };
-    RegionPages {
+    RegionResidency {
         shares: frames.folios.iter().map(share).collect(),
         source: "pagemap+kpageflags",
         contiguity: Some(contiguity),

@@ -3,7 +3,7 @@
 //! Dropping the [`PageReservation`] restores the settings and the pool size. If this process is
 //! killed, the process of [`Restorer`] restores them.
 
-use fieldstone_sys::huge_pages::{self, FolioMode, Mode};
+use fieldstone_sys::huge_pages::{self, FolioMode, ThpMode};
 use fieldstone_sys::knob::{KnobSetting, PoolReservation, Restorer};
 use fieldstone_wire::PageKind;
 
@@ -46,7 +46,7 @@ pub fn reserve(restorer: &Restorer, kind: PageKind, bytes: u64) -> Result<PageRe
 
 fn check_transparent() -> Result<PageReservation> {
     match huge_pages::transparent().mode_of(HUGE_2M) {
-        Some(Mode::Always | Mode::Madvise) => Ok(PageReservation::default()),
+        Some(ThpMode::Always | ThpMode::Madvise) => Ok(PageReservation::default()),
         Some(_) => Err(unavailable(
             PageKind::Thp,
             "they are switched off; `echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled` switches them on for programs that ask",
@@ -73,8 +73,8 @@ fn set_folio_modes(restorer: &Restorer) -> Result<PageReservation> {
 /// mode.
 fn folio_changes(folios: &[FolioMode]) -> Vec<(u64, &'static str)> {
     let change = |folio: &FolioMode| match (folio.folio_bytes, folio.mode) {
-        (FOLIO_64K, Mode::Never) => Some((FOLIO_64K, "madvise")),
-        (larger, Mode::Always | Mode::Madvise) if larger > FOLIO_64K => Some((larger, "never")),
+        (FOLIO_64K, ThpMode::Never) => Some((FOLIO_64K, "madvise")),
+        (larger, ThpMode::Always | ThpMode::Madvise) if larger > FOLIO_64K => Some((larger, "never")),
         _ => None,
     };
     folios.iter().filter_map(change).collect()
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     /// The kernel's list of folio sizes, with these sizes and modes.
-    fn modes(wanted: &[(u64, Mode)]) -> Vec<FolioMode> {
+    fn modes(wanted: &[(u64, ThpMode)]) -> Vec<FolioMode> {
         let mut folios = huge_pages::transparent().folios;
         folios.truncate(wanted.len());
         for (folio, &(folio_bytes, mode)) in folios.iter_mut().zip(wanted) {
@@ -131,15 +131,19 @@ mod tests {
 
     #[test]
     fn only_modes_that_prevent_64k_folios_are_changed() {
-        let wanted =
-            [(16 << 10, Mode::Always), (64 << 10, Mode::Never), (128 << 10, Mode::Never), (HUGE_2M, Mode::Madvise)];
+        let wanted = [
+            (16 << 10, ThpMode::Always),
+            (64 << 10, ThpMode::Never),
+            (128 << 10, ThpMode::Never),
+            (HUGE_2M, ThpMode::Madvise),
+        ];
         let folios = modes(&wanted);
         if folios.len() < wanted.len() {
             println!("SKIP this kernel has no folios of several sizes");
             return;
         }
         assert_eq!(folio_changes(&folios), [(64 << 10, "madvise"), (HUGE_2M, "never")]);
-        assert_eq!(folio_changes(&modes(&[(64 << 10, Mode::Always), (HUGE_2M, Mode::Never)])), []);
+        assert_eq!(folio_changes(&modes(&[(64 << 10, ThpMode::Always), (HUGE_2M, ThpMode::Never)])), []);
     }
 
     #[test]

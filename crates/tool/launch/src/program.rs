@@ -145,6 +145,9 @@ fn placement_method_of(file: &Path, depth: u32) -> Result<PlacementMethod> {
     }
 }
 
+/// `e_machine` of the ELF files that this machine runs.
+const ELF_MACHINE: elf::Machine = if cfg!(target_arch = "aarch64") { elf::EM_AARCH64 } else { elf::EM_X86_64 };
+
 /// Why an ELF file cannot carry the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Incompatibility {
@@ -161,8 +164,7 @@ fn check_elf(bytes: &[u8]) -> std::result::Result<(), Incompatibility> {
     }
     let header = elf::FileHeader64::<object::Endianness>::parse(bytes).map_err(|_| Incompatibility::NotElf)?;
     let endian = header.endian().map_err(|_| Incompatibility::NotElf)?;
-    let machine = if cfg!(target_arch = "aarch64") { elf::EM_AARCH64 } else { elf::EM_X86_64 };
-    if header.e_machine(endian) != machine {
+    if header.e_machine(endian) != ELF_MACHINE {
         return Err(Incompatibility::OtherMachine);
     }
     let segments = header.program_headers(endian, bytes).map_err(|_| Incompatibility::NotElf)?;

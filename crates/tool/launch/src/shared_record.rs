@@ -94,6 +94,16 @@ impl<T: ShareableRecord> SharedRecord<T> {
     }
 }
 
+impl SharedRecord<Sites> {
+    /// Creates an empty record of sites.
+    ///
+    /// # Errors
+    /// As [`Self::create_with`].
+    pub fn create() -> Result<Self> {
+        Self::create_with(|_| ())
+    }
+}
+
 impl<T> SharedRecord<T> {
     /// The record.
     #[must_use]

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use fieldstone_report::{Difference, Finding, Sample, quantity};
+use fieldstone_report::{Difference, Finding, MeasuredRun, quantity};
 
 use super::program_run::TIMED_OUT;
 
 /// Finds anomalies in `samples`, in which the baseline comes first. Of the warm-up runs, only their
 /// output is checked: it gives at least two runs per kind, which detects output that never repeats.
 /// `limit` is the time limit.
-pub(super) fn find(warm: &[Sample], samples: &[Sample], limit: Duration) -> Vec<Finding> {
+pub(super) fn find(warm: &[MeasuredRun], samples: &[MeasuredRun], limit: Duration) -> Vec<Finding> {
     let mut kinds: Vec<&str> = Vec::new();
     for sample in samples {
         if !kinds.contains(&sample.kind.as_str()) {
@@ -29,7 +29,7 @@ pub(super) fn find(warm: &[Sample], samples: &[Sample], limit: Duration) -> Vec<
             _ => Finding::Failed { kind: (*kind).to_owned(), outcome: outcome.to_owned(), runs },
         }));
     }
-    let all: Vec<Sample> = warm.iter().chain(samples).cloned().collect();
+    let all: Vec<MeasuredRun> = warm.iter().chain(samples).cloned().collect();
     findings.extend(output_findings(&all, &kinds));
     findings
 }
@@ -41,39 +41,39 @@ const SHORT_S: f64 = 0.05;
 
 /// The first difference between the very first run, which is the baseline's warm-up, and a later
 /// baseline run. Differences that occur on other kinds of pages alone are not reported here.
-pub(super) fn not_repeatable(warm: &[Sample], samples: &[Sample]) -> Option<Finding> {
+pub(super) fn not_repeatable(warm: &[MeasuredRun], samples: &[MeasuredRun]) -> Option<Finding> {
     let first = warm.first()?;
     let later = || samples_of_kind(samples, &first.kind);
     let all = || warm.iter().chain(samples);
-    let finding = |what, differs: &dyn Fn(&Sample) -> bool, words: &dyn Fn(&Sample) -> String| {
+    let finding = |what, differs: &dyn Fn(&MeasuredRun) -> bool, words: &dyn Fn(&MeasuredRun) -> String| {
         later().find(|sample| differs(sample))?;
         // The warm-up of another kind may be the first run that finds the results of the first run.
         let (at, other) = all().enumerate().find(|(_, sample)| differs(sample))?;
         let run = u32::try_from(at + 1).unwrap_or(u32::MAX);
         Some(Finding::NotRepeatable { what, run, first: words(first), later: words(other) })
     };
-    let cpu_s = |sample: &Sample| sample.user_s + sample.system_s;
-    let has_other_output = |sample: &Sample| sample.output_hash != first.output_hash;
+    let cpu_s = |sample: &MeasuredRun| sample.user_s + sample.system_s;
+    let has_other_output = |sample: &MeasuredRun| sample.output_hash != first.output_hash;
     // Output that differs in each run is a separate finding.
     let outputs: BTreeSet<_> = later().map(|sample| &sample.output_hash).collect();
     let is_output_stable = outputs.len() == 1 && later().count() > 1;
     finding(Difference::End, &|sample| sample.outcome != first.outcome, &|sample| sample.outcome.clone())
         .or_else(|| {
-            let differs = |sample: &Sample| is_output_stable && has_other_output(sample);
+            let differs = |sample: &MeasuredRun| is_output_stable && has_other_output(sample);
             finding(Difference::Output, &differs, &|sample| sample.output_hash.clone().unwrap_or_default())
         })
         .or_else(|| {
-            let differs = |sample: &Sample| cpu_s(first) >= SHORT_S && cpu_s(sample) < cpu_s(first) * SAME_WORK;
+            let differs = |sample: &MeasuredRun| cpu_s(first) >= SHORT_S && cpu_s(sample) < cpu_s(first) * SAME_WORK;
             finding(Difference::Time, &differs, &|sample| quantity::seconds(cpu_s(sample)))
         })
 }
 
-pub(super) fn samples_of_kind<'a>(samples: &'a [Sample], kind: &'a str) -> impl Iterator<Item = &'a Sample> {
+pub(super) fn samples_of_kind<'a>(samples: &'a [MeasuredRun], kind: &'a str) -> impl Iterator<Item = &'a MeasuredRun> {
     samples.iter().filter(move |sample| sample.kind == kind)
 }
 
 /// The outcome of most runs of a kind.
-pub(super) fn most_common_outcome<'a>(samples: &'a [Sample], kind: &'a str) -> Option<&'a str> {
+pub(super) fn most_common_outcome<'a>(samples: &'a [MeasuredRun], kind: &'a str) -> Option<&'a str> {
     let mut counts = BTreeMap::<&str, u32>::new();
     for sample in samples_of_kind(samples, kind) {
         *counts.entry(&sample.outcome).or_default() += 1;
@@ -81,11 +81,11 @@ pub(super) fn most_common_outcome<'a>(samples: &'a [Sample], kind: &'a str) -> O
     counts.into_iter().max_by_key(|&(_, count)| count).map(|(outcome, _)| outcome)
 }
 
-fn hashes(samples: &[Sample], kind: &str) -> BTreeSet<String> {
+fn hashes(samples: &[MeasuredRun], kind: &str) -> BTreeSet<String> {
     samples_of_kind(samples, kind).filter_map(|sample| sample.output_hash.clone()).collect()
 }
 
-fn output_findings(samples: &[Sample], kinds: &[&str]) -> Vec<Finding> {
+fn output_findings(samples: &[MeasuredRun], kinds: &[&str]) -> Vec<Finding> {
     let baseline = kinds.first().map(|kind| hashes(samples, kind)).unwrap_or_default();
     let finding = |kind: &&str| {
         let own = hashes(samples, kind);
@@ -104,11 +104,16 @@ fn output_findings(samples: &[Sample], kinds: &[&str]) -> Vec<Finding> {
 mod tests {
     use super::*;
 
-    fn sample(kind: &str, outcome: &str, hash: &str) -> Sample {
-        Sample { kind: kind.into(), outcome: outcome.into(), output_hash: Some(hash.into()), ..Sample::default() }
+    fn sample(kind: &str, outcome: &str, hash: &str) -> MeasuredRun {
+        MeasuredRun {
+            kind: kind.into(),
+            outcome: outcome.into(),
+            output_hash: Some(hash.into()),
+            ..MeasuredRun::default()
+        }
     }
 
-    fn findings(samples: &[Sample]) -> Vec<Finding> {
+    fn findings(samples: &[MeasuredRun]) -> Vec<Finding> {
         find(&[], samples, Duration::from_secs(5))
     }
 
@@ -141,13 +146,13 @@ mod tests {
 
     #[test]
     fn the_first_run_that_does_not_repeat_the_work_is_found() {
-        let run = |kind: &str, outcome: &str, hash: &str, user_s| Sample { user_s, ..sample(kind, outcome, hash) };
-        let found = |warm: &[Sample], samples: &[Sample]| not_repeatable(warm, samples);
+        let run = |kind: &str, outcome: &str, hash: &str, user_s| MeasuredRun { user_s, ..sample(kind, outcome, hash) };
+        let found = |warm: &[MeasuredRun], samples: &[MeasuredRun]| not_repeatable(warm, samples);
         let finding = |what, run, first: &str, later: &str| {
             Some(Finding::NotRepeatable { what, run, first: first.into(), later: later.into() })
         };
         let (good, refused) = (run("4k", "exit 0", "a", 1.0), run("4k", "exit 3", "", 0.001));
-        let others = [Sample { kind: "thp".into(), ..refused.clone() }, refused.clone()];
+        let others = [MeasuredRun { kind: "thp".into(), ..refused.clone() }, refused.clone()];
         let warm = [good.clone(), others[0].clone()];
         assert_eq!(found(&warm, &others), finding(Difference::End, 2, "exit 0", "exit 3"));
         assert_eq!(

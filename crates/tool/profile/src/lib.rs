@@ -39,7 +39,7 @@ use fieldstone_launch::launch::{Injection, Treatment};
 use fieldstone_launch::pages::{self, PageReservation};
 use fieldstone_launch::session::RegionOptions;
 use fieldstone_launch::signals::Interrupt;
-use fieldstone_report::{Finding, Footprint, Kind, Profile, Program as ReportProgram, Resident, Sample};
+use fieldstone_report::{Finding, Footprint, MeasuredRun, Profile, ProfiledProgram, RequestedKind, Resident};
 use fieldstone_stats::order;
 use fieldstone_sys::knob::Restorer;
 use fieldstone_sys::machine;
@@ -74,14 +74,14 @@ pub enum ProfileEvent {
 }
 
 /// One kind of page in the comparison, with its reservation.
-struct Candidate {
+struct KindCandidate {
     kind: Mixture,
     unavailable: Option<String>,
     /// The pool that is reserved for this kind until the profile ends.
     _held: Option<PageReservation>,
     footprint: Option<Footprint>,
     /// The warm-up run; `None` if the kind is not available.
-    warm_up: Option<Sample>,
+    warm_up: Option<MeasuredRun>,
     duration: Duration,
 }
 
@@ -100,7 +100,7 @@ struct ProfileSession<'a> {
 /// The results of the measured runs.
 #[derive(Default)]
 struct Measurements {
-    samples: Vec<Sample>,
+    samples: Vec<MeasuredRun>,
     counters: CounterTotals,
     native: NativeTimes,
 }
@@ -197,8 +197,8 @@ impl ProfileSession<'_> {
         Ok(measurements)
     }
 
-    fn warm_up(&mut self, kind: Mixture) -> Result<Candidate> {
-        let mut candidate = Candidate {
+    fn warm_up(&mut self, kind: Mixture) -> Result<KindCandidate> {
+        let mut candidate = KindCandidate {
             kind,
             unavailable: None,
             _held: None,
@@ -346,12 +346,12 @@ impl ProfileSession<'_> {
         outcome
     }
 
-    fn sample(&self, run: &ProgramRun, kind: Mixture, round: u32, position: u32) -> Sample {
+    fn sample(&self, run: &ProgramRun, kind: Mixture, round: u32, position: u32) -> MeasuredRun {
         let value = match self.plan.metric {
             Metric::Time | Metric::Throughput => run.elapsed.as_secs_f64(),
             Metric::Cpu => run.user_s + run.system_s,
         };
-        Sample {
+        MeasuredRun {
             kind: kind.to_string(),
             round,
             position,
@@ -367,10 +367,10 @@ impl ProfileSession<'_> {
         }
     }
 
-    fn describe(self, candidates: Vec<Candidate>, samples: Vec<Sample>, taken_at_unix_s: u64) -> Profile {
+    fn describe(self, candidates: Vec<KindCandidate>, samples: Vec<MeasuredRun>, taken_at_unix_s: u64) -> Profile {
         let plan = self.plan;
         let warm_up: Vec<_> = candidates.iter().filter_map(|candidate| candidate.warm_up.clone()).collect();
-        let kind = |candidate: &Candidate| Kind {
+        let kind = |candidate: &KindCandidate| RequestedKind {
             name: candidate.kind.to_string(),
             unavailable: candidate.unavailable.clone(),
         };
@@ -379,7 +379,7 @@ impl ProfileSession<'_> {
             tool_version: env!("CARGO_PKG_VERSION").to_owned(),
             taken_at_unix_s,
             machine: machine_state::describe(),
-            program: ReportProgram {
+            program: ProfiledProgram {
                 command: plan.program.command_line(),
                 primary: self.primary,
                 load: plan.load.as_ref().map(|load| load.command.clone()),

@@ -2,16 +2,16 @@
 
 use std::fs;
 
-use fieldstone_report::Machine;
+use fieldstone_report::MachineRecord;
 use fieldstone_sys::{huge_pages, limits, machine, pagemap};
 
 /// The kernel, the processor and the memory of this machine.
 #[must_use]
-pub fn describe() -> Machine {
+pub fn describe() -> MachineRecord {
     let facts = machine::machine();
     let limits = limits::limits();
     let limit = limits.cgroup.and_then(|group| group.limit_bytes).unwrap_or(u64::MAX);
-    Machine {
+    MachineRecord {
         kernel: format!("Linux {}", facts.kernel),
         architecture: facts.architecture,
         cpu: facts.cpu,

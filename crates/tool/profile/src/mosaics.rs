@@ -15,9 +15,9 @@
 //! The calibrated price has no influence on the fit. It predicts the same times from the one on 4
 //! KiB pages, so each price checks the other.
 
-use fieldstone_report::Sample;
-use fieldstone_report::translation::{Interval, Mixture as ReportedMixture, Mosaics, Translation};
-use fieldstone_stats::Estimate;
+use fieldstone_report::MeasuredRun;
+use fieldstone_report::translation::{Mosaics, ReportedMixture, Translation};
+use fieldstone_stats::{Estimate, Interval};
 use fieldstone_translation::{MosaicFit, MosaicRun, Result};
 use fieldstone_wire::{Mixture, PageKind};
 
@@ -36,7 +36,7 @@ struct MixtureTimes {
 /// Fewer than four mixtures, or no line through them.
 pub(super) fn fit(
     kinds: &[Mixture],
-    samples: &[Sample],
+    samples: &[MeasuredRun],
     translation: &Translation,
     scale: f64,
     native_s: f64,
@@ -89,7 +89,12 @@ fn fit_lines(timed: Vec<MixtureTimes>) -> Result<Mosaics> {
 }
 
 /// The user times of the successful runs of a kind; `None` if its mixture was not modelled.
-fn mixture_times(kind: Mixture, samples: &[Sample], translation: &Translation, scale: f64) -> Option<MixtureTimes> {
+fn mixture_times(
+    kind: Mixture,
+    samples: &[MeasuredRun],
+    translation: &Translation,
+    scale: f64,
+) -> Option<MixtureTimes> {
     let percent = percent(kind)?;
     let configuration = match percent {
         0 => "4K".to_owned(),
@@ -99,8 +104,8 @@ fn mixture_times(kind: Mixture, samples: &[Sample], translation: &Translation, s
     let walks = translation.configuration(&configuration)?.data.walks as f64 * scale;
     let name = kind.to_string();
     let usual = samples.iter().find(|sample| sample.kind == PageKind::Small4k.name()).map(|sample| &sample.outcome);
-    let counts = |sample: &&Sample| sample.kind == name && Some(&sample.outcome) == usual;
-    let mut own: Vec<&Sample> = samples.iter().filter(counts).collect();
+    let counts = |sample: &&MeasuredRun| sample.kind == name && Some(&sample.outcome) == usual;
+    let mut own: Vec<&MeasuredRun> = samples.iter().filter(counts).collect();
     own.sort_by_key(|sample| sample.round);
     let user_s: Vec<f64> = own.iter().map(|sample| sample.user_s).collect();
     let mixture = ReportedMixture {
@@ -125,18 +130,17 @@ fn percent(kind: Mixture) -> Option<u32> {
 }
 
 fn median_range(values: &[f64]) -> Option<Interval> {
-    let Estimate { low, median, high, .. } = Estimate::of_median(values)?;
-    Some(Interval { low, likely: median, high })
+    Estimate::of_median(values).map(|found| found.interval())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fieldstone_report::translation::{ModelledConfiguration, Side};
+    use fieldstone_report::translation::{ModelledConfiguration, ReportedSide};
 
     /// Walks decrease with the share, and each costs `ns`. A run without walks takes 10 s. The
     /// rounds drift.
-    fn measured(kinds: &[Mixture], ns: f64) -> (Vec<Sample>, Translation) {
+    fn measured(kinds: &[Mixture], ns: f64) -> (Vec<MeasuredRun>, Translation) {
         let (mut samples, mut translation) = (Vec::new(), Translation::default());
         for &kind in kinds {
             let percent = percent(kind).unwrap();
@@ -147,7 +151,7 @@ mod tests {
                 percent => format!("{percent} % on 2M"),
             };
             let time = Interval { low: 0.9, likely: 0.9, high: 0.9 };
-            let data = Side { walks: walks / 10, ..Side::default() };
+            let data = ReportedSide { walks: walks / 10, ..ReportedSide::default() };
             translation.configurations.push(ModelledConfiguration {
                 name,
                 data,
@@ -156,7 +160,7 @@ mod tests {
             });
             for round in 0..8 {
                 let user_s = 10.0 + walks as f64 * ns / 1e9 + f64::from(round) * 0.1;
-                samples.push(Sample { kind: kind.to_string(), round, user_s, ..Sample::default() });
+                samples.push(MeasuredRun { kind: kind.to_string(), round, user_s, ..MeasuredRun::default() });
             }
         }
         (samples, translation)

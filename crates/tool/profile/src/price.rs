@@ -19,7 +19,7 @@ use fieldstone_translation::{
 };
 
 use crate::calibrate::{LoadDifference, PhaseDependence, ReplayResult};
-use crate::trace::{TraceResults, WalkCounts};
+use crate::trace::{DependenceCounts, TraceResults};
 
 /// Minimum footprint, in multiples of the TLB's reach, where sequential loads walk once per page.
 const SEQUENTIAL_REACHES: u64 = 4;
@@ -73,7 +73,8 @@ pub(super) fn price(
 ) {
     let load_ns = native_s * 1e9 * (walks.near + walks.far) / walks_avoided(configurations, results);
     let Ok(cost) = calibration(configurations, replayed, walks, load_ns).walk_cost() else {
-        let no_slower = [replayed.fewest, replayed.likely, replayed.most].iter().all(|found| found.high <= 0.0);
+        let replays = [replayed.fewest, replayed.likely, replayed.most];
+        let no_slower = replays.iter().all(|found| found.difference.high <= 0.0);
         let why = if no_slower {
             "replayed on 4 KiB pages, its accesses were no slower than on 2 MiB pages; retry on an idle machine"
         } else {
@@ -92,36 +93,38 @@ pub(super) fn price(
         ns: cost.of(&baseline).times(1.0 / all.max(1) as f64),
         from: "replay".to_owned(),
         how: method_text(&cost, results, replayed, load_ns),
-        noise: Some(noise(replayed.likely)),
+        noise: Some(noise(replayed.likely.difference)),
     });
 }
 
-/// The share of walks that wait for an address: low, likely, high. Likely is Laplace's rule of
-/// succession, which damps small counts; the ends are Wilson's interval. Without a classified walk
-/// the interval is 0 to 1.
-fn overall_share(results: &TraceResults) -> [f64; 3] {
+/// The share of walks that wait for an address. The likely one is Laplace's rule of succession,
+/// which damps small counts; the bounds are Wilson's interval. Without a classified walk the
+/// interval is 0 to 1.
+fn overall_share(results: &TraceResults) -> Interval {
     let (dependent, classified) = (results.dependent_walks as f64, results.classified_walks as f64);
     let likely = (dependent + 1.0) / (classified + 2.0);
-    let interval = Interval::of_share(dependent, classified);
-    interval.map_or([0.0, likely, 1.0], |found| [found.low.min(likely), likely, found.high.max(likely)])
+    let Interval { low, high, .. } =
+        Interval::of_share(dependent, classified).unwrap_or(Interval { low: 0.0, likely, high: 1.0 });
+    Interval { low: low.min(likely), likely, high: high.max(likely) }
 }
 
 /// The share of waiting loads in each phase of the replay: from its own classified walks, or from
 /// all walks if it has too few. The interval includes the uncertainty of the overall share and that
 /// of misclassified walks.
 pub(super) fn phase_dependence(results: &TraceResults) -> Vec<PhaseDependence> {
-    let [low, all, high] = overall_share(results);
-    let of = |(loads, walks): (usize, WalkCounts)| {
+    let all = overall_share(results);
+    let of = |(loads, walks): (usize, DependenceCounts)| {
         let has_enough = walks.classified >= MIN_CLASSIFIED;
         let part = |count: u64| count as f64 / walks.classified.max(1) as f64;
-        let seen = if has_enough { part(walks.dependent) } else { all };
+        let seen = if has_enough { part(walks.dependent) } else { all.likely };
         // Probably one chain with a few misclassified loads. If it were split there, its parts
         // would run in parallel.
         let likely = if seen > 1.0 - MISCLASSIFIED_SHARE { 1.0 } else { seen };
         let sure = if has_enough { part(walks.certain) } else { 0.0 };
-        let fewest = seen - (seen - sure) * MISCLASSIFIED_SHARE - (all - low);
-        let most = likely + (1.0 - likely) * MISCLASSIFIED_SHARE + (high - all);
-        PhaseDependence { loads, fewest: fewest.clamp(0.0, likely), likely, most: most.clamp(likely, 1.0) }
+        let low = seen - (seen - sure) * MISCLASSIFIED_SHARE - (all.likely - all.low);
+        let high = likely + (1.0 - likely) * MISCLASSIFIED_SHARE + (all.high - all.likely);
+        let share = Interval { low: low.clamp(0.0, likely), likely, high: high.clamp(likely, 1.0) };
+        PhaseDependence { loads, share }
     };
     results.sample.phases().into_iter().map(of).collect()
 }
@@ -129,10 +132,10 @@ pub(super) fn phase_dependence(results: &TraceResults) -> Vec<PhaseDependence> {
 /// The mean share over all phases, weighted by their loads.
 fn mean_dependence(phase_dependence: &[PhaseDependence]) -> Interval {
     let loads: usize = phase_dependence.iter().map(|of| of.loads).sum();
-    let mean = |share: fn(&PhaseDependence) -> f64| {
-        phase_dependence.iter().map(|of| share(of) * of.loads as f64).sum::<f64>() / loads.max(1) as f64
+    let mean = |bound: fn(&Interval) -> f64| {
+        phase_dependence.iter().map(|of| bound(&of.share) * of.loads as f64).sum::<f64>() / loads.max(1) as f64
     };
-    Interval { low: mean(|of| of.fewest), likely: mean(|of| of.likely), high: mean(|of| of.most) }
+    Interval { low: mean(|share| share.low), likely: mean(|share| share.likely), high: mean(|share| share.high) }
 }
 
 /// Accesses of the whole run per counted access.
@@ -156,40 +159,32 @@ fn calibration(
     walks: WalksPerLoad,
     load_ns: f64,
 ) -> Calibration {
-    let sequential = replayed.sequential;
     let [fewest, likely, most] = [replayed.fewest, replayed.likely, replayed.most].map(|of| cap(of, load_ns));
     // Noise may reverse the order where walks cost almost nothing.
     let low = fewest.low.min(likely.low).min(most.low);
     let high = fewest.high.max(likely.high).max(most.high);
-    let point = |pattern, [near_walks, far_walks]: [f64; 2], [low, likely, high]: [f64; 3]| CalibrationPoint {
-        pattern,
-        near_walks,
-        far_walks,
-        ns: Interval { low, likely, high },
-    };
-    let mut points = vec![point(CalibrationPattern::Program, [walks.near, walks.far], [low, likely.likely, high])];
+    let point =
+        |pattern, [near_walks, far_walks]: [f64; 2], ns| CalibrationPoint { pattern, near_walks, far_walks, ns };
+    let ns = Interval { low, high, ..likely };
+    let mut points = vec![point(CalibrationPattern::Program, [walks.near, walks.far], ns)];
     // A sequence much larger than the TLB's reach finds no page again: one walk per page.
     let reach_bytes = configurations.first().map_or(0, |one| one.machine.reach_bytes(PageSize::Small4k));
     if replayed.footprint_bytes >= SEQUENTIAL_REACHES * reach_bytes {
-        points.push(point(
-            CalibrationPattern::Sequential,
-            [1.0, 0.0],
-            [sequential.low, sequential.median, sequential.high],
-        ));
+        points.push(point(CalibrationPattern::Sequential, [1.0, 0.0], replayed.sequential.difference));
     }
     Calibration { footprint_bytes: replayed.footprint_bytes, points }
 }
 
 /// Half the width of a difference's interval relative to its median; at most 10, because JSON has
 /// no infinity.
-fn noise(found: LoadDifference) -> f64 {
-    let noise = (found.high - found.low) / 2.0 / found.median.abs();
+fn noise(difference: Interval) -> f64 {
+    let noise = (difference.high - difference.low) / 2.0 / difference.likely.abs();
     if noise.is_finite() { noise.clamp(0.0, 10.0) } else { 10.0 }
 }
 
 /// The difference, scaled down if its loads on 4 KiB pages take longer than `load_ns`.
 fn cap(found: LoadDifference, load_ns: f64) -> Interval {
-    Interval { low: found.low, likely: found.median, high: found.high }.times(cap_factor(found, load_ns))
+    found.difference.times(cap_factor(found, load_ns))
 }
 
 /// The scale for a difference, 0 to 1.
@@ -231,7 +226,7 @@ fn dependence_text(results: &TraceResults) -> String {
         0 => "no walk was classified, so any share of them may wait for an address".to_owned(),
         few if few < MIN_CLASSIFIED => format!(
             "{dependent_walks} of only {few} classified walks waited for an address: too few, so {} of all are assumed to",
-            rough_share(overall_share(results)[1])
+            rough_share(overall_share(results).likely)
         ),
         _ => {
             format!("{} of {} classified walks waited for an address", count(dependent_walks), count(classified_walks))
@@ -269,7 +264,7 @@ mod tests {
     use crate::calibrate::LoadDifference;
 
     fn difference(ns: f64) -> LoadDifference {
-        LoadDifference { ns_4k: 10.0 + ns, ns_2m: 10.0, low: ns, median: ns, high: ns }
+        LoadDifference { ns_4k: 10.0 + ns, ns_2m: 10.0, difference: Interval::exact(ns) }
     }
 
     /// One walk per five replayed loads.
@@ -355,10 +350,11 @@ mod tests {
     #[test]
     fn a_wide_interval_is_noise() {
         let (mut translation, configurations, results, mut replayed) = example();
-        (replayed.likely.low, replayed.likely.high) = (3.0, 9.0);
+        let difference = &mut replayed.likely.difference;
+        (difference.low, difference.high) = (3.0, 9.0);
         price(&mut translation, &configurations, &results, (&replayed, WALKS), 0.048);
         assert_eq!(translation.walk_cost.unwrap().noisy(), Some(0.5));
-        assert_eq!(noise(LoadDifference { median: 0.0, ..replayed.likely }), 10.0);
+        assert_eq!(noise(Interval { likely: 0.0, ..replayed.likely.difference }), 10.0);
     }
 
     #[test]
@@ -398,10 +394,10 @@ mod tests {
         let of = |dependent_walks, classified_walks| {
             overall_share(&TraceResults { dependent_walks, classified_walks, ..TraceResults::default() })
         };
-        assert_eq!(of(0, 0), [0.0, 0.5, 1.0]);
-        let [low, likely, high] = of(3, 3);
+        assert_eq!(of(0, 0), Interval { low: 0.0, likely: 0.5, high: 1.0 });
+        let Interval { low, likely, high } = of(3, 3);
         assert!(likely == 0.8 && low < 0.5 && high == 1.0, "{low} {high}");
-        let [low, likely, high] = of(4_000, 10_000);
+        let Interval { low, likely, high } = of(4_000, 10_000);
         assert!((likely - 0.4).abs() < 1e-3 && low > 0.39 && high < 0.41, "{low} {high}");
     }
 
@@ -409,13 +405,13 @@ mod tests {
     /// classified walks.
     #[test]
     fn each_phase_waits_as_its_own_walks_do() {
-        let phase = |classified, dependent, certain| WalkCounts { all: 1000, classified, dependent, certain };
+        let phase = |classified, dependent, certain| DependenceCounts { all: 1000, classified, dependent, certain };
         let phases = [phase(1000, 1000, 1000), phase(1000, 950, 0), phase(1000, 0, 0), phase(2, 2, 2)];
         let mut results = TraceResults { classified_walks: 3002, dependent_walks: 1952, ..TraceResults::default() };
         phases.into_iter().for_each(|of| results.sample.add_piece(0..100, of, 1));
         let found = phase_dependence(&results);
-        let near = |found: PhaseDependence, [fewest, likely, most]: [f64; 3]| {
-            let apart = [(found.fewest, fewest), (found.likely, likely), (found.most, most)];
+        let near = |found: PhaseDependence, [low, likely, high]: [f64; 3]| {
+            let apart = [(found.share.low, low), (found.share.likely, likely), (found.share.high, high)];
             // The uncertainty of the overall share is below 0.02.
             found.loads == 100 && apart.iter().all(|(found, wanted)| (found - wanted).abs() < 0.02)
         };

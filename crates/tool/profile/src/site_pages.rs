@@ -105,13 +105,13 @@ fn shares_of_mappings(pid: u32, addresses: &[u64], wanted_bytes: u64) -> Vec<Opt
 }
 
 /// A stack as (file, offset) frames, comparable between runs of the program.
-type Stack = Vec<CodeLocation>;
+type SiteStack = Vec<CodeLocation>;
 
 /// The pages of the allocation sites in a real run on one kind of page.
 #[derive(Debug)]
 pub(super) struct SiteObservation {
     kind: String,
-    by_stack: HashMap<Stack, SitePages>,
+    by_stack: HashMap<SiteStack, SitePages>,
     /// Why there are no observations; `None` if there are some.
     pub(super) unknown_reason: Option<String>,
 }
@@ -198,7 +198,7 @@ struct CanonicalPaths(HashMap<PathBuf, PathBuf>);
 impl CanonicalPaths {
     /// The stack of a site without its outermost C library frames: threads start elsewhere under
     /// the tracer.
-    fn stack(&mut self, sites: &Sites, site: &Site) -> Stack {
+    fn stack(&mut self, sites: &Sites, site: &Site) -> SiteStack {
         let mut stack = site_frames(sites, site);
         let is_libc = |frame: &CodeLocation| {
             let name = frame.module.as_ref().and_then(|path| path.file_name()).unwrap_or_default();

@@ -5,7 +5,7 @@
 //!                                 (record)                        │ ├ process_memory  region and allocations
 //! tracer          starts QEMU                                     │ ├ allocations     owner of an address
 //! executable      the file that QEMU runs for a script            │ ├ cores           TLBs of a thread
-//! sites           the record of allocation sites                  │ ├ bursts          sampling error
+//!                                                                 │ ├ bursts          sampling error
 //! simulation      TraceSimulator                                  │ └ sample          addresses to replay
 //! ```
 //!
@@ -20,7 +20,6 @@ mod process_memory;
 mod record;
 mod sample;
 mod simulation;
-mod sites;
 #[cfg(test)]
 mod tests;
 mod tracer;
@@ -30,20 +29,24 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
 
+use fieldstone_launch::shared_record::SharedRecord;
 use fieldstone_translation::Configuration;
+use fieldstone_wire::sites::Sites;
 use fieldstone_wire::trace::SamplingPlan;
 
-pub use allocations::MemoryOwner;
+pub use allocations::AddressOwner;
 pub use record::{BatchConsumer, DecodedBatch, SharedTrace, ThreadOrigin, TraceReader};
-pub use sample::{AddressSample, WalkCounts};
+pub use sample::{AddressSample, DependenceCounts};
 pub use simulation::{TraceResults, TraceSimulator};
-pub use sites::SharedSites;
 pub use tracer::QemuTracer;
 
 use crate::error::{Error, Result};
 
 /// How long the reader waits for a batch before it checks for the end of the program.
 const READ_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// The shared record of the program's allocation sites.
+pub type SharedSites = SharedRecord<Sites>;
 
 /// The records that the traced program shares with this process.
 #[derive(Debug)]

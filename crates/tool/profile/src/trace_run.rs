@@ -10,9 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use fieldstone_launch::signals::Interrupt;
-use fieldstone_report::Sample;
+use fieldstone_report::MeasuredRun;
 use fieldstone_report::quantity::{count, seconds};
-use fieldstone_report::translation::{ModelledConfiguration, Processor, Reach, Side, Site, Translation};
+use fieldstone_report::translation::{
+    AllocationSite, ModelledConfiguration, ModelledProcessor, Reach, ReportedSide, Translation,
+};
 use fieldstone_stats::median;
 use fieldstone_symbols::{FrameName, Symbolizer, UNATTRIBUTED, remedies, site_frames};
 use fieldstone_translation::{Configuration, Counts, Mmu, TlbArray};
@@ -29,7 +31,7 @@ use super::server;
 use super::site_pages::{SiteObservation, SiteObservations};
 use crate::calibrate::{Effort, replay};
 use crate::error::{Error, Result};
-use crate::trace::{MemoryOwner, SharedRecords, TraceResults, TraceSession};
+use crate::trace::{AddressOwner, SharedRecords, TraceResults, TraceSession};
 
 /// A traced run.
 #[derive(Debug)]
@@ -98,7 +100,7 @@ pub(super) fn trace(
     plan: &ProfilePlan,
     options: &TraceOptions,
     native: &NativeTimes,
-    samples: &[Sample],
+    samples: &[MeasuredRun],
     observations: Vec<SiteObservation>,
     interrupt: &Interrupt,
 ) -> Result<Translation> {
@@ -148,7 +150,7 @@ pub(super) fn trace(
 
 /// Why the traced run is not valid; `None` if it ended like the real runs. A run that exceeded its
 /// time limit is a valid part of one. The exit status of a server after SIGTERM is ignored.
-fn failure_reason(plan: &ProfilePlan, run: &ProgramRun, samples: &[Sample]) -> Option<String> {
+fn failure_reason(plan: &ProfilePlan, run: &ProgramRun, samples: &[MeasuredRun]) -> Option<String> {
     let kind = PageKind::Small4k.name();
     let is_known = || samples_of_kind(samples, kind).any(|sample| sample.outcome == run.outcome);
     let as_usual = if plan.load.is_some() { !run.has_failed } else { is_known() };
@@ -173,7 +175,7 @@ fn failure_reason(plan: &ProfilePlan, run: &ProgramRun, samples: &[Sample]) -> O
 /// start and stop.
 fn fit_mosaics(
     plan: &ProfilePlan,
-    samples: &[Sample],
+    samples: &[MeasuredRun],
     results: &TraceResults,
     native_s: f64,
     translation: &mut Translation,
@@ -190,7 +192,7 @@ fn fit_mosaics(
 fn describe(results: &TraceResults, options: &TraceOptions) -> Translation {
     let configurations = options.configurations.iter().zip(&results.counts);
     Translation {
-        processor: Processor {
+        processor: ModelledProcessor {
             name: options.machine.name.clone(),
             geometry: geometry(&options.machine),
             source: options.machine.source.clone(),
@@ -236,8 +238,8 @@ fn modelled(configuration: &Configuration, counts: &Counts) -> ModelledConfigura
     }
 }
 
-fn side(counts: &fieldstone_translation::SideCounts) -> Side {
-    Side {
+fn side(counts: &fieldstone_translation::SideCounts) -> ReportedSide {
+    ReportedSide {
         accesses: counts.accesses,
         first_level_misses: counts.accesses - counts.hits[0] - counts.in_segment - counts.untranslated,
         walks: counts.walks,
@@ -250,12 +252,13 @@ fn side(counts: &fieldstone_translation::SideCounts) -> Side {
 
 /// The owners of memory with their walks, most walks first. Memory that no allocator returned has a
 /// descriptive name.
-fn sites_by_walks(results: &TraceResults, sites: &Sites, real: &mut SiteObservations) -> Vec<Site> {
+fn sites_by_walks(results: &TraceResults, sites: &Sites, real: &mut SiteObservations) -> Vec<AllocationSite> {
     let mut symbols = Symbolizer::default();
     let walks = results.walks_by_owner.iter().map(|(&owner, walks)| (owner, [walks.walks, walks.walks_large]));
-    let mut named: Vec<Site> = walks.map(|(owner, walks)| site(owner, walks, sites, real, &mut symbols)).collect();
+    let mut named: Vec<AllocationSite> =
+        walks.map(|(owner, walks)| site(owner, walks, sites, real, &mut symbols)).collect();
     named.sort_by(|one, other| other.walks.cmp(&one.walks).then_with(|| one.function.cmp(&other.function)));
-    let mut sites_by_walks: Vec<Site> = Vec::new();
+    let mut sites_by_walks: Vec<AllocationSite> = Vec::new();
     for site in named {
         match sites_by_walks.iter_mut().find(|other| is_same_code(other, &site)) {
             Some(other) => other.join(&site),
@@ -283,27 +286,28 @@ fn lost_allocations(sites: &Sites) -> Option<String> {
 
 /// Whether two stacks have the same innermost code. They are reported as one site, with the stack
 /// of more walks.
-fn is_same_code(one: &Site, other: &Site) -> bool {
+fn is_same_code(one: &AllocationSite, other: &AllocationSite) -> bool {
     (&one.function, &one.file, one.line, &one.module) == (&other.function, &other.file, other.line, &other.module)
 }
 
 /// A site with its walks on 4 KiB and 2 MiB pages.
 fn site(
-    owner: MemoryOwner,
+    owner: AddressOwner,
     [walks, walks_large]: [u64; 2],
     sites: &Sites,
     real: &mut SiteObservations,
     symbols: &mut Symbolizer,
-) -> Site {
-    let plain = |words: &str| Site { function: words.to_owned(), walks, walks_large, ..Site::default() };
+) -> AllocationSite {
+    let plain =
+        |words: &str| AllocationSite { function: words.to_owned(), walks, walks_large, ..AllocationSite::default() };
     let number = match owner {
-        MemoryOwner::Site(number) => number,
-        MemoryOwner::Mapped => return plain(UNATTRIBUTED),
-        MemoryOwner::Outside => return plain("(stack, globals, files)"),
+        AddressOwner::Site(number) => number,
+        AddressOwner::Mapped => return plain(UNATTRIBUTED),
+        AddressOwner::Outside => return plain("(stack, globals, files)"),
     };
     let Some(record) = sites.site(number) else { return plain("(allocated at an unrecorded site)") };
     let name = symbols.name(&site_frames(sites, record));
-    Site {
+    AllocationSite {
         function: name.function,
         file: name.file.map(|file| file.to_string_lossy().into_owned()),
         line: name.line,

@@ -13,12 +13,12 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
+use fieldstone_sys::process::ProcessMemory;
 use fieldstone_sys::ptrace::Tracee;
 use fieldstone_sys::userfault::{FaultOrigin, Message, Userfaultfd};
 
 use crate::code_cache::CodeCache;
 use crate::error::{Error, Result};
-use crate::memory::ProcessMemory;
 use crate::page_table::PageTable;
 use crate::page_table::moved::{PageMap, page_range};
 use crate::tracer::call_stub::child_slots;
@@ -172,7 +172,7 @@ fn read_in_program(
     let arguments = [theirs, slot, Message::BYTES as u64, 0, 0, 0];
     tracer.call(code, ("read", libc::SYS_read), arguments).map_err(as_io_error)?;
     let mut message = [0; Message::BYTES];
-    tracer.memory().read_exact(slot, &mut message).map_err(as_io_error)?;
+    tracer.memory().read_exact(slot, &mut message).map_err(io::Error::other)?;
     let pid = tracer.pid();
     let mut low = None;
     let message = Message::from_tracee_bytes(&message, |number| {
@@ -184,7 +184,7 @@ fn read_in_program(
     let arguments = [from, argument(libc::F_DUPFD_CLOEXEC), theirs / 2, 0, 0, 0];
     let Ok(high) = tracer.call(code, ("fcntl", libc::SYS_fcntl), arguments) else { return Ok((message, Some(low))) };
     let number = u32::try_from(high).unwrap_or(0).to_le_bytes();
-    tracer.memory().write(slot + NUMBER_AT, &number).map_err(as_io_error)?;
+    tracer.memory().write(slot + NUMBER_AT, &number).map_err(io::Error::other)?;
     tracer.close(code, low).map_err(as_io_error)?;
     Ok((message, i32::try_from(high).ok()))
 }
@@ -205,7 +205,7 @@ fn as_io_error(error: Error) -> io::Error {
 
 /// Moved pages and inserted code at one moment, which a child may have a copy of.
 #[derive(Clone, Debug)]
-pub(crate) struct Snapshot {
+pub(crate) struct ProcessSnapshot {
     pub(crate) pages: PageMap,
     pub(crate) code: CodeCache,
 }

@@ -24,10 +24,10 @@ mod sites;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use fieldstone_sys::process::ProcessMemory;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
-use crate::memory::ProcessMemory;
 use crate::tracer::InsertedCode;
 use crate::tracer::traced_thread::TracedThread;
 use arena::CodeArena;

@@ -2,29 +2,21 @@
 
 use std::io;
 
+use fieldstone_sys::process::trace_failure;
+
 /// A result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
-
-/// Text of the errno, with the remedy where there is one.
-fn reason(source: &io::Error) -> String {
-    const RIGHT: &str = "it needs permission to trace it (its owner with kernel.yama.ptrace_scope 0, or root)";
-    match source.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => format!("{source}; {RIGHT}"),
-        Some(libc::ENOENT | libc::ESRCH) => "it has ended, never existed, or is a kernel thread".to_owned(),
-        _ => source.to_string(),
-    }
-}
 
 /// Why a process could not be remapped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// An operation on the process failed.
-    #[error("cannot {operation} process {pid}: {}", reason(source))]
+    #[error("cannot {operation} process {pid}: {}", trace_failure(source))]
     Process {
         /// Process number.
         pid: u32,
-        /// The operation, such as `read the memory of`.
+        /// The operation, such as `read the mappings of`.
         operation: &'static str,
         /// The errno.
         source: io::Error,
@@ -51,7 +43,6 @@ pub enum Error {
 }
 
 /// Ignores `NoSuchProcess`: the next wait reports the exit of that thread.
-#[cfg(target_arch = "x86_64")]
 pub(crate) fn ignore_gone(result: fieldstone_sys::Result<()>) -> Result<()> {
     match result {
         Err(fieldstone_sys::Error::NoSuchProcess { .. }) => Ok(()),

@@ -15,7 +15,7 @@
 //! | 2 | `page_table` | moved pages, their copies and traps |
 //! | 2 | `code_cache` | clones of loops, rewritelets, probes; threads moved out of them |
 //! | 1 | `tracer` | threads stopped and resumed, injected system calls |
-//! | 0 | `memory`, `space`, `event`, `error` | memory from outside, free addresses, events, errors |
+//! | 0 | `space`, `event`, `error` | free addresses, events, errors |
 //!
 //! A module uses lower layers only; `code_cache` also uses the data of `page_table::moved`.
 //!
@@ -28,32 +28,20 @@
 //!
 //! Source: Taylor, *Cachekata* (seed 002), chapter 5. There a hypervisor revokes the page; here
 //! userfaultfd does. There every access faults; here loops are cloned.
+#![cfg(target_arch = "x86_64")]
 
-#[cfg(target_arch = "x86_64")]
 mod children;
-#[cfg(target_arch = "x86_64")]
 mod code_cache;
 pub mod error;
-#[cfg(target_arch = "x86_64")]
 mod event;
-mod memory;
-#[cfg(target_arch = "x86_64")]
 mod page_table;
-#[cfg(target_arch = "x86_64")]
 mod process;
-#[cfg(target_arch = "x86_64")]
 mod record;
 pub mod space;
-#[cfg(target_arch = "x86_64")]
 mod tracer;
 
 pub use error::{Error, Result};
-#[cfg(target_arch = "x86_64")]
 pub use event::{RemapEvent, RestoreReason, Route, WatchedAccess};
-pub use memory::ProcessMemory;
-#[cfg(target_arch = "x86_64")]
 pub use page_table::moved::{MovedPage, PageRequest, ProgramView, page_with};
-#[cfg(target_arch = "x86_64")]
 pub use process::Process;
-#[cfg(target_arch = "x86_64")]
 pub use tracer::status::repaired_by;

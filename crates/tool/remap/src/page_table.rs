@@ -19,11 +19,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use fieldstone_sys::process::ProcessMemory;
 use fieldstone_sys::scheduling;
 use fieldstone_sys::userfault::{FaultOrigin, Message, Modes, Userfaultfd};
 
 use crate::error::{Error, Result};
-use crate::memory::ProcessMemory;
 use crate::tracer::{InsertedCode, SystemCall, Tracer, argument};
 use moved::{MovedPage, PAGE, PAGE_BYTES, PageMap, page_range};
 use userfault::SharedUserfault;

@@ -3,8 +3,8 @@
 //! ```text
 //!   Process ─┬─ PageTable   moved pages, their copies and traps ─┐
 //!            ├─ CodeCache   clones, rewritelets, probes ─────────┼─> Tracer   threads, injected calls, memory
-//!            ├─ ForkedChildren, Snapshot   forked children ──────┘
-//!            └─ Record      all of that, kept in the process
+//!            ├─ ForkedChildren, ProcessSnapshot   children ──────┘
+//!            └─ RepairRecord   all of that, kept in the process
 //! ```
 //! | file | |
 //! |---|---|
@@ -28,15 +28,16 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use crate::children::{ForkedChildren, Snapshot};
+use fieldstone_sys::process::ProcessMemory;
+
+use crate::children::{ForkedChildren, ProcessSnapshot};
 use crate::code_cache::CodeCache;
 use crate::error::{Error, Result};
 use crate::event::{RemapEvent, RestoreReason};
-use crate::memory::ProcessMemory;
 use crate::page_table::PageTable;
 use crate::page_table::moved::{MovedPage, PageMap, ProgramView};
 use crate::page_table::userfault::SharedUserfault;
-use crate::record::{AbandonedRepair, Record};
+use crate::record::{AbandonedRepair, RepairRecord};
 use crate::space::mappings;
 use crate::tracer::Tracer;
 use crate::tracer::status::{is_in_other_pid_namespace, living_thread};
@@ -53,9 +54,9 @@ pub struct Process {
     children: ForkedChildren,
     /// The state before the last page was restored, while a thread may be forking a child with a
     /// copy of it.
-    before: Option<Snapshot>,
+    before: Option<ProcessSnapshot>,
     /// The record, once there is something to record.
-    record: Option<Record>,
+    record: Option<RepairRecord>,
     /// Events that the next [`Self::serve`] returns.
     unreported: Vec<RemapEvent>,
     /// A descriptor that becomes readable when a thread has stopped by itself.
@@ -99,6 +100,7 @@ impl Process {
             this.children.use_stub_page(this.tracer.stub_page());
             this.tracer.resume_all(&this.code)?;
             this.unreported = this.restore_orphans(None)?;
+            this.tracer.resume_all(&this.code)?;
             return Ok(this);
         };
         let mut this = Self::new(tracer, PageTable::new(pages, userfault), code);
@@ -134,7 +136,7 @@ impl Process {
         self.end_abandoned_calls()?;
         self.tracer.resume_all(&self.code)?;
         self.unreported = self.restore_orphans(old_stub_page)?;
-        let Some(stub_page) = old_stub_page else { return Ok(()) };
+        let Some(stub_page) = old_stub_page else { return self.tracer.resume_all(&self.code) };
         self.children.use_stub_page(self.tracer.stub_page());
         self.update_record()?;
         let restored = self.restore_all(&RestoreReason::Abandoned)?;
@@ -248,7 +250,7 @@ impl Process {
             return Ok(());
         }
         self.tracer.stop_all()?;
-        let mapped = Record::map(&mut self.tracer, &self.code).and_then(|record| {
+        let mapped = RepairRecord::map(&mut self.tracer, &self.code).and_then(|record| {
             let excluded = record.exclude_from_children(&mut self.tracer, &self.code);
             self.record = Some(record);
             excluded

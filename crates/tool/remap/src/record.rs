@@ -10,14 +10,14 @@
 //! Invariant: a change of the process is recorded before it is made, unless undoing it needs
 //! nothing. Children have no record (`MADV_DONTFORK`).
 
+use fieldstone_sys::process::ProcessMemory;
 use serde::{Deserialize, Serialize};
 
 use crate::code_cache::CodeCache;
 use crate::error::{Error, Result};
-use crate::memory::ProcessMemory;
 use crate::page_table::PageTable;
 use crate::page_table::moved::PageMap;
-use crate::space::Mapping;
+use crate::space::MapsEntry;
 use crate::tracer::{InsertedCode, Tracer, argument};
 
 const MAGIC: [u8; 16] = *b"fieldstone-remap";
@@ -29,7 +29,7 @@ const BYTES: u64 = BEGIN + 2 * HALF_BYTES;
 
 /// The memory of a record.
 #[derive(Debug)]
-pub(crate) struct Record {
+pub(crate) struct RepairRecord {
     at: u64,
     /// Address of the next contents.
     next: u64,
@@ -41,11 +41,11 @@ struct Contents<'a> {
     userfault: i32,
     #[serde(rename = "home")]
     stub_page: Option<u64>,
-    ours: State<'a>,
+    ours: RecordContents<'a>,
 }
 
 #[derive(Debug, Serialize)]
-struct State<'a> {
+struct RecordContents<'a> {
     moved: &'a PageMap,
     #[serde(flatten)]
     code: &'a CodeCache,
@@ -74,7 +74,7 @@ struct ContentsWithCode {
 /// What a killed repairer has left in a process.
 #[derive(Debug)]
 pub(crate) struct AbandonedRepair {
-    pub(crate) record: Record,
+    pub(crate) record: RepairRecord,
     /// Number of the userfaultfd in the process.
     pub(crate) userfault: i32,
     pub(crate) stub_page: Option<u64>,
@@ -82,7 +82,7 @@ pub(crate) struct AbandonedRepair {
     pub(crate) code: CodeCache,
 }
 
-impl Record {
+impl RepairRecord {
     const fn new(at: u64) -> Self {
         Self { at, next: at + BEGIN }
     }
@@ -128,7 +128,7 @@ impl Record {
     pub(crate) fn update(&mut self, tracer: &Tracer, pages: &PageTable, code: &CodeCache) -> Result<()> {
         let why = "so much of it is redirected that it cannot be recorded for a later repairer".to_owned();
         let too_much = || Error::Refused { pid: tracer.pid(), why };
-        let ours = State { moved: pages.pages(), code };
+        let ours = RecordContents { moved: pages.pages(), code };
         let contents = Contents { userfault: pages.userfault().number(), stub_page: tracer.stub_page(), ours };
         let bytes = serde_json::to_vec(&contents).ok().filter(|bytes| bytes.len() as u64 <= HALF_BYTES);
         self.write(tracer.memory(), &bytes.ok_or_else(too_much)?)
@@ -148,8 +148,9 @@ impl AbandonedRepair {
     ///
     /// # Errors
     /// [`Error::Refused`] if another version with another format wrote it.
-    pub(crate) fn find(pid: u32, memory: &ProcessMemory, table: &[Mapping]) -> Result<Option<Self>> {
-        let can_be = |mapping: &&Mapping| mapping.permissions == "r--p" && !mapping.is_file && mapping.name.is_empty();
+    pub(crate) fn find(pid: u32, memory: &ProcessMemory, table: &[MapsEntry]) -> Result<Option<Self>> {
+        let can_be =
+            |mapping: &&MapsEntry| mapping.permissions == "r--p" && !mapping.is_file && mapping.name.is_empty();
         // Two adjacent records are one mapping.
         let places = table.iter().filter(can_be).flat_map(|mapping| {
             let range = mapping.range.clone();
@@ -162,12 +163,12 @@ impl AbandonedRepair {
                 pid,
                 why: format!("the record of an earlier repair cannot be read ({error}): use the version that wrote it"),
             };
-            return Self::parse(Record::after(at, from), &bytes).map(Some).map_err(unreadable);
+            return Self::parse(RepairRecord::after(at, from), &bytes).map(Some).map_err(unreadable);
         }
         Ok(None)
     }
 
-    fn parse(record: Record, bytes: &[u8]) -> serde_json::Result<Self> {
+    fn parse(record: RepairRecord, bytes: &[u8]) -> serde_json::Result<Self> {
         let ContentsWithPages { userfault, stub_page, ours } = serde_json::from_slice(bytes)?;
         let ContentsWithCode { ours: code } = serde_json::from_slice(bytes)?;
         Ok(Self { record, userfault, stub_page, pages: ours.moved, code })
@@ -205,7 +206,7 @@ mod tests {
         let room = vec![0_u8; usize::try_from(BYTES).unwrap()];
         let memory = ProcessMemory::open(std::process::id()).unwrap();
         let at = room.as_ptr().addr() as u64;
-        let mut record = Record::new(at);
+        let mut record = RepairRecord::new(at);
         assert_eq!(read(&memory, at), None, "there is no record");
         for text in ["one", "another", "a third one"] {
             record.write(&memory, text.as_bytes()).unwrap();
@@ -222,9 +223,10 @@ mod tests {
     #[test]
     fn a_record_is_read_as_it_was_written() {
         let (pages, code) = (PageMap::default(), CodeCache::default());
-        let contents = Contents { userfault: 812, stub_page: Some(0x5000), ours: State { moved: &pages, code: &code } };
+        let contents =
+            Contents { userfault: 812, stub_page: Some(0x5000), ours: RecordContents { moved: &pages, code: &code } };
         let bytes = serde_json::to_vec(&contents).unwrap();
-        let found = AbandonedRepair::parse(Record::new(0), &bytes).unwrap();
+        let found = AbandonedRepair::parse(RepairRecord::new(0), &bytes).unwrap();
         assert!(found.userfault == 812 && found.stub_page == Some(0x5000) && found.pages.is_empty());
         let format = r#"{"userfault":812,"home":20480,"ours":{"moved":{},"code":[],"heads":{"led":{},"retired":[],"sprung":[]},"sites":{},"protections":{"places":[]}}}"#;
         assert_eq!(String::from_utf8(bytes).unwrap(), format, "the format of earlier versions");

@@ -2,13 +2,12 @@
 //! and for code within reach of a jump.
 
 use std::fs;
-#[cfg(target_arch = "x86_64")]
 use std::io::{self, BufRead, BufReader};
 use std::ops::Range;
 
 use crate::error::{Error, Result};
 
-/// FaultOrigin of a 32-bit displacement, less the size of an instruction and an operand.
+/// Reach of a 32-bit displacement, less the size of an instruction and an operand.
 const REACH: u64 = (1 << 31) - (1 << 21);
 /// Lowest address that the kernel lets users map.
 const LOWEST: u64 = 1 << 16;
@@ -19,7 +18,7 @@ const HIGHEST: u64 = (1 << 47) - (1 << 12);
 
 /// A mapping of `/proc/PID/maps`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mapping {
+pub struct MapsEntry {
     /// Its addresses.
     pub range: Range<u64>,
     /// Permissions, such as `rw-p`.
@@ -32,7 +31,7 @@ pub struct Mapping {
     pub name: String,
 }
 
-impl Mapping {
+impl MapsEntry {
     /// Whether it is private, readable, writable and not executable.
     #[must_use]
     pub fn is_private_data(&self) -> bool {
@@ -62,7 +61,6 @@ impl Mapping {
 
 /// A property of the memory at `address` that its copies would lose, as an error text. `None` if
 /// there is none.
-#[cfg(target_arch = "x86_64")]
 pub(crate) fn peculiarity(pid: u32, address: u64) -> Option<&'static str> {
     let lines = BufReader::new(fs::File::open(format!("/proc/{pid}/smaps")).ok()?).lines().map_while(io::Result::ok);
     // Reading stops there: the kernel counts pages for each line it prints.
@@ -89,18 +87,18 @@ fn addresses(line: &str) -> Option<Range<u64>> {
 ///
 /// # Errors
 /// [`Error::Process`] if the table cannot be read.
-pub fn mappings(pid: u32) -> Result<Vec<Mapping>> {
+pub fn mappings(pid: u32) -> Result<Vec<MapsEntry>> {
     let failed = |source| Error::Process { pid, operation: "read the mappings of", source };
     let text = fs::read(format!("/proc/{pid}/maps")).map_err(failed)?;
     Ok(String::from_utf8_lossy(&text).lines().filter_map(mapping).collect())
 }
 
-fn mapping(line: &str) -> Option<Mapping> {
+fn mapping(line: &str) -> Option<MapsEntry> {
     let mut words = line.split_ascii_whitespace();
     words.next();
     let permissions = words.next()?.to_owned();
     let (device, inode) = (words.nth(1)?, words.next()?);
-    Some(Mapping {
+    Some(MapsEntry {
         range: addresses(line)?,
         permissions,
         is_file: inode != "0",
@@ -112,7 +110,7 @@ fn mapping(line: &str) -> Option<Mapping> {
 /// The nearest free range of `bytes` bytes, in whole pages, that is within reach of all of `near`.
 /// Returns its start.
 #[must_use]
-pub fn free_near(mappings: &[Mapping], near: &Range<u64>, bytes: u64) -> Option<u64> {
+pub fn free_near(mappings: &[MapsEntry], near: &Range<u64>, bytes: u64) -> Option<u64> {
     let allowed = near.end.saturating_sub(REACH).max(LOWEST)..(near.start + REACH).min(HIGHEST);
     let ends = mappings.iter().map(|mapping| mapping.claimed().end);
     let starts = mappings.iter().map(|mapping| mapping.range.start);
@@ -130,7 +128,7 @@ pub fn free_near(mappings: &[Mapping], near: &Range<u64>, bytes: u64) -> Option<
 /// free, and one more page on each side. `next` maps an address to the first usable one from there.
 #[must_use]
 pub fn free_at(
-    mappings: &[Mapping],
+    mappings: &[MapsEntry],
     within: &Range<u64>,
     bytes: u64,
     next: impl Fn(u64) -> Option<u64>,
@@ -141,7 +139,7 @@ pub fn free_at(
         let at = next(from).filter(|&at| at < end)?;
         let pages = at / PAGE * PAGE - PAGE..(at + bytes).next_multiple_of(PAGE) + PAGE;
         let in_the_way = |mapping: &Range<u64>| mapping.start < pages.end && pages.start < mapping.end;
-        match mappings.iter().map(Mapping::claimed).find(in_the_way) {
+        match mappings.iter().map(MapsEntry::claimed).find(in_the_way) {
             Some(taken) => from = taken.end + PAGE,
             None => return Some(at),
         }
@@ -154,8 +152,8 @@ const PAGE: u64 = 4096;
 mod tests {
     use super::*;
 
-    fn mapped(ranges: &[Range<u64>]) -> Vec<Mapping> {
-        let one = |range: &Range<u64>| Mapping {
+    fn mapped(ranges: &[Range<u64>]) -> Vec<MapsEntry> {
+        let one = |range: &Range<u64>| MapsEntry {
             range: range.clone(),
             permissions: "rw-p".into(),
             is_file: false,
@@ -213,7 +211,7 @@ mod tests {
     #[test]
     fn a_line_of_the_table_is_understood() {
         let line = "7f0000000000-7f0000001000 rw-p 00002000 08:01 1234    /a file with spaces";
-        let expected = Mapping {
+        let expected = MapsEntry {
             range: 0x7f00_0000_0000..0x7f00_0000_1000,
             permissions: "rw-p".into(),
             is_file: true,

@@ -17,12 +17,12 @@ pub(crate) mod traced_thread;
 use std::io;
 use std::os::fd::OwnedFd;
 
+use fieldstone_sys::process::ProcessMemory;
 use fieldstone_sys::ptrace::Tracee;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use crate::error::{Error, Result};
-use crate::memory::ProcessMemory;
-use crate::space::{Mapping, mappings};
+use crate::space::{MapsEntry, mappings};
 use call_stub::CallStub;
 use threads::{ProcessEnd, Threads};
 use traced_thread::TracedThread;
@@ -71,7 +71,7 @@ impl Tracer {
     ///
     /// # Errors
     /// As [`Threads::seize`] and [`call_stub::write_bootstrap_stub`].
-    pub(crate) fn seize(pid: u32, memory: ProcessMemory, table: &[Mapping]) -> Result<Self> {
+    pub(crate) fn seize(pid: u32, memory: ProcessMemory, table: &[MapsEntry]) -> Result<Self> {
         let threads = Threads::seize(pid)?;
         let stub = CallStub { bootstrap: call_stub::write_bootstrap_stub(pid, &memory, table)?, page: None };
         Ok(Self { pid, memory, threads, stub })
@@ -100,7 +100,7 @@ impl Tracer {
     ///
     /// # Errors
     /// As [`mappings`].
-    pub(crate) fn mappings(&self) -> Result<Vec<Mapping>> {
+    pub(crate) fn mappings(&self) -> Result<Vec<MapsEntry>> {
         let mut found = mappings(self.pid)?;
         for thread in self.threads.numbers() {
             if found.is_empty() {

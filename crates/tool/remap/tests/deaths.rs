@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fieldstone_remap::Process;
-use program::{CHILD, ProgramBuilder, RunningProgram, open_or_skip, split_words};
+use program::{CHILD, ProgramBuilder, ProgramUnderTest, open_or_skip, split_words};
 use tempfile::TempPath;
 
 /// Environment variable with the process to repair and its page, for the test process that is the
@@ -69,7 +69,7 @@ enum End {
     Finished(u32),
 }
 
-fn start_repairer(running: &RunningProgram) -> Child {
+fn start_repairer(running: &ProgramUnderTest) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "repairer", "--nocapture", "--test-threads=1"]);
     command.env(REPAIRER, format!("{} {}", running.child.id(), running.page));
@@ -91,7 +91,7 @@ enum When {
 
 /// Starts a repairer and kills it.
 #[allow(clippy::zombie_processes, reason = "it is waited for as its tracer does")]
-fn repair_and_kill(running: &mut RunningProgram, when: When) -> End {
+fn repair_and_kill(running: &mut ProgramUnderTest, when: When) -> End {
     let mut child = start_repairer(running);
     let pid = i32::try_from(child.id()).unwrap();
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
@@ -158,7 +158,7 @@ fn entered(thread: i32) -> Option<(libc::c_long, [u64; 6])> {
 }
 
 /// Restores what is left, as a watchdog does.
-fn rescue(running: &mut RunningProgram) {
+fn rescue(running: &mut ProgramUnderTest) {
     let (pid, begun) = (running.child.id(), Instant::now());
     while Process::is_left_behind(pid).unwrap_or(true) {
         if let Some(status) = running.child.try_wait().unwrap() {
@@ -172,7 +172,7 @@ fn rescue(running: &mut RunningProgram) {
 
 /// One run in which the repairer is killed.
 fn run(program: &Arc<TempPath>, when: When) -> End {
-    let mut running = RunningProgram::start(program);
+    let mut running = ProgramUnderTest::start(program);
     let page = running.page;
     running.send_input();
     let end = repair_and_kill(&mut running, when);
@@ -203,7 +203,7 @@ fn kernel_states(pid: u32) -> String {
 
 fn kill_at_each_step(builder: &ProgramBuilder) {
     let program = Arc::new(builder.build());
-    if open_or_skip(RunningProgram::start(&program).child.id()).is_none() {
+    if open_or_skip(ProgramUnderTest::start(&program).child.id()).is_none() {
         return;
     }
     let End::Finished(steps) = run(&program, When::Step(u32::MAX)) else { panic!("another process killed it") };
@@ -223,7 +223,7 @@ fn kill_at_each_step(builder: &ProgramBuilder) {
 #[test]
 fn writes_to_a_page_being_emptied_are_kept() {
     let program = Arc::new(ProgramBuilder::new("usleep(20000);").lap(ATOMIC_LAP).build());
-    if open_or_skip(RunningProgram::start(&program).child.id()).is_none() {
+    if open_or_skip(ProgramUnderTest::start(&program).child.id()).is_none() {
         return;
     }
     // Sometimes the call is over before it is observed.

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use fieldstone_remap::{Error, Process, RemapEvent, RestoreReason};
 use fieldstone_sys::ptrace::Tracee;
-use program::{ProgramBuilder, RunningProgram, restore_reason, split_words};
+use program::{ProgramBuilder, ProgramUnderTest, restore_reason, split_words};
 
-fn send(running: &RunningProgram, signal: &str) {
+fn send(running: &ProgramUnderTest, signal: &str) {
     let sent = Command::new("kill").args([signal, &running.child.id().to_string()]).status();
     assert!(sent.unwrap().success());
 }
@@ -325,7 +325,7 @@ fn a_program_without_userfaultfd_permission_is_refused_and_continues() {
         }
         let mut command = by(words);
         command.arg(&**program);
-        let running = RunningProgram::start_by(&mut command, &program);
+        let running = ProgramUnderTest::start_by(&mut command, &program);
         for _ in 0..3 {
             match Process::open(running.child.id()) {
                 Err(Error::Refused { why, .. }) => assert!(why.contains("vm.unprivileged_userfaultfd=1"), "{why}"),

@@ -25,6 +25,21 @@ fn a_loop_with_two_paths_to_its_head_has_one_clone() {
 }
 
 #[test]
+fn a_program_runs_while_it_is_open_and_no_page_is_moved() {
+    let mut running = ProgramBuilder::new("").start();
+    // The creation of a thread stops its creator until the next `serve`.
+    let tasks = format!("/proc/{}/task", running.child.id());
+    while std::fs::read_dir(&tasks).unwrap().count() < 3 {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let Some(mut process) = running.open() else { return };
+    running.send_input();
+    running.wait_for("done");
+    let (_, output) = running.finish(&mut process);
+    assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");
+}
+
+#[test]
 fn a_page_is_restored_on_request() {
     let mut running = ProgramBuilder::new("usleep(1000);").start();
     let Some(mut process) = running.open_and_move() else { return };
@@ -86,7 +101,10 @@ fn a_page_can_be_watched_without_moving_bytes() {
         .unwrap();
     let then = running.run_phase(&mut process);
     let mut byte = [0];
-    assert_eq!((fieldstone_rewrite::Memory::read(&process.as_seen(), running.second + 105, &mut byte), byte), (1, [5]));
+    assert_eq!(
+        (fieldstone_rewrite::ReadableMemory::read(&process.as_seen(), running.second + 105, &mut byte), byte),
+        (1, [5])
+    );
     process.put_all_back().unwrap();
     let (_, output) = running.finish(&mut process);
     assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");

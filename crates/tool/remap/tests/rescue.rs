@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use fieldstone_remap::{Process, RemapEvent, RestoreReason};
-use program::{CHILD, ProgramBuilder, RunningProgram, compiled, open_or_skip, split_words};
+use program::{CHILD, ProgramBuilder, ProgramUnderTest, compiled, open_or_skip, split_words};
 
 /// Moves a page, serves `times` times, and ends without a release, as a killed repairer does. The
 /// tracer is a thread. Returns whether tracing is permitted.
@@ -24,7 +24,7 @@ fn move_and_abandon(pid: u32, page: u64, times: u32) -> bool {
     std::thread::spawn(die).join().unwrap()
 }
 
-fn abandoned(running: &RunningProgram, times: u32) -> bool {
+fn abandoned(running: &ProgramUnderTest, times: u32) -> bool {
     move_and_abandon(running.child.id(), running.page, times)
 }
 

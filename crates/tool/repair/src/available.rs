@@ -3,8 +3,9 @@
 //! `fieldstone doctor` prints the same check. For a running process its own rights are checked too,
 //! because that process opens the userfaultfd of a repair.
 
-use fieldstone_remap::{Process, ProcessMemory};
+use fieldstone_remap::Process;
 use fieldstone_sys::doctor::{Level, REPAIR, RUN_REPAIR, repair_verdict};
+use fieldstone_sys::process::ProcessMemory;
 
 use crate::error::{Error, Result};
 
@@ -19,8 +20,8 @@ pub fn check_run_repair() -> Result<()> {
 /// Checks that `repair --pid` can repair process `pid`.
 ///
 /// # Errors
-/// [`Error::RepairUnavailable`], or [`Error::Remap`] where this user cannot access the process or
-/// the process lacks a right.
+/// [`Error::RepairUnavailable`]; [`Error::Linux`] where this user cannot access the process;
+/// [`Error::Remap`] where the process lacks a right.
 pub fn check_repair(pid: u32) -> Result<()> {
     // First, because an ended process or a process of another user has an error of its own.
     ProcessMemory::open(pid)?;

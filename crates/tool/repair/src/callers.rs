@@ -15,7 +15,7 @@
 //!
 //! Cost: one read of the stack, and one read of the code for each word that can be an address.
 
-use fieldstone_rewrite::{Memory, Registers};
+use fieldstone_rewrite::{ReadableMemory, Registers};
 
 use crate::tuning::{MAX_STACK_WORDS, STACK_NEIGHBOURHOOD_BYTES};
 
@@ -27,7 +27,7 @@ const LONGEST_CALL: usize = 7;
 
 /// The registers of the callers, the innermost first, with the return address as `rip`.
 /// Caller-saved registers have the callee's values.
-pub(crate) fn callers(memory: &dyn Memory, registers: &Registers) -> Vec<Registers> {
+pub(crate) fn callers(memory: &dyn ReadableMemory, registers: &Registers) -> Vec<Registers> {
     let mut bytes = [0; MAX_STACK_WORDS * 8];
     let start = registers.gpr[RSP] & !7;
     let got = memory.read(start, &mut bytes);
@@ -50,7 +50,7 @@ pub(crate) fn callers(memory: &dyn Memory, registers: &Registers) -> Vec<Registe
 }
 
 /// Whether a call instruction ends at this address.
-fn is_after_call(memory: &dyn Memory, address: u64) -> bool {
+fn is_after_call(memory: &dyn ReadableMemory, address: u64) -> bool {
     let mut bytes = [0; LONGEST_CALL];
     let Some(start) = address.checked_sub(LONGEST_CALL as u64).filter(|&start| start >= 0x1000) else { return false };
     if memory.read(start, &mut bytes) < LONGEST_CALL {
@@ -89,7 +89,7 @@ mod tests {
     /// Code at 0x40_0000 and a stack at 0x7000_0000.
     struct CodeAndStack(MemoryImage, MemoryImage);
 
-    impl Memory for CodeAndStack {
+    impl ReadableMemory for CodeAndStack {
         fn read(&self, address: u64, into: &mut [u8]) -> usize {
             self.0.read(address, into).max(self.1.read(address, into))
         }

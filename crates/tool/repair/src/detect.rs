@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use fieldstone_remap::repaired_by;
 use fieldstone_report::sharing::{LineReport, MemoryKind, MemoryOwner, SampledThread, Sampling};
 use fieldstone_rewrite::Registers;
-use fieldstone_sharing::{JudgedLine, Settings, Verdict, rules};
+use fieldstone_sharing::{JudgedLine, Settings, Verdict, best_redesign, rules};
 use fieldstone_sys::process::{comm, has_ended};
 use fieldstone_sys::scheduling;
 
@@ -252,7 +252,8 @@ impl Detector {
             // The share of the whole run, including the time after the line's threads had ended.
             found.cost = self.monitor.max_cost(found.judged.line.address).unwrap_or(found.cost);
             found.contended = self.monitor.contended(found.judged.line.address);
-            found.redesign = redesign(found, &judged);
+            let objects = found.places.iter().filter_map(|place| place.object.as_ref());
+            found.redesign = best_redesign(objects, &found.judged.line, &judged);
             let why = refused.iter().find(|refused| refused.line == found.judged.line.address);
             found.refused = why.map(|refused| refused.why.words());
         }
@@ -315,14 +316,4 @@ fn narrow(place: &mut MemoryOwner) {
         place.name = format!("{} in a {}", object.name, place.name);
         (place.address, place.bytes) = (object.address, bytes);
     }
-}
-
-/// A layout of the line's object without false sharing, from all lines of the object. `None`
-/// without a typed object. A layout cannot separate threads that all use one member; then the first
-/// layout is returned.
-fn redesign(found: &LineReport, judged: &[JudgedLine]) -> Option<fieldstone_sharing::Redesign> {
-    let objects = found.places.iter().filter_map(|place| place.object.as_ref());
-    let mut redesigns: Vec<_> = objects.filter_map(|object| object.redesign(judged).ok().flatten()).collect();
-    let complete = redesigns.iter().position(fieldstone_sharing::Redesign::separates_all);
-    if redesigns.is_empty() { None } else { Some(redesigns.swap_remove(complete.unwrap_or(0))) }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
-use fieldstone_report::sharing::SampledCode;
+use fieldstone_report::sharing::SampledInstruction;
 use fieldstone_sharing::LineUse;
 
 use crate::line_monitor::LineMonitor;
@@ -15,7 +15,7 @@ use fieldstone_symbols::Symbolizer;
 #[derive(Debug, Default)]
 pub(crate) struct InstructionNames {
     symbols: Symbolizer,
-    known: HashMap<u64, SampledCode>,
+    known: HashMap<u64, SampledInstruction>,
 }
 
 impl InstructionNames {
@@ -26,8 +26,8 @@ impl InstructionNames {
         line: &LineUse,
         objects: &MemoryObjects,
         monitor: &LineMonitor,
-    ) -> Vec<SampledCode> {
-        let mut codes: BTreeMap<u64, SampledCode> = BTreeMap::new();
+    ) -> Vec<SampledInstruction> {
+        let mut codes: BTreeMap<u64, SampledInstruction> = BTreeMap::new();
         for thread in &line.threads {
             for site in &thread.sites {
                 let code = codes.entry(site.site).or_insert_with(|| self.name(site.site, objects));
@@ -36,12 +36,13 @@ impl InstructionNames {
                 code.threads.push(thread.thread);
             }
         }
-        let mut codes: Vec<SampledCode> = codes.into_values().collect();
+        let mut codes: Vec<SampledInstruction> = codes.into_values().collect();
         heaviest_first(&mut codes);
         let mut named = BTreeSet::new();
         let is_first_of_thread =
-            |code: &SampledCode| code.threads.iter().filter(|&&thread| named.insert(thread)).count() > 0;
-        let (mut chosen, rest): (Vec<SampledCode>, Vec<SampledCode>) = codes.into_iter().partition(is_first_of_thread);
+            |code: &SampledInstruction| code.threads.iter().filter(|&&thread| named.insert(thread)).count() > 0;
+        let (mut chosen, rest): (Vec<SampledInstruction>, Vec<SampledInstruction>) =
+            codes.into_iter().partition(is_first_of_thread);
         chosen.extend(rest);
         chosen.truncate(MAX_REPORTED_INSTRUCTIONS);
         heaviest_first(&mut chosen);
@@ -50,20 +51,20 @@ impl InstructionNames {
 
     /// Module, function, file and line of the instruction at `ip`; fields are empty where they are
     /// unknown.
-    pub(crate) fn name(&mut self, ip: u64, objects: &MemoryObjects) -> SampledCode {
+    pub(crate) fn name(&mut self, ip: u64, objects: &MemoryObjects) -> SampledInstruction {
         if let Some(known) = self.known.get(&ip) {
             return known.clone();
         }
         let frame = objects.frame(ip);
         let stack = self.symbols.name(std::slice::from_ref(&frame)).stack;
         let index = program_frame(stack.iter().map(|name| name.file.as_deref()));
-        let code = stack.into_iter().nth(index).map_or_else(SampledCode::default, |name| SampledCode {
+        let code = stack.into_iter().nth(index).map_or_else(SampledInstruction::default, |name| SampledInstruction {
             ip: frame.offset,
             function: name.function,
             file: name.file.map(|file| file.to_string_lossy().into_owned()),
             line: name.line,
             module: name.module,
-            ..SampledCode::default()
+            ..SampledInstruction::default()
         });
         self.known.insert(ip, code.clone());
         code
@@ -84,7 +85,7 @@ fn is_library_source(file: &Path) -> bool {
         || file.to_string_lossy().contains("/rustlib/src/rust/library/")
 }
 
-fn heaviest_first(codes: &mut [SampledCode]) {
+fn heaviest_first(codes: &mut [SampledInstruction]) {
     codes.sort_by(|one, other| other.weight.total_cmp(&one.weight));
 }
 

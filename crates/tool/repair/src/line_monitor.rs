@@ -5,76 +5,32 @@
 //!          └─→ HardwareSamples ───────────────┘     └────→ loop counters ─→ Progress
 //! ```
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::fs::metadata;
-use std::os::unix::fs::MetadataExt;
+mod pause;
+mod stats;
+mod tracked_lines;
+
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
+use fieldstone_remap::Process;
 use fieldstone_remap::space::mappings;
-use fieldstone_remap::{Process, ProcessMemory};
-use fieldstone_rewrite::{LoopCounter, Registers};
+use fieldstone_rewrite::LoopCounter;
 use fieldstone_sharing::rules::PAGE_BYTES;
 use fieldstone_sharing::{
     CounterValue, JudgedLine, LineCost, LineTable, LineUse, LoopProgress, SampledAccess, Settings, Verdict,
 };
-use fieldstone_sys::process::threads;
+use fieldstone_sys::process::ProcessMemory;
 use fieldstone_sys::sampling::{Sample, Sampler};
-use serde::{Deserialize, Serialize};
 
 use crate::budget::SampleBudget;
 use crate::concurrency::Concurrency;
 use crate::error::Result;
 use crate::hardware_samples::HardwareSamples;
-use crate::sampled_code::{SampledCode, walk_registers, with_memory};
-use crate::tuning::{MAX_LINE_SAMPLES, MIN_COST_SAMPLES};
+use crate::sampled_code::{SampledCode, with_memory};
 use fieldstone_launch::clock::{now_ns, thread_cpu_ns};
 
-/// Counts of samples since the monitor was opened. The names in JSON are part of the schema
-/// `fieldstone-repair/1`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct SamplingStats {
-    /// Samples that were taken.
-    pub samples: u64,
-    /// Samples that were analysed.
-    #[serde(rename = "walked")]
-    pub analysed: u64,
-    /// Samples that were skipped because only one thread was running.
-    #[serde(rename = "alone")]
-    pub single_threaded: u64,
-    /// Analysed samples without a memory access.
-    #[serde(rename = "blind")]
-    pub without_access: u64,
-    /// Accesses of the other analysed samples.
-    pub accesses: u64,
-    /// Samples that the kernel dropped because its buffers were full.
-    pub lost: u64,
-    /// Accesses and jumps from hardware samples; 0 where the processor has none.
-    #[serde(rename = "told")]
-    pub hardware_records: u64,
-    /// Samples outside 64-bit code.
-    pub unusable: u64,
-    /// Number of times the kernel limited the rate of samples.
-    pub throttled: u64,
-    /// Number of pauses of sampling.
-    pub pauses: u64,
-    /// Number of times the process started another program by execve(2).
-    pub execs: u64,
-    /// Whether the program has ended.
-    pub ended: bool,
-}
-
-/// The samples of one line since the line is tracked.
-#[derive(Debug)]
-struct TrackedLine {
-    /// The most recent samples whose laps accessed the line, with their threads. At most
-    /// [`MAX_LINE_SAMPLES`].
-    recent: VecDeque<(u32, Registers)>,
-    /// Samples whose laps accessed the line.
-    laps: u64,
-    /// [`LineMonitor::weighed_samples`] when tracking began.
-    samples_before: u64,
-}
+pub use self::stats::SamplingStats;
+use self::tracked_lines::TrackedLine;
 
 /// Samples a process and accumulates its accesses per line.
 #[derive(Debug)]
@@ -228,7 +184,7 @@ impl LineMonitor {
     /// Whether the process runs another program than at the last analysis.
     #[must_use]
     pub(crate) fn is_another_program(&self) -> bool {
-        let is_unmapped = |at: u64| fieldstone_rewrite::Memory::read(&self.memory, at, &mut [0]) == 0;
+        let is_unmapped = |at: u64| self.memory.read(at, &mut [0]) == 0;
         self.anchor.is_some_and(is_unmapped)
     }
 
@@ -353,46 +309,8 @@ impl LineMonitor {
         others.into_iter().filter_map(|line| self.lines.line(line, now)).map(JudgedLine::new).collect()
     }
 
-    /// Counts a lap for each tracked line of `lines`.
-    fn record_laps(&mut self, sample: &Sample, lines: &[u64]) {
-        for line in lines {
-            if let Some(tracked) = self.tracked.get_mut(line) {
-                tracked.laps += 1;
-                tracked.recent.truncate(MAX_LINE_SAMPLES - 1);
-                tracked.recent.push_front((sample.tid, walk_registers(&sample.registers)));
-            }
-        }
-    }
-
     fn line_of(&self, address: u64) -> u64 {
         line_of(&self.lines, address)
-    }
-
-    /// Starts to track the line at this address.
-    fn track(&mut self, line: u64) {
-        let samples_before = self.weighed_samples();
-        self.tracked.entry(line).or_insert_with(|| TrackedLine { recent: VecDeque::new(), laps: 0, samples_before });
-    }
-
-    /// Upper bound of the cost of a tracked line: the share of the time that threads spent in loops
-    /// that access it. `None` for a line that is not tracked, and below [`MIN_COST_SAMPLES`]
-    /// samples.
-    #[must_use]
-    pub(crate) fn max_cost(&self, line: u64) -> Option<LineCost> {
-        let tracked = self.tracked.get(&line)?;
-        let all = self.weighed_samples() - tracked.samples_before;
-        LineCost::new(tracked.laps as f64, all as f64).filter(|_| all >= MIN_COST_SAMPLES)
-    }
-
-    /// Number of samples that count as time in a cost: the analysed and the single-threaded ones.
-    const fn weighed_samples(&self) -> u64 {
-        self.stats.analysed + self.stats.single_threaded
-    }
-
-    /// Recent samples of a tracked line: the thread, and its registers in the loop around the
-    /// access.
-    pub(crate) fn samples_of(&self, line: u64) -> impl Iterator<Item = &(u32, Registers)> {
-        self.tracked.get(&line).into_iter().flat_map(|tracked| &tracked.recent)
     }
 
     /// Whether the instruction at `ip` reads and writes a tracked line.
@@ -408,53 +326,6 @@ impl LineMonitor {
     pub(crate) fn wait(&mut self, timeout: Duration) -> Result<bool> {
         self.stats.ended |= self.sampler.wait(timeout)?;
         Ok(self.stats.ended)
-    }
-
-    /// Stops sampling until [`Self::resume`]; returns whether sampling is paused.
-    pub(crate) fn pause(&mut self) -> bool {
-        if self.threads_at_pause.is_none()
-            && let Ok(known) = threads(self.pid)
-            && self.sampler.pause().unwrap_or(false)
-        {
-            self.threads_at_pause = Some(known.into_iter().collect());
-            self.stats.pauses += 1;
-        }
-        self.threads_at_pause.is_some()
-    }
-
-    /// Resumes sampling. A process that is about to end gives no samples, which is no error.
-    ///
-    /// # Errors
-    /// Those of [`Self::open`].
-    pub(crate) fn resume(&mut self) -> Result<()> {
-        if self.threads_at_pause.is_none() {
-            return Ok(());
-        }
-        match self.sampler.resume() {
-            Err(fieldstone_sys::Error::NoSuchProcess { .. }) => {}
-            resumed => {
-                resumed?;
-                self.threads_at_pause = None;
-                self.progress.iter_mut().for_each(LoopProgress::pause);
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether the process has more threads than at the last call, or other threads than at the
-    /// start of a pause.
-    pub(crate) fn has_new_threads(&mut self) -> bool {
-        let before = std::mem::replace(&mut self.threads, thread_count(self.pid));
-        // New threads can replace ended ones. The list is short in programs where sampling pauses.
-        let has_new =
-            |known: &BTreeSet<u32>| threads(self.pid).is_ok_and(|now| now.iter().any(|tid| !known.contains(tid)));
-        before < self.threads || self.threads_at_pause.as_ref().is_some_and(has_new)
-    }
-
-    /// Whether the process had one thread at the last call of [`Self::has_new_threads`].
-    #[must_use]
-    pub(crate) const fn is_single_threaded(&self) -> bool {
-        self.threads <= 1
     }
 
     /// Removes decoded code. To be called when code of the program was changed.
@@ -493,12 +364,6 @@ impl LineMonitor {
 /// The address of the line, or of the pair of lines, that contains `address`.
 fn line_of(lines: &LineTable, address: u64) -> u64 {
     address - address % u64::from(lines.settings().unit_bytes())
-}
-
-/// The number of threads, from the link count of their directory, which is larger by two. 0 if the
-/// process has ended.
-fn thread_count(pid: u32) -> u64 {
-    metadata(format!("/proc/{pid}/task")).map_or(0, |list| list.nlink().saturating_sub(2))
 }
 
 /// The address of the vDSO, which a program keeps until it ends, or else of any readable memory.

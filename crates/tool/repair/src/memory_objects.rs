@@ -4,12 +4,12 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use fieldstone_report::sharing::{MemoryKind as ReportKind, MemoryOwner as ReportPlace};
+use fieldstone_report::sharing::{MemoryKind, MemoryOwner};
 use fieldstone_rewrite::Registers;
 use fieldstone_sharing::{JudgedLine, ObjectLayout};
 
 use fieldstone_symbols::CodeLocation;
-use fieldstone_symbols::objects::{AddressInfo, MemoryKind, Objects};
+use fieldstone_symbols::objects::{AddressInfo, AddressKind, Objects};
 
 use crate::tuning::{OBJECT_LIST_AGE, OBJECT_STEP_BYTES};
 
@@ -51,9 +51,9 @@ impl MemoryObjects {
     }
 
     /// The objects in the contended ranges of a line, in the order of addresses.
-    pub(crate) fn places(&mut self, judged: &JudgedLine) -> Vec<ReportPlace> {
+    pub(crate) fn places(&mut self, judged: &JudgedLine) -> Vec<MemoryOwner> {
         let Some(objects) = &mut self.objects else { return Vec::new() };
-        let mut places: Vec<ReportPlace> = Vec::new();
+        let mut places: Vec<MemoryOwner> = Vec::new();
         for bytes in contended_ranges(judged) {
             let mut at = bytes.start;
             while at < bytes.end {
@@ -101,18 +101,18 @@ pub(crate) fn contended_ranges(judged: &JudgedLine) -> Vec<Range<u64>> {
 }
 
 /// Converts a place to the type of the report.
-fn report_place(place: AddressInfo) -> ReportPlace {
+fn report_place(place: AddressInfo) -> MemoryOwner {
     let kind = match place.kind {
-        MemoryKind::Global => ReportKind::Global,
-        MemoryKind::Heap => ReportKind::Heap,
-        MemoryKind::Mapping => ReportKind::Mapping,
-        MemoryKind::Stack | MemoryKind::ThreadLocal => ReportKind::Stack,
-        MemoryKind::Nothing => ReportKind::Unknown,
+        AddressKind::Global => MemoryKind::Global,
+        AddressKind::Heap => MemoryKind::Heap,
+        AddressKind::Mapping => MemoryKind::Mapping,
+        AddressKind::Stack | AddressKind::ThreadLocal => MemoryKind::Stack,
+        AddressKind::Nothing => MemoryKind::Unknown,
     };
     // The name of a heap block contains only its size, which the report has too.
-    let name = if kind == ReportKind::Heap { String::new() } else { place.name };
-    let structure = place.object.filter(|object| kind != ReportKind::Heap || !object.members.is_empty());
-    ReportPlace {
+    let name = if kind == MemoryKind::Heap { String::new() } else { place.name };
+    let structure = place.object.filter(|object| kind != MemoryKind::Heap || !object.members.is_empty());
+    MemoryOwner {
         kind,
         name,
         module: place.module,

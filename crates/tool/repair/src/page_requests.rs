@@ -12,10 +12,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use fieldstone_remap::space::mappings;
-use fieldstone_remap::{PageRequest, Process, ProcessMemory, page_with};
+use fieldstone_remap::{PageRequest, Process, page_with};
 use fieldstone_rewrite::page::LINE_BYTES;
 use fieldstone_sharing::requests::{self, Action, RequestTarget, RuleRequest};
 use fieldstone_sharing::rules::{MOST_VIEWS, PAGE_BYTES};
+use fieldstone_sys::process::ProcessMemory;
 use fieldstone_wire::isolation;
 
 use crate::error::Result;

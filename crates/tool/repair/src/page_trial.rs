@@ -25,7 +25,7 @@ use crate::tuning::{
 
 /// A moved page and its trial.
 #[derive(Debug)]
-pub(crate) struct MovedPage {
+pub(crate) struct PageTrial {
     pub(crate) plan: PagePlan,
     /// The share of the threads' time that the heaviest line took before the move, 0 to 1.
     pub(crate) share: f64,
@@ -65,7 +65,7 @@ pub(crate) enum TrialResult {
 #[derive(Debug)]
 pub(crate) struct Recheck {
     pub(crate) plan: PagePlan,
-    /// [`MovedPage::share`].
+    /// [`PageTrial::share`].
     pub(crate) share: f64,
     /// Progress of the threads with the repair.
     pub(crate) with_repair: PaceSeries,
@@ -79,7 +79,7 @@ pub(crate) fn lost_ns(spent_ns: u64, accesses: usize) -> f64 {
     spent_ns as f64 / REPAIR_SLOWDOWN + FAULT_NS * accesses as f64
 }
 
-impl MovedPage {
+impl PageTrial {
     /// A page that was moved at `now_ns`. `baseline` is the progress of its threads before the
     /// move, if known.
     pub(crate) fn new(plan: PagePlan, share: f64, baseline: Option<PaceSeries>, now_ns: u64) -> Self {
@@ -236,12 +236,12 @@ mod tests {
     }
 
     /// A page that two threads use, moved at the tenth millisecond.
-    fn moved_page(progress: Option<&LoopProgress>, threads: [u32; 2]) -> MovedPage {
+    fn moved_page(progress: Option<&LoopProgress>, threads: [u32; 2]) -> PageTrial {
         let one = |(start, view, thread)| ByteMove { bytes: start..start + 8, view, threads: vec![thread] };
         let moves = [(0x1000, 0, threads[0]), (0x1008, 1, threads[1])].map(one).to_vec();
         let plan = PagePlan { page: 0x1000, views: 2, moves, lines: vec![0x1000] };
         let baseline = progress.map(|progress| progress.by_lines(&plan.lines, &(0..10 * MS)));
-        MovedPage::new(plan, 1.0, baseline, 10 * MS)
+        PageTrial::new(plan, 1.0, baseline, 10 * MS)
     }
 
     #[test]

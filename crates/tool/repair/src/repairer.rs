@@ -20,11 +20,12 @@
 //!   are not moved.
 //! - The process is traced (ptrace, userfaultfd) from the first move until all pages are back.
 
+mod put_back;
 mod requests;
 mod selection;
+mod trials;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -37,48 +38,18 @@ use fieldstone_sharing::{
 use signal_hook::consts::signal::SIGCHLD;
 use signal_hook::low_level::pipe;
 
+use self::put_back::PutBackReason;
 use self::requests::RequestedPage;
 pub(crate) use self::selection::{costs_enough, is_worth_repair};
 use self::selection::{covers, is_mostly_cooling, largest_share, moves_on_line, remap_request};
 use crate::cooldown::Cooldown;
 use crate::error::{Error, Result};
 use crate::event::RepairEvent;
-use crate::page_trial::{MovedPage, Recheck, TrialResult, lost_ns};
+use crate::page_trial::{PageTrial, Recheck, TrialResult, lost_ns};
 use crate::rule_accesses::RuleAccesses;
-use crate::tuning::{BASELINE_NS, FAILED_TRIALS_BURST_NS, FAILED_TRIALS_SHARE, RECHECK_AFTER_NS, TRIAL_BURST_NS};
+use crate::tuning::{BASELINE_NS, FAILED_TRIALS_BURST_NS, FAILED_TRIALS_SHARE, TRIAL_BURST_NS};
 use crate::watchdog::Watchdogs;
 use fieldstone_launch::clock::{now_ns, thread_cpu_ns};
-
-/// Why a page was put back.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum PutBackReason {
-    /// The mechanism had to: the kernel, an access that cannot be redirected, memory that was
-    /// unmapped.
-    Remap(RestoreReason),
-    /// Single redirects cost too much. Contains their number per second.
-    SingleRedirects(u64),
-    /// No gain. Contains the ratio of the progress to the baseline, if known.
-    NoGain(Option<f64>),
-    /// There is a new plan or request for the page.
-    RulesChanged,
-}
-
-impl fmt::Display for PutBackReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Remap(why) => write!(f, "{why}"),
-            Self::SingleRedirects(per_second) => {
-                write!(f, "{per_second} accesses a second had to be redirected one by one")
-            }
-            Self::NoGain(Some(ratio)) => write!(f, "the threads ran {ratio:.2} times as fast as before"),
-            Self::NoGain(None) => write!(
-                f,
-                "its code is entered and left at each access, which can cost more than the line, and no gain was measured"
-            ),
-            Self::RulesChanged => write!(f, "its rules changed"),
-        }
-    }
-}
 
 /// What a call of [`Repairer::serve`] has found.
 #[derive(Clone, Copy, Debug, Default)]
@@ -108,7 +79,7 @@ pub(crate) struct Repairer {
     reopened: u32,
     /// Becomes readable when a child or a tracee of this process has stopped.
     alarm: OwnedFd,
-    moved: BTreeMap<u64, MovedPage>,
+    moved: BTreeMap<u64, PageTrial>,
     history: RuleHistory,
     /// Pages that could not be moved or were put back, and instructions that prevented a gain.
     cooldowns: BTreeMap<u64, Cooldown>,
@@ -193,7 +164,7 @@ impl Repairer {
             self.convert(event, cost_ns, rules, &mut served, events);
         }
         let now_ns = now_ns();
-        let excess = |(&page, moved): (&u64, &MovedPage)| Some((page, moved.excess_redirects(now_ns)?));
+        let excess = |(&page, moved): (&u64, &PageTrial)| Some((page, moved.excess_redirects(now_ns)?));
         let excess: Vec<(u64, TrialResult)> = self.moved.iter().filter_map(excess).collect();
         excess.into_iter().try_for_each(|(page, result)| self.conclude(page, result, None, now_ns, events))?;
         Ok(served)
@@ -346,7 +317,7 @@ impl Repairer {
             Ok(_) => {
                 events.push(RepairEvent::PageMoved { page, views: plan.views, lines: plan.lines.clone() });
                 cooldown.record_move();
-                self.moved.insert(page, MovedPage::new(plan, share, baseline, now_ns));
+                self.moved.insert(page, PageTrial::new(plan, share, baseline, now_ns));
             }
             Err(fieldstone_remap::Error::Page { why, .. }) => {
                 if cooldown.record_refusal(now_ns) {
@@ -388,111 +359,9 @@ impl Repairer {
         })
     }
 
-    /// Concludes the trials that have a result.
-    fn end_trials(
-        &mut self,
-        progress: Option<&LoopProgress>,
-        now_ns: u64,
-        events: &mut Vec<RepairEvent>,
-    ) -> Result<()> {
-        let result = |(&page, moved): (&u64, &mut MovedPage)| Some((page, moved.result(progress, now_ns)?));
-        let results: Vec<(u64, TrialResult)> = self.moved.iter_mut().filter_map(result).collect();
-        results.into_iter().try_for_each(|(page, result)| self.conclude(page, result, progress, now_ns, events))
-    }
-
-    /// Acts on the result of a trial: the page stays, or is put back and in cooldown.
-    fn conclude(
-        &mut self,
-        page: u64,
-        result: TrialResult,
-        progress: Option<&LoopProgress>,
-        now_ns: u64,
-        events: &mut Vec<RepairEvent>,
-    ) -> Result<()> {
-        let Some(moved) = self.moved.get(&page) else { return Ok(()) };
-        let reason = match result {
-            TrialResult::Gain | TrialResult::Stays => {
-                self.allowance.refund(moved.spent_ns());
-                if result == TrialResult::Gain {
-                    self.cooldowns.entry(page).or_default().record_gain();
-                }
-                return Ok(());
-            }
-            TrialResult::SingleRedirects(per_second) => PutBackReason::SingleRedirects(per_second),
-            TrialResult::NoGain(ratio) => {
-                self.allowance.spend(moved.loss_ns(ratio, now_ns), now_ns);
-                if let Some((progress, _)) = progress.zip(ratio) {
-                    let (plan, share, with_repair) = (moved.plan.clone(), moved.share, moved.paces(progress, now_ns));
-                    self.rechecks.insert(page, Recheck { plan, share, with_repair, put_back_ns: now_ns });
-                }
-                PutBackReason::NoGain(ratio)
-            }
-        };
-        for key in moved.blamed_instructions().into_iter().chain([page]) {
-            self.cooldowns.entry(key).or_default().record_failure(now_ns);
-        }
-        self.put_back(page, reason, events).map(drop)
-    }
-
-    /// Compares pages again that were put back without a gain. Where the threads make less progress
-    /// now, their work had changed, and the page is moved again.
-    fn end_rechecks(
-        &mut self,
-        progress: Option<&LoopProgress>,
-        now_ns: u64,
-        events: &mut Vec<RepairEvent>,
-    ) -> Result<()> {
-        let is_due = |_: &u64, recheck: &mut Recheck| now_ns.saturating_sub(recheck.put_back_ns) >= RECHECK_AFTER_NS;
-        let due: Vec<(u64, Recheck)> = self.rechecks.extract_if(.., is_due).collect();
-        for (page, recheck) in due {
-            if progress.is_some_and(|progress| recheck.was_a_gain(progress, now_ns)) {
-                self.cooldowns.entry(page).or_default().record_gain();
-                self.apply(recheck.plan, recheck.share, None, now_ns, events)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Puts a page back; returns its trial. `None` if the page was not moved, or was moved by a
-    /// request.
-    fn put_back(
-        &mut self,
-        page: u64,
-        reason: PutBackReason,
-        events: &mut Vec<RepairEvent>,
-    ) -> Result<Option<MovedPage>> {
-        let is_requested = self.requested.get(&page).is_some_and(|requested| requested.is_moved);
-        if !is_requested && !self.moved.contains_key(&page) {
-            return Ok(None);
-        }
-        if let Some(process) = &mut self.process {
-            process.put_page_back(page, RestoreReason::Requested)?;
-        }
-        let (moved, event) = self.remove_page(page, &reason);
-        events.extend(event);
-        Ok(moved)
-    }
-
-    /// Removes the data of a page that is back. Lines whose memory was unmapped count a change of
-    /// their rules, so that they are given up in the end. For failed repairs there are cooldowns.
-    fn remove_page(&mut self, page: u64, reason: &PutBackReason) -> (Option<MovedPage>, Option<RepairEvent>) {
-        let was_requested =
-            self.requested.get_mut(&page).is_some_and(|requested| std::mem::take(&mut requested.is_moved));
-        let moved = self.moved.remove(&page);
-        if matches!(reason, PutBackReason::Remap(RestoreReason::Removed | RestoreReason::DescriptorClosed)) {
-            let now_ns = now_ns();
-            for &line in moved.iter().flat_map(|moved| &moved.plan.lines) {
-                self.history.change(line, &[], now_ns);
-            }
-        }
-        let was_moved = moved.is_some() || was_requested;
-        let event = was_moved.then(|| RepairEvent::PagePutBack { page, why: reason.to_string() });
-        (moved, event)
-    }
-
     /// Whether the progress of threads is being measured, with a repair or for a recheck.
     pub(crate) fn is_comparing(&self) -> bool {
-        !self.rechecks.is_empty() || self.moved.values().any(MovedPage::is_compared)
+        !self.rechecks.is_empty() || self.moved.values().any(PageTrial::is_compared)
     }
 
     /// Puts all pages back and detaches from the process.

@@ -18,9 +18,10 @@ use std::sync::Arc;
 use fieldstone_remap::Process;
 use fieldstone_rewrite::walk::LoopAccess;
 use fieldstone_rewrite::{
-    BasicBlock, CachedMemory, Flow, Loop, LoopCounter, Memory, Registers, TakenJumps, WINDOW_BYTES, Walk,
+    BasicBlock, CachedMemory, Flow, Loop, LoopCounter, ReadableMemory, Registers, TakenJumps, WINDOW_BYTES, Walk,
 };
-use fieldstone_sys::sampling;
+use fieldstone_sys::process::ProcessMemory;
+use fieldstone_sys::sampling::SampledRegisters;
 
 use crate::callers::callers;
 use crate::tuning::{MAX_CALLERS, MAX_CODE_REGIONS, SAMPLES_TO_SEE_ALL_BLOCKS};
@@ -34,18 +35,18 @@ const USER_ADDRESSES: std::ops::Range<u64> = 0x1_0000..0x0000_8000_0000_0000;
 pub(crate) struct SampledCode {
     /// By sampled instruction; `None` where the code cannot be decoded. Instructions of one loop
     /// share a region.
-    regions: BTreeMap<u64, Option<Arc<CodeRegion>>>,
+    regions: BTreeMap<u64, Option<Arc<SampledFlow>>>,
     /// Number of samples per loop, by the address of its head.
     samples: HashMap<u64, u32>,
     /// Targets of indirect jumps from branch records.
     taken: TakenJumps,
     /// The code around calls, by return address.
-    callers: BTreeMap<u64, Option<Arc<CodeRegion>>>,
+    callers: BTreeMap<u64, Option<Arc<SampledFlow>>>,
 }
 
 /// Control flow around one instruction.
 #[derive(Debug)]
-struct CodeRegion {
+struct SampledFlow {
     flow: Flow,
     /// The innermost loop around the instruction.
     inner_loop: Option<Loop>,
@@ -61,10 +62,14 @@ struct CodeRegion {
 
 /// Calls `read` with the memory of a process as the program sees it: through `process` while pages
 /// are moved, else `plain`.
-pub(crate) fn with_memory<R>(process: Option<&Process>, plain: &dyn Memory, read: impl FnOnce(&dyn Memory) -> R) -> R {
+pub(crate) fn with_memory<R>(
+    process: Option<&Process>,
+    plain: &ProcessMemory,
+    read: impl FnOnce(&dyn ReadableMemory) -> R,
+) -> R {
     match process.map(Process::as_seen) {
         Some(seen) => read(&seen),
-        None => read(plain),
+        None => read(&|address: u64, into: &mut [u8]| plain.read(address, into)),
     }
 }
 
@@ -74,8 +79,8 @@ impl SampledCode {
     /// each page that is read, and one decoding per new region.
     pub(crate) fn accesses(
         &mut self,
-        memory: &dyn Memory,
-        registers: &sampling::Registers,
+        memory: &dyn ReadableMemory,
+        registers: &SampledRegisters,
         recorded_address: &dyn Fn(u64) -> Option<u64>,
     ) -> Vec<LoopAccess> {
         let Some(region) = self.region(memory, registers.rip) else { return Vec::new() };
@@ -101,7 +106,11 @@ impl SampledCode {
 
     /// The counters of the loops around the sampled instruction and around its innermost caller
     /// that is in a loop, with their values.
-    pub(crate) fn counters(&mut self, memory: &dyn Memory, registers: &sampling::Registers) -> Vec<(LoopCounter, u64)> {
+    pub(crate) fn counters(
+        &mut self,
+        memory: &dyn ReadableMemory,
+        registers: &SampledRegisters,
+    ) -> Vec<(LoopCounter, u64)> {
         let Some(region) = self.region(memory, registers.rip) else { return Vec::new() };
         let registers = walk_registers(registers);
         let value = |registers: &Registers, counter: &LoopCounter| Some((*counter, counter.value(registers, memory)?));
@@ -124,7 +133,7 @@ impl SampledCode {
     pub(crate) fn record_jump(&mut self, from: u64, to: u64) {
         let is_near = from.abs_diff(to) <= 2 * WINDOW_BYTES;
         if is_near && self.taken.len() < MAX_CODE_REGIONS && self.taken.insert((from, to)) {
-            let has_jump = |region: &Arc<CodeRegion>| region.flow.instructions.contains_key(&from);
+            let has_jump = |region: &Arc<SampledFlow>| region.flow.instructions.contains_key(&from);
             self.regions.retain(|_, region| !region.as_ref().is_some_and(has_jump));
         }
     }
@@ -135,36 +144,36 @@ impl SampledCode {
         *self = Self::default();
     }
 
-    fn region(&mut self, memory: &dyn Memory, ip: u64) -> Option<Arc<CodeRegion>> {
+    fn region(&mut self, memory: &dyn ReadableMemory, ip: u64) -> Option<Arc<SampledFlow>> {
         if let Some(known) = self.regions.get(&ip) {
             return known.clone();
         }
         if self.regions.len() >= MAX_CODE_REGIONS {
             self.clear();
         }
-        let region = self.region_around(ip).or_else(|| CodeRegion::decode(memory, ip, &self.taken).map(Arc::new));
+        let region = self.region_around(ip).or_else(|| SampledFlow::decode(memory, ip, &self.taken).map(Arc::new));
         self.regions.insert(ip, region.clone());
         region
     }
 
-    fn caller(&mut self, memory: &dyn Memory, ip: u64) -> Option<Arc<CodeRegion>> {
+    fn caller(&mut self, memory: &dyn ReadableMemory, ip: u64) -> Option<Arc<SampledFlow>> {
         if self.callers.len() >= MAX_CODE_REGIONS {
             self.callers.clear();
         }
-        let decode = || CodeRegion::decode(memory, ip, &TakenJumps::default()).map(Arc::new);
+        let decode = || SampledFlow::decode(memory, ip, &TakenJumps::default()).map(Arc::new);
         self.callers.entry(ip).or_insert_with(decode).clone()
     }
 
     /// The known region whose loop is the innermost one around this instruction.
-    fn region_around(&self, ip: u64) -> Option<Arc<CodeRegion>> {
+    fn region_around(&self, ip: u64) -> Option<Arc<SampledFlow>> {
         let near = ip.saturating_sub(WINDOW_BYTES)..ip.saturating_add(WINDOW_BYTES);
         let mut near = self.regions.range(near).filter_map(|(_, region)| region.as_ref());
         near.find(|region| region.is_innermost_at(ip)).cloned()
     }
 }
 
-impl CodeRegion {
-    fn decode(memory: &dyn Memory, ip: u64, taken: &TakenJumps) -> Option<Self> {
+impl SampledFlow {
+    fn decode(memory: &dyn ReadableMemory, ip: u64, taken: &TakenJumps) -> Option<Self> {
         let plain = Flow::discover(memory, ip).ok()?;
         let loops = plain.loops();
         // Counters come from the plain flow: a jump may have targets that were not recorded.
@@ -187,7 +196,7 @@ impl CodeRegion {
 
     /// The flow with recorded jumps. `None` if there are no records, or if they belong to code that
     /// was replaced.
-    fn flow_with_jumps(memory: &dyn Memory, ip: u64, taken: &TakenJumps) -> Option<Flow> {
+    fn flow_with_jumps(memory: &dyn ReadableMemory, ip: u64, taken: &TakenJumps) -> Option<Flow> {
         if taken.is_empty() { None } else { Flow::discover_with(memory, ip, taken).ok() }
     }
 
@@ -198,8 +207,8 @@ impl CodeRegion {
 }
 
 /// The registers of a sample in the type that [`Walk`] takes.
-pub(crate) const fn walk_registers(sampled: &sampling::Registers) -> Registers {
-    let sampling::Registers { gpr, rip, rflags, fs_base, gs_base } = *sampled;
+pub(crate) const fn walk_registers(sampled: &SampledRegisters) -> Registers {
+    let SampledRegisters { gpr, rip, rflags, fs_base, gs_base } = *sampled;
     Registers { gpr, rip, rflags, fs_base, gs_base }
 }
 
@@ -215,7 +224,7 @@ mod tests {
     #[test]
     fn a_recorded_jump_makes_a_loop_of_a_switch() {
         let image = MemoryImage { start: 0x40_0000, bytes: SWITCH.to_vec() };
-        let mut registers = sampling::Registers { rip: 0x40_0000, ..Default::default() };
+        let mut registers = SampledRegisters { rip: 0x40_0000, ..Default::default() };
         (registers.gpr[6], registers.gpr[7]) = (0x50_0000, 0x60_0000);
         let mut code = SampledCode::default();
         let addresses = |code: &mut SampledCode| {
@@ -226,7 +235,7 @@ mod tests {
         assert_eq!(addresses(&mut code), jump, "the target is unknown");
         code.record_jump(0x40_0002, 0x40_0005);
         assert_eq!(addresses(&mut code), jump, "the jump may have other targets");
-        let target = sampling::Registers { rip: 0x40_0009, ..registers };
+        let target = SampledRegisters { rip: 0x40_0009, ..registers };
         assert!(!code.accesses(&image, &target, &|_| None).is_empty());
         assert_eq!(addresses(&mut code), [jump[0], 0x50_0000], "a sample was taken at the target");
         code.record_jump(0x40_0002, 0x80_0000);
@@ -240,7 +249,7 @@ mod tests {
     fn an_address_from_a_hardware_sample_is_an_access_of_the_lap() {
         // head: call rax (2); add [rcx], 1 (4); jmp head (2)
         let image = MemoryImage { start: 0x40_0000, bytes: vec![0xff, 0xd0, 0x48, 0x83, 0x01, 0x01, 0xeb, 0xf8] };
-        let mut registers = sampling::Registers { rip: 0x40_0000, ..Default::default() };
+        let mut registers = SampledRegisters { rip: 0x40_0000, ..Default::default() };
         (registers.gpr[1], registers.gpr[4]) = (0x50_0000, 0x70_0000);
         let mut code = SampledCode::default();
         let recorded_address = |ip| (ip == 0x40_0002).then_some(0x50_0040);

@@ -74,7 +74,7 @@ pub fn repair(pid: u32, options: &RepairOptions, stop: &StopFlag, report: &mut d
 
 /// What a round has produced.
 #[derive(Debug, Default)]
-struct Round {
+struct RepairRound {
     events: Vec<RepairEvent>,
     /// Whether a thread accessed bytes that rules watch.
     has_accesses: bool,
@@ -82,7 +82,7 @@ struct Round {
     is_over: bool,
 }
 
-impl Round {
+impl RepairRound {
     /// Whether anything has happened, so that sampling must not pause.
     const fn has_news(&self) -> bool {
         !self.events.is_empty() || self.has_accesses || self.is_over
@@ -136,7 +136,7 @@ impl RepairSession {
     /// Runs rounds until the process has ended or `stop` is set.
     fn run(&mut self, stop: &StopFlag, report: &mut dyn FnMut(TimedEvent)) -> Result<()> {
         while !stop.load(Ordering::Relaxed) {
-            let mut round = Round::default();
+            let mut round = RepairRound::default();
             self.update_requests(&mut round, report)?;
             let mut ended = self.serve(&mut round, report)?;
             let reported = round.events.len();
@@ -189,7 +189,7 @@ impl RepairSession {
 
     /// Serves the program until the next analysis is due, and reports events at once; returns
     /// whether the process has ended.
-    fn serve(&mut self, round: &mut Round, report: &mut dyn FnMut(TimedEvent)) -> Result<bool> {
+    fn serve(&mut self, round: &mut RepairRound, report: &mut dyn FnMut(TimedEvent)) -> Result<bool> {
         self.report_all(&round.events, report);
         // A process with one thread leaves processor time for short intervals, so its new threads
         // are sampled sooner.
@@ -234,7 +234,7 @@ impl RepairSession {
 
     /// Analyses samples, judges lines and repairs them; returns whether the process has ended. In a
     /// pause only trials are ended.
-    fn analyse(&mut self, round: &mut Round, report: &mut dyn FnMut(TimedEvent)) -> Result<bool> {
+    fn analyse(&mut self, round: &mut RepairRound, report: &mut dyn FnMut(TimedEvent)) -> Result<bool> {
         if let Some(until) = self.paused_until {
             let is_another = self.repairer.process().is_none() && self.monitor.is_another_program();
             if Instant::now() < until && !is_another {
@@ -290,7 +290,7 @@ impl RepairSession {
 
     /// Passes changed requests to the repairer, and reports missing symbols once their delay is
     /// over.
-    fn update_requests(&mut self, round: &mut Round, report: &mut dyn FnMut(TimedEvent)) -> Result<()> {
+    fn update_requests(&mut self, round: &mut RepairRound, report: &mut dyn FnMut(TimedEvent)) -> Result<()> {
         if let Some(pages) = self.rules.changed_pages(now_ns(), self.repairer.process()) {
             self.repairer.set_requests(pages, &mut round.events)?;
         }

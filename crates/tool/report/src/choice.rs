@@ -4,9 +4,9 @@
 //! prints something else, is not recommended; then a gain, then why a gain cannot be decided, then
 //! that there is none.
 
-use crate::stats;
-use crate::summary::{KindSummary, Verdict, WORTHWHILE};
+use crate::summary::{KindSummary, KindVerdict, WORTHWHILE};
 use crate::{Advice, Finding, Footprint, Metric, Profile, RegionStats};
+use fieldstone_stats::{FEWEST_FOR_INTERVAL, pairs_for};
 
 /// Less memory than this, in bytes, has no note.
 const NOTEWORTHY_BYTES: u64 = 16 << 20;
@@ -55,7 +55,7 @@ fn best<'a>(profile: &Profile, kinds: &'a [KindSummary]) -> Option<&'a KindSumma
     // A mosaic is an experiment: a program that gains by it gains by whole huge pages.
     let is_whole = |kind: &&KindSummary| !kind.name.contains(':');
     let gains =
-        || kinds.iter().filter(is_whole).filter(|kind| kind.verdict == Some(Verdict::Gain) && !differs(&kind.name));
+        || kinds.iter().filter(is_whole).filter(|kind| kind.verdict == Some(KindVerdict::Gain) && !differs(&kind.name));
     let lowest = gains().min_by(|a, b| ratio(a).total_cmp(&ratio(b)))?;
     let thp = gains().find(|kind| kind.name == "thp").filter(|thp| ratio(thp) <= ratio(lowest) + WORTHWHILE);
     Some(thp.unwrap_or(lowest))
@@ -89,21 +89,21 @@ fn first(
         return Advice::Run { kind: best.name.clone(), gain, metric, growth, command };
     }
     let with = |verdict| kinds.iter().filter(move |kind| kind.verdict == Some(verdict));
-    let need = stats::FEWEST_FOR_INTERVAL;
-    if let Some(have) = with(Verdict::NotEnoughRuns).map(|kind| kind.ratio.map_or(0, |ratio| ratio.n)).max() {
+    let need = FEWEST_FOR_INTERVAL;
+    if let Some(have) = with(KindVerdict::NotEnoughRuns).map(|kind| kind.ratio.map_or(0, |ratio| ratio.n)).max() {
         return Advice::NotEnoughRuns { have, need };
     }
     if let Some(runs) =
-        with(Verdict::TooNoisy).filter_map(|kind| kind.ratio).map(|r| stats::pairs_for(&r, WORTHWHILE)).max()
+        with(KindVerdict::TooNoisy).filter_map(|kind| kind.ratio).map(|r| pairs_for(&r, WORTHWHILE)).max()
     {
         let (noise, runs) = (noise.unwrap_or(0.0), Some(runs).filter(|runs| *runs <= MOST_RUNS));
         return Advice::TooNoisy { noise, runs, by_the_clock: profile.metric == Metric::Time };
     }
-    let some_slower = with(Verdict::Loss).next().is_some();
-    if some_slower || with(Verdict::NoGain).next().is_some() {
+    let some_slower = with(KindVerdict::Loss).next().is_some();
+    if some_slower || with(KindVerdict::NoGain).next().is_some() {
         return Advice::NothingToGain { some_slower };
     }
-    let unavailable = with(Verdict::Unavailable).filter(|kind| kind.name != profile.baseline);
+    let unavailable = with(KindVerdict::Unavailable).filter(|kind| kind.name != profile.baseline);
     Advice::NothingToCompare { unavailable: unavailable.map(|kind| kind.name.clone()).collect() }
 }
 

@@ -7,9 +7,9 @@
 //! they, and the sites' shares of them, are compared as they are.
 
 use crate::shell;
-use crate::stats::Estimate;
-use crate::summary::{KindSummary, Summary, Verdict, counted, usual_outcome};
-use crate::{Interval, Metric, Profile, Translation, TranslationSummary};
+use crate::summary::{KindSummary, KindVerdict, Summary, counted, usual_outcome};
+use crate::{Metric, Profile, Translation, TranslationSummary};
+use fieldstone_stats::{Estimate, Interval};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -233,15 +233,15 @@ fn values(profile: &Profile, kind: &str) -> Vec<f64> {
 }
 
 fn change(a: Option<&KindSummary>, b: Option<&KindSummary>, ratio: Option<Estimate>) -> Change {
-    let failed = |kind: Option<&KindSummary>| kind.is_some_and(|kind| kind.verdict == Some(Verdict::Failed));
+    let failed = |kind: Option<&KindSummary>| kind.is_some_and(|kind| kind.verdict == Some(KindVerdict::Failed));
     if failed(a) || failed(b) {
         return Change::Failed;
     }
-    ratio.map_or(Change::Missing, |ratio| match Verdict::of_ratio(&ratio) {
-        Verdict::Gain => Change::Faster,
-        Verdict::Loss => Change::Slower,
-        Verdict::NoGain => Change::Same,
-        Verdict::NotEnoughRuns => Change::NotEnoughRuns,
+    ratio.map_or(Change::Missing, |ratio| match KindVerdict::of_ratio(&ratio) {
+        KindVerdict::Gain => Change::Faster,
+        KindVerdict::Loss => Change::Slower,
+        KindVerdict::NoGain => Change::Same,
+        KindVerdict::NotEnoughRuns => Change::NotEnoughRuns,
         _ => Change::Undecided,
     })
 }

@@ -20,7 +20,7 @@ pub use bytes::{ByteMap, ByteUse, ByteUser};
 pub use plot::{
     Axis, Bar, BarRow, Bars, Chart, Colour, ColumnSeries, Columns, Curves, Legend, Plot, Series, SeriesForm,
 };
-pub use table::{Cell, CellLine, Column, Limit, Rest, Row, Table};
+pub use table::{CellLine, Column, Rest, RowLimit, Table, TableCell, TableRow};
 pub use value::{Unit, Value};
 
 pub(crate) use table::row;
@@ -70,7 +70,7 @@ pub enum Block {
     /// Which bytes of a cache line are used, and by whom.
     ByteMap(ByteMap),
     /// Words of a paper.
-    Quotation(Quotation),
+    Quotation(QuotedSentence),
     /// Blocks for a reader with room and time: a page shows them, a terminal leaves them out.
     Detail(Vec<Block>),
 }
@@ -88,7 +88,7 @@ pub struct Section {
 
 /// Words of a paper, with where they are from.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Quotation {
+pub struct QuotedSentence {
     /// The sentence as it is printed.
     pub sentence: String,
     /// Its language, as HTML names it: `es`.

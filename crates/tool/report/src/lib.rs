@@ -43,7 +43,6 @@ pub mod run;
 pub mod saved;
 pub mod sharing;
 pub mod shell;
-pub(crate) use fieldstone_stats as stats;
 pub mod summary;
 pub mod translation;
 
@@ -53,15 +52,15 @@ pub use diff::{Change, ConfigurationDiff, Diff, KindDiff};
 pub use document::Document;
 pub use error::Error;
 pub use footprint::{Footprint, FootprintPoint, PermissionShare};
-pub use profile::{Difference, Finding, Kind, Machine, Metric, Profile, Program, Sample};
+pub use profile::{Difference, Finding, MachineRecord, MeasuredRun, Metric, Profile, ProfiledProgram, RequestedKind};
 pub use render::{csv, html, markdown, text};
 pub use resident::Resident;
 pub use run::{Contiguity, Outside, PageShare, ProcessStats, RegionStats, RunStats, SmallPages};
-pub use saved::Saved;
+pub use saved::SavedFile;
 pub use sharing::Sharing;
-pub use summary::{Cost, KindSummary, Summary, Verdict};
+pub use summary::{Cost, KindSummary, KindVerdict, Summary};
+pub use translation::Translation;
 pub use translation::summary::TranslationSummary;
-pub use translation::{Interval, Translation};
 
 #[cfg(test)]
 extern crate self as fieldstone_report;

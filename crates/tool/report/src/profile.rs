@@ -6,7 +6,7 @@
 //!   └── pairs ──┘     └── pairs ──┘          a pair: one run of a kind, one of the baseline, same round
 //! ```
 //!
-//! Invariants: every `Sample::kind` names an entry of [`Profile::kinds`]; numbers are finite (JSON
+//! Invariants: every `MeasuredRun::kind` names an entry of [`Profile::kinds`]; numbers are finite (JSON
 //! knows no NaN: one would be written as `null` and refused on reading). Fields that a later
 //! version adds are skipped on reading, and fields that an earlier version lacked are empty; a
 //! change of meaning changes the schema string.
@@ -29,17 +29,17 @@ pub struct Profile {
     pub taken_at_unix_s: u64,
     /// Where it was measured.
     #[serde(default)]
-    pub machine: Machine,
+    pub machine: MachineRecord,
     /// What was measured.
-    pub program: Program,
+    pub program: ProfiledProgram,
     /// Which number of a run is compared.
     pub metric: Metric,
     /// The page kind that the others are compared with: `4k`.
     pub baseline: String,
     /// The page kinds asked for, the baseline first, those that the machine lacks included.
-    pub kinds: Vec<Kind>,
+    pub kinds: Vec<RequestedKind>,
     /// Every measured run, in the order in which they ran.
-    pub samples: Vec<Sample>,
+    pub samples: Vec<MeasuredRun>,
     /// One unmeasured warm-up run a kind, watched while it ran.
     #[serde(default)]
     pub footprints: Vec<Footprint>,
@@ -62,7 +62,7 @@ impl Profile {
     pub const SCHEMA: &'static str = "fieldstone-profile/1";
 
     /// The kind called `name`, if it was asked for.
-    pub fn kind(&self, name: &str) -> Option<&Kind> {
+    pub fn kind(&self, name: &str) -> Option<&RequestedKind> {
         self.kinds.iter().find(|kind| kind.name == name)
     }
 
@@ -75,7 +75,7 @@ impl Profile {
 /// The properties of the machine that the numbers depend on.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Machine {
+pub struct MachineRecord {
     /// `uname -sr`, such as `Linux 6.18.0`.
     pub kernel: String,
     /// `uname -m`, such as `x86_64`.
@@ -98,7 +98,7 @@ pub struct Machine {
 
 /// The program and its load.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Program {
+pub struct ProfiledProgram {
     /// Program and arguments, as given.
     pub command: Vec<String>,
     /// Name of the process of the tree whose memory was measured.
@@ -140,7 +140,7 @@ impl Metric {
 
 /// A page kind that was asked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kind {
+pub struct RequestedKind {
     /// `4k`, `folio-64k`, `thp`, `hugetlb` or `hugetlb-1g`.
     pub name: String,
     /// Why it could not be measured, and the remedy; none if it was.
@@ -150,7 +150,7 @@ pub struct Kind {
 
 /// One measured run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Sample {
+pub struct MeasuredRun {
     /// Page kind that it ran on.
     pub kind: String,
     /// Round, from 0.
@@ -212,7 +212,7 @@ pub enum Finding {
     Failed {
         /// The kind.
         kind: String,
-        /// How they ended, as in [`Sample::outcome`].
+        /// How they ended, as in [`MeasuredRun::outcome`].
         outcome: String,
         /// How many did.
         runs: u32,

@@ -4,7 +4,7 @@
 //! Measured numbers have three significant digits, bytes have binary units, and a space is before
 //! each unit.
 
-use crate::translation::Interval;
+use fieldstone_stats::Interval;
 
 /// Seconds as `12.3 s`, `456 ms`, `7.89 ms`, `12.3 µs`, `30.1 ns`; hours stay seconds, so that
 /// ratios are easy to read.

@@ -1,7 +1,8 @@
 //! Resident memory on each page kind compared with the baseline: a huge page that is only partly
 //! filled costs memory.
 
-use crate::{Footprint, Profile, stats};
+use crate::{Footprint, Profile};
+use fieldstone_stats::median;
 use serde::{Deserialize, Serialize};
 
 /// The resident peak of the program on one page kind.
@@ -43,7 +44,7 @@ fn peak_bytes(profile: &Profile, kind: &str) -> Option<u64> {
     let samples = profile.samples.iter().filter(|sample| sample.kind == kind && sample.max_resident_bytes > 0);
     let counted: Vec<f64> = samples.map(|sample| sample.max_resident_bytes as f64).collect();
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the median of counts of bytes")]
-    let counted = stats::median(&counted).map(|bytes| bytes as u64);
+    let counted = median(&counted).map(|bytes| bytes as u64);
     if kind.starts_with("hugetlb") {
         watched.map(|bytes| bytes.max(counted.unwrap_or(0)))
     } else {

@@ -13,7 +13,7 @@ pub const REPAIR_SCHEMA: &str = "fieldstone-repair/1";
 
 /// The contents of a file.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Saved {
+pub enum SavedFile {
     /// The result of `fieldstone profile`.
     Profile(Box<Profile>),
     /// The result of `fieldstone run --region --stats`.
@@ -26,7 +26,7 @@ pub enum Saved {
     Repair(Box<serde_json::Value>),
 }
 
-impl Saved {
+impl SavedFile {
     /// Reads the file at `path`. Fields that this version does not know are skipped.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ impl Saved {
     /// Reads the profile at `path`, for a command that can use nothing else.
     ///
     /// # Errors
-    /// As [`Saved::load`], and [`Error::NotProfile`] if the file holds something else.
+    /// As [`SavedFile::load`], and [`Error::NotProfile`] if the file holds something else.
     pub fn load_profile(path: &Path) -> Result<Profile, Error> {
         match Self::load(path)? {
             Self::Profile(profile) => Ok(*profile),
@@ -120,11 +120,11 @@ mod tests {
     use crate::{Finding, fixture};
     use proptest::prelude::*;
 
-    fn load_text(text: &str) -> Result<Saved, Error> {
+    fn load_text(text: &str) -> Result<SavedFile, Error> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("saved.json");
         std::fs::write(&path, text).unwrap();
-        Saved::load(&path)
+        SavedFile::load(&path)
     }
 
     #[test]
@@ -137,13 +137,13 @@ mod tests {
             Finding::TimedOut { kind: "thp".into(), limit_s: 2.5, runs: 1 },
         ];
         save(&profile, &path).unwrap();
-        assert!(Saved::load_profile(&path).unwrap() == profile);
+        assert!(SavedFile::load_profile(&path).unwrap() == profile);
         save(&fixture::run_stats(), &path).unwrap();
-        assert_eq!(Saved::load(&path).unwrap(), Saved::RunStats(Box::new(fixture::run_stats())));
-        assert!(matches!(Saved::load_profile(&path), Err(Error::NotProfile { .. })));
+        assert_eq!(SavedFile::load(&path).unwrap(), SavedFile::RunStats(Box::new(fixture::run_stats())));
+        assert!(matches!(SavedFile::load_profile(&path), Err(Error::NotProfile { .. })));
         let done = Collapse { schema: Collapse::SCHEMA.into(), ..Collapse::default() };
         save(&done, &path).unwrap();
-        assert_eq!(Saved::load(&path).unwrap(), Saved::Collapse(Box::new(done)));
+        assert_eq!(SavedFile::load(&path).unwrap(), SavedFile::Collapse(Box::new(done)));
     }
 
     #[test]
@@ -172,7 +172,7 @@ mod tests {
         value["findings"] = serde_json::json!([{"finding": "added-later", "kind": "thp"}]);
         value.as_object_mut().unwrap().remove("warnings");
         value["machine"].as_object_mut().unwrap().remove("swap_bytes");
-        let Saved::Profile(profile) = load_text(&value.to_string()).unwrap() else { panic!("not a profile") };
+        let SavedFile::Profile(profile) = load_text(&value.to_string()).unwrap() else { panic!("not a profile") };
         assert_eq!((profile.warnings.len(), profile.machine.swap_bytes), (0, 0));
         assert_eq!(profile.findings, [Finding::Unknown]);
         assert_eq!(profile.samples.len(), fixture::profile().samples.len());
@@ -181,21 +181,21 @@ mod tests {
     #[test]
     fn a_trace_comes_back_and_a_file_from_before_traces_opens() {
         let profile = fixture::profile();
-        let Saved::Profile(back) = load_text(&to_json(&profile).unwrap()).unwrap() else { panic!("not a profile") };
+        let SavedFile::Profile(back) = load_text(&to_json(&profile).unwrap()).unwrap() else { panic!("not a profile") };
         assert_eq!(back.translation, profile.translation);
         let mut value = serde_json::to_value(&profile).unwrap();
         value["translation"] = serde_json::json!({"processor": {"name": "zen4"}, "configurations": [{"name": "4k"}]});
-        let Saved::Profile(sparse) = load_text(&value.to_string()).unwrap() else { panic!("not a profile") };
+        let SavedFile::Profile(sparse) = load_text(&value.to_string()).unwrap() else { panic!("not a profile") };
         assert_eq!(sparse.translation.unwrap().configurations[0].name, "4k");
         value.as_object_mut().unwrap().remove("translation");
-        let Saved::Profile(before) = load_text(&value.to_string()).unwrap() else { panic!("not a profile") };
+        let SavedFile::Profile(before) = load_text(&value.to_string()).unwrap() else { panic!("not a profile") };
         assert_eq!(before.translation, None);
         assert!(!to_json(&*before).unwrap().contains("translation"));
     }
 
     #[test]
     fn each_wrong_file_has_its_own_error() {
-        assert!(matches!(Saved::load(Path::new("/nowhere/at/all.json")), Err(Error::Read { .. })));
+        assert!(matches!(SavedFile::load(Path::new("/nowhere/at/all.json")), Err(Error::Read { .. })));
         for (text, part) in [
             ("", "is not JSON"),
             ("<html>", "is not JSON"),
@@ -226,8 +226,8 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(512))]
         #[test]
         fn measured_values_come_back_exactly(value in 1e-9f64..1e9) {
-            let sample = crate::Sample { value, ..crate::Sample::default() };
-            let back: crate::Sample = serde_json::from_str(&to_json(&sample).unwrap()).unwrap();
+            let sample = crate::MeasuredRun { value, ..crate::MeasuredRun::default() };
+            let back: crate::MeasuredRun = serde_json::from_str(&to_json(&sample).unwrap()).unwrap();
             prop_assert_eq!(back.value, value);
         }
 

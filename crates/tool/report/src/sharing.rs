@@ -21,7 +21,7 @@ mod saved;
 pub use place::{MemoryKind, MemoryOwner};
 pub use saved::load;
 
-use crate::profile::{Machine, Program};
+use crate::profile::{MachineRecord, ProfiledProgram};
 use fieldstone_sharing::{JudgedLine, LineCost, Redesign, ignore};
 use serde::{Deserialize, Serialize};
 
@@ -38,9 +38,9 @@ pub struct Sharing {
     pub taken_at_unix_s: u64,
     /// The machine.
     #[serde(default)]
-    pub machine: Machine,
+    pub machine: MachineRecord,
     /// The program; of a running process the command of `/proc/PID/cmdline`.
-    pub program: Program,
+    pub program: ProfiledProgram,
     /// The running process that was sampled; `None` if the program was started for it.
     #[serde(default)]
     pub pid: Option<u32>,
@@ -115,7 +115,7 @@ pub struct LineReport {
     pub places: Vec<MemoryOwner>,
     /// The code that accesses it.
     #[serde(default)]
-    pub code: Vec<SampledCode>,
+    pub code: Vec<SampledInstruction>,
     /// What to change in the source, where the object's layout is known.
     #[serde(default)]
     pub redesign: Option<Redesign>,
@@ -131,7 +131,7 @@ pub struct LineReport {
 /// An instruction that accesses a line.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct SampledCode {
+pub struct SampledInstruction {
     /// Its address, less where its module was loaded: as `objdump` shows it.
     pub ip: u64,
     /// The function, where a symbol names it.
@@ -159,8 +159,8 @@ impl Default for Sharing {
             schema: Self::SCHEMA.to_owned(),
             tool_version: String::new(),
             taken_at_unix_s: 0,
-            machine: Machine::default(),
-            program: Program::default(),
+            machine: MachineRecord::default(),
+            program: ProfiledProgram::default(),
             pid: None,
             duration_s: 0.0,
             sampling: Sampling::default(),

@@ -13,9 +13,9 @@
 //!   is too noisy.
 
 use crate::quantity::percent;
-use crate::stats::{self, Estimate};
 use crate::translation::summary::TranslationSummary;
-use crate::{Advice, Finding, Metric, Profile, Resident, Sample};
+use crate::{Advice, Finding, MeasuredRun, Metric, Profile, Resident};
+use fieldstone_stats::{Estimate, median};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -60,7 +60,7 @@ pub struct KindSummary {
     /// Its resident peak, compared with the baseline.
     pub resident: Option<Resident>,
     /// The verdict; `None` for a baseline that could be measured.
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<KindVerdict>,
     /// Why it could not be measured, and the remedy.
     pub unavailable: Option<String>,
 }
@@ -75,7 +75,7 @@ impl KindSummary {
     /// noisy`, `baseline`.
     pub fn judgement(&self) -> String {
         match (self.verdict, self.gain()) {
-            (Some(verdict @ (Verdict::Gain | Verdict::Loss)), Some(gain)) => {
+            (Some(verdict @ (KindVerdict::Gain | KindVerdict::Loss)), Some(gain)) => {
                 format!("{verdict} {}", percent(gain.abs()))
             }
             (Some(verdict), _) => verdict.to_string(),
@@ -105,7 +105,7 @@ pub struct Cost {
 /// The verdict on a page kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Verdict {
+pub enum KindVerdict {
     /// Faster, beyond the interval and by more than 2 %.
     Gain,
     /// Slower, likewise.
@@ -124,7 +124,7 @@ pub enum Verdict {
     Unavailable,
 }
 
-impl std::fmt::Display for Verdict {
+impl std::fmt::Display for KindVerdict {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.pad(match self {
             Self::Gain => "gain",
@@ -139,7 +139,7 @@ impl std::fmt::Display for Verdict {
     }
 }
 
-impl Verdict {
+impl KindVerdict {
     /// The verdict on a ratio to the baseline.
     pub fn of_ratio(ratio: &Estimate) -> Self {
         if !ratio.is_interval() {
@@ -165,7 +165,7 @@ impl Summary {
             profile.kinds.iter().map(|kind| summarise(profile, &kind.name, usual.as_deref())).collect();
         let baseline: Vec<f64> =
             counted(profile, &profile.baseline, usual.as_deref()).iter().map(|sample| sample.value).collect();
-        let noise = stats::noise(&baseline);
+        let noise = fieldstone_stats::noise(&baseline);
         let (advice, notes) = Advice::on(profile, &kinds, noise, usual.as_deref());
         let traced = profile.translation.as_ref();
         let translation = traced.map(|traced| TranslationSummary::of(traced, &kinds, &profile.program));
@@ -180,7 +180,7 @@ impl Summary {
     /// Whether page kinds besides the baseline were requested, and none of them could be measured.
     pub fn measured_nothing(&self) -> bool {
         let mut others = self.kinds.iter().filter(|kind| kind.name != self.baseline).peekable();
-        others.peek().is_some() && others.all(|kind| kind.verdict == Some(Verdict::Unavailable))
+        others.peek().is_some() && others.all(|kind| kind.verdict == Some(KindVerdict::Unavailable))
     }
 
     /// Counted runs of the baseline.
@@ -191,9 +191,9 @@ impl Summary {
 
 /// The counted runs of `kind`, in the order in which they ran; all of them, if the usual end is
 /// unknown.
-pub(crate) fn counted<'a>(profile: &'a Profile, kind: &str, usual: Option<&str>) -> Vec<&'a Sample> {
-    let counts = |sample: &Sample| sample.kind == kind && usual.is_none_or(|usual| sample.outcome == usual);
-    let mut samples: Vec<&Sample> = profile.samples.iter().filter(|sample| counts(sample)).collect();
+pub(crate) fn counted<'a>(profile: &'a Profile, kind: &str, usual: Option<&str>) -> Vec<&'a MeasuredRun> {
+    let counts = |sample: &MeasuredRun| sample.kind == kind && usual.is_none_or(|usual| sample.outcome == usual);
+    let mut samples: Vec<&MeasuredRun> = profile.samples.iter().filter(|sample| counts(sample)).collect();
     samples.sort_by_key(|sample| sample.position);
     samples
 }
@@ -222,15 +222,15 @@ fn summarise(profile: &Profile, name: &str, usual: Option<&str>) -> KindSummary 
     };
     let unavailable = profile.kind(name).and_then(|kind| kind.unavailable.clone());
     let verdict = if unavailable.is_some() {
-        Some(Verdict::Unavailable)
+        Some(KindVerdict::Unavailable)
     } else if !is_baseline && !is_repeatable {
-        Some(Verdict::NotRepeatable)
+        Some(KindVerdict::NotRepeatable)
     } else if failed > 0 || has_failed(profile, name) {
-        Some(Verdict::Failed)
+        Some(KindVerdict::Failed)
     } else if is_baseline {
         None
     } else {
-        Some(ratio.as_ref().map_or(Verdict::NotEnoughRuns, Verdict::of_ratio))
+        Some(ratio.as_ref().map_or(KindVerdict::NotEnoughRuns, KindVerdict::of_ratio))
     };
     KindSummary {
         name: name.to_owned(),
@@ -246,8 +246,8 @@ fn summarise(profile: &Profile, name: &str, usual: Option<&str>) -> KindSummary 
 }
 
 /// Ratios kind/baseline, a pair of the same round at a time. A baseline of zero seconds has none.
-fn ratios(samples: &[&Sample], baseline: &[&Sample]) -> Vec<f64> {
-    let by_round = |samples: &[&Sample]| {
+fn ratios(samples: &[&MeasuredRun], baseline: &[&MeasuredRun]) -> Vec<f64> {
+    let by_round = |samples: &[&MeasuredRun]| {
         let mut rounds: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
         for sample in samples {
             rounds.entry(sample.round).or_default().push(sample.value);
@@ -271,9 +271,9 @@ fn has_failed(profile: &Profile, name: &str) -> bool {
     })
 }
 
-fn cost(samples: &[&Sample]) -> Option<Cost> {
+fn cost(samples: &[&MeasuredRun]) -> Option<Cost> {
     let seconds =
-        |field: fn(&Sample) -> f64| stats::median(&samples.iter().map(|sample| field(sample)).collect::<Vec<_>>());
+        |field: fn(&MeasuredRun) -> f64| median(&samples.iter().map(|sample| field(sample)).collect::<Vec<_>>());
     Some(Cost {
         wall_s: seconds(|sample| sample.wall_s)?,
         user_s: seconds(|sample| sample.user_s)?,
@@ -286,7 +286,7 @@ fn cost(samples: &[&Sample]) -> Option<Cost> {
 
 /// The median of whole numbers; of an even number of them the lower of the middle two, so that it
 /// stays one that was counted.
-fn middle_count(samples: &[&Sample], field: fn(&Sample) -> u64) -> Option<u64> {
+fn middle_count(samples: &[&MeasuredRun], field: fn(&MeasuredRun) -> u64) -> Option<u64> {
     let mut values: Vec<u64> = samples.iter().map(|sample| field(sample)).collect();
     values.sort_unstable();
     values.get(values.len().saturating_sub(1) / 2).copied()

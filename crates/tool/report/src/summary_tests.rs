@@ -22,15 +22,15 @@ fn has(summary: &Summary, matches: impl Fn(&Advice) -> bool) -> bool {
 #[test]
 fn verdicts_follow_the_interval() {
     for (estimate, verdict) in [
-        (ratio(0.55, 0.60, 0.65), Verdict::Gain),
-        (ratio(1.10, 1.20, 1.30), Verdict::Loss),
-        (ratio(0.985, 0.99, 1.01), Verdict::NoGain),
-        (ratio(0.981, 0.985, 0.99), Verdict::NoGain),
-        (ratio(0.80, 0.90, 1.05), Verdict::TooNoisy),
-        (ratio(0.95, 0.99, 0.999), Verdict::TooNoisy),
-        (Estimate { confidence: None, ..ratio(0.5, 0.5, 0.5) }, Verdict::NotEnoughRuns),
+        (ratio(0.55, 0.60, 0.65), KindVerdict::Gain),
+        (ratio(1.10, 1.20, 1.30), KindVerdict::Loss),
+        (ratio(0.985, 0.99, 1.01), KindVerdict::NoGain),
+        (ratio(0.981, 0.985, 0.99), KindVerdict::NoGain),
+        (ratio(0.80, 0.90, 1.05), KindVerdict::TooNoisy),
+        (ratio(0.95, 0.99, 0.999), KindVerdict::TooNoisy),
+        (Estimate { confidence: None, ..ratio(0.5, 0.5, 0.5) }, KindVerdict::NotEnoughRuns),
     ] {
-        assert_eq!(Verdict::of_ratio(&estimate), verdict, "{estimate:?}");
+        assert_eq!(KindVerdict::of_ratio(&estimate), verdict, "{estimate:?}");
     }
 }
 
@@ -40,10 +40,10 @@ fn the_fixture_gains_and_thp_is_preferred_to_a_reserve() {
     let names: Vec<&str> = summary.kinds.iter().map(|kind| kind.name.as_str()).collect();
     assert_eq!(names, ["4k", "folio-64k", "thp", "hugetlb", "hugetlb-1g"]);
     let thp = summary.kind("thp").unwrap();
-    assert_eq!((thp.verdict, thp.runs, thp.failed), (Some(Verdict::Gain), 12, 0));
+    assert_eq!((thp.verdict, thp.runs, thp.failed), (Some(KindVerdict::Gain), 12, 0));
     let interval = thp.ratio.unwrap();
     assert!(interval.low <= 1.38 / 2.31 && 1.38 / 2.31 <= interval.high, "{interval:?}");
-    assert_eq!(summary.kind("hugetlb-1g").unwrap().verdict, Some(Verdict::Unavailable));
+    assert_eq!(summary.kind("hugetlb-1g").unwrap().verdict, Some(KindVerdict::Unavailable));
     assert_eq!(summary.kind("4k").unwrap().verdict, None);
     // hugetlb is faster by less than 2 %.
     assert!(
@@ -107,7 +107,7 @@ fn a_kind_on_which_it_crashes_or_prints_otherwise_is_never_recommended() {
     };
     let summary = spoilt(crashed);
     let thp = summary.kind("thp").unwrap();
-    assert_eq!((thp.verdict, thp.failed, thp.runs), (Some(Verdict::Failed), 1, 11));
+    assert_eq!((thp.verdict, thp.failed, thp.runs), (Some(KindVerdict::Failed), 1, 11));
     assert!(matches!(&summary.advice, Advice::Run { kind, .. } if kind == "hugetlb"));
     assert!(has(
         &summary,
@@ -121,7 +121,7 @@ fn a_kind_on_which_it_crashes_or_prints_otherwise_is_never_recommended() {
     assert_eq!(command, &format!("fieldstone run --region --pages hugetlb --reserve {peak_mib}M -- gups 2G"));
     let summary =
         spoilt(|profile| profile.findings.push(Finding::TimedOut { kind: "thp".into(), limit_s: 60.0, runs: 2 }));
-    assert_eq!(summary.kind("thp").unwrap().verdict, Some(Verdict::Failed));
+    assert_eq!(summary.kind("thp").unwrap().verdict, Some(KindVerdict::Failed));
     assert!(has(&summary, |note| note.to_string().contains("2 runs took longer than 60.0 s")));
 }
 
@@ -196,7 +196,7 @@ fn first_touch_is_reported_when_it_is_most_of_the_gain() {
 fn a_baseline_of_no_time_gives_no_ratio() {
     let summary = spoilt(|profile| profile.samples.iter_mut().filter(|s| s.kind == "4k").for_each(|s| s.value = 0.0));
     assert_eq!(summary.kind("thp").unwrap().ratio, None);
-    assert_eq!(summary.kind("thp").unwrap().verdict, Some(Verdict::NotEnoughRuns));
+    assert_eq!(summary.kind("thp").unwrap().verdict, Some(KindVerdict::NotEnoughRuns));
 }
 
 proptest! {
@@ -206,9 +206,9 @@ proptest! {
         samples in prop::collection::vec((0usize..4, 0u32..9, 0.0f64..3.0, 0u8..3), 0..80),
     ) {
         let mut profile = fixture::profile();
-        profile.samples = samples.iter().map(|(kind, round, value, end)| Sample {
+        profile.samples = samples.iter().map(|(kind, round, value, end)| MeasuredRun {
             kind: ["4k", "thp", "hugetlb", "other"][*kind].to_owned(), round: *round, value: *value,
-            outcome: ["exit 0", "signal 9 (SIGKILL)", "timeout"][usize::from(*end)].to_owned(), ..Sample::default()
+            outcome: ["exit 0", "signal 9 (SIGKILL)", "timeout"][usize::from(*end)].to_owned(), ..MeasuredRun::default()
         }).collect();
         let summary = Summary::of(&profile);
         for kind in &summary.kinds {
@@ -216,7 +216,7 @@ proptest! {
             prop_assert_eq!(kind.runs + kind.failed, of_kind);
         }
         if let Advice::Run { kind, .. } = &summary.advice {
-            prop_assert_eq!(summary.kind(kind).unwrap().verdict, Some(Verdict::Gain));
+            prop_assert_eq!(summary.kind(kind).unwrap().verdict, Some(KindVerdict::Gain));
         }
     }
 }
@@ -232,7 +232,7 @@ fn runs_that_cannot_be_repeated_have_no_verdict_and_the_advice_names_the_run_and
     });
     let summary = Summary::of(&profile);
     let thp = summary.kind("thp").unwrap();
-    assert_eq!((thp.verdict, thp.ratio), (Some(Verdict::NotRepeatable), None));
+    assert_eq!((thp.verdict, thp.ratio), (Some(KindVerdict::NotRepeatable), None));
     let words = summary.advice.to_string();
     for part in ["Run 2 ended with exit 3", "run 1 with exit 0", "sh -c 'UNDO; exec gups 2G'"] {
         assert!(words.contains(part), "{part}: {words}");

@@ -20,7 +20,7 @@ pub mod summary;
 pub mod verdict;
 
 use crate::quantity::{estimate, nanoseconds, percent};
-pub use fieldstone_stats::Interval;
+use fieldstone_stats::Interval;
 use serde::{Deserialize, Serialize};
 
 /// The largest factor by which a model can make a run longer or shorter.
@@ -47,7 +47,7 @@ pub fn as_share(of: Interval) -> Option<Interval> {
 #[serde(default)]
 pub struct Translation {
     /// The processor that was modelled, and where its sizes are from.
-    pub processor: Processor,
+    pub processor: ModelledProcessor,
     /// The tracer, such as `QEMU 7.2.19, user mode`.
     pub tracer: String,
     /// Memory accesses of the traced run: operands in memory of its instructions.
@@ -71,7 +71,7 @@ pub struct Translation {
     pub configurations: Vec<ModelledConfiguration>,
     /// Walks by allocation site, on 4 KiB pages, most walks first. An entry without allocations is
     /// memory of no site: stacks, globals, files.
-    pub sites: Vec<Site>,
+    pub sites: Vec<AllocationSite>,
     /// Misses of one fully associative TLB of 4 KiB pages, by its entries.
     pub reach: Vec<Reach>,
     /// Walks over the run.
@@ -120,7 +120,7 @@ pub fn canonical(name: &str) -> String {
 /// A modelled processor.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Processor {
+pub struct ModelledProcessor {
     /// Its name, such as `zen4`.
     pub name: String,
     /// Its sizes, such as `L1 72 full; L2 3072, 24 ways`.
@@ -132,7 +132,7 @@ pub struct Processor {
     pub foreign: bool,
 }
 
-impl Processor {
+impl ModelledProcessor {
     /// A sentence on results for another processor than this machine's.
     fn caveat(&self) -> Option<String> {
         self.foreign.then(|| {
@@ -151,9 +151,9 @@ pub struct ModelledConfiguration {
     /// `4k`, `2m`, `1g`, `direct-segment`, `none` and so on; found by [`canonical`].
     pub name: String,
     /// Accesses to data.
-    pub data: Side,
+    pub data: ReportedSide,
     /// Fetches of instructions.
-    pub instruction: Side,
+    pub instruction: ReportedSide,
     /// Share of the run's time in walks for data, where walks have a price.
     pub data_share: Option<Interval>,
     /// The same for instructions.
@@ -165,7 +165,7 @@ pub struct ModelledConfiguration {
 /// Counts of one kind of access.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Side {
+pub struct ReportedSide {
     /// Accesses.
     pub accesses: u64,
     /// Those that missed the first level.
@@ -185,7 +185,7 @@ pub struct Side {
 /// Code that allocated memory.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Site {
+pub struct AllocationSite {
     /// The function that requested the memory, without wrappers of allocators.
     pub function: String,
     /// Its source file, where debug information names it.
@@ -209,7 +209,7 @@ pub struct Site {
     pub pages: Vec<SitePages>,
 }
 
-impl Site {
+impl AllocationSite {
     /// Adds another stack of the same code.
     pub fn join(&mut self, other: &Self) {
         self.allocations += other.allocations;
@@ -325,7 +325,7 @@ impl WalkCost {
 #[serde(default)]
 pub struct Mosaics {
     /// The mixtures, from none of the region on larger pages to all of it.
-    pub mixtures: Vec<Mixture>,
+    pub mixtures: Vec<ReportedMixture>,
     /// Nanoseconds a walk: the slope of the line. Likely is the median of the lines of single
     /// rounds, between the ends of its interval, or of their range where there are too few rounds
     /// for one.
@@ -368,7 +368,7 @@ impl Mosaics {
 /// seconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Mixture {
+pub struct ReportedMixture {
     /// The page kind of the real runs: `4k`, `thp:25%`, `thp`.
     pub kind: String,
     /// The configuration that models it: `4K`, `25 % on 2M`, `2M`.

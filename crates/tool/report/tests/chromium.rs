@@ -7,7 +7,7 @@
 mod fixture;
 
 use fieldstone_report::quantity::{bytes, count, estimate, hundredths, percent, rate, ratio, seconds, share};
-use fieldstone_report::{Profile, Saved, Summary, html, reports, saved};
+use fieldstone_report::{Profile, SavedFile, Summary, html, reports, saved};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -64,7 +64,7 @@ fn of_translation(profile: &Profile) -> Vec<String> {
 fn write_page(profile: &Profile, folder: &Path) -> (Profile, String) {
     let json = folder.join("profile.json");
     saved::save(profile, &json).unwrap();
-    let read = Saved::load_profile(&json).unwrap();
+    let read = SavedFile::load_profile(&json).unwrap();
     let page = html::render(&reports::profile::document(&read, &Summary::of(&read))).unwrap();
     std::fs::write(folder.join("page.html"), &page).unwrap();
     (read, page)

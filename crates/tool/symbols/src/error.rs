@@ -17,9 +17,6 @@ pub enum Error {
         /// The errno.
         source: io::Error,
     },
-    /// The process's memory cannot be opened.
-    #[error(transparent)]
-    Memory(#[from] fieldstone_remap::Error),
     /// An operation of `fieldstone_sys` failed.
     #[error(transparent)]
     Linux(#[from] fieldstone_sys::Error),

@@ -46,14 +46,14 @@ mod words;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use fieldstone_remap::ProcessMemory;
-use fieldstone_rewrite::Registers;
+use fieldstone_rewrite::{ReadableMemory, Registers};
 use fieldstone_sharing::ObjectLayout;
+use fieldstone_sys::process::ProcessMemory;
 
 use crate::error::Result;
 use crate::names::CodeLocation;
-pub use address_info::{AddressInfo, MemoryKind};
-use heap::{Heap, HeapLookup};
+pub use address_info::{AddressInfo, AddressKind};
+use heap::{HeapLookup, MallocHeaps};
 use maps::Maps;
 use modules::LoadedModules;
 use threads::ThreadStacks;
@@ -68,7 +68,7 @@ pub struct Objects {
     memory: ProcessMemory,
     maps: Maps,
     modules: LoadedModules,
-    heap: Heap,
+    heap: MallocHeaps,
     threads: ThreadStacks,
     /// The file that the process was started from.
     program: Option<PathBuf>,
@@ -85,7 +85,7 @@ impl Objects {
             memory: ProcessMemory::open(pid)?,
             maps: Maps::default(),
             modules: LoadedModules::default(),
-            heap: Heap::default(),
+            heap: MallocHeaps::default(),
             threads: ThreadStacks::default(),
             program: None,
         };
@@ -121,7 +121,7 @@ impl Objects {
         }
         let Some(mapping) = self.maps.at(address) else {
             return AddressInfo::of(
-                MemoryKind::Nothing,
+                AddressKind::Nothing,
                 "nothing is mapped there".to_owned(),
                 address..address,
                 address,
@@ -129,9 +129,10 @@ impl Objects {
         };
         let (name, range) = (mapping.name.clone(), mapping.range());
         if name.starts_with("[stack") {
-            return AddressInfo::of(MemoryKind::Stack, format!("stack of thread {}", self.pid), range, address);
+            return AddressInfo::of(AddressKind::Stack, format!("stack of thread {}", self.pid), range, address);
         }
-        let lookup = self.heap.in_arena(&self.memory, &self.maps, address);
+        let memory = reader(&self.memory);
+        let lookup = self.heap.in_arena(&memory, &self.maps, address);
         if let HeapLookup::Block(_) | HeapLookup::Free(_) = lookup {
             return address_info::of_heap(lookup, range, address);
         }
@@ -140,7 +141,7 @@ impl Objects {
             return info;
         }
         let lookup = match lookup {
-            HeapLookup::NotMalloc => heap::in_mapping(&self.memory, &self.maps, address),
+            HeapLookup::NotMalloc => heap::in_mapping(&memory, &self.maps, address),
             other => other,
         };
         if lookup != HeapLookup::NotMalloc {
@@ -150,7 +151,7 @@ impl Objects {
         if self.threads.has_stack_in(&range) {
             name.push_str(" with stacks of goroutines or coroutines in it");
         }
-        AddressInfo::of(MemoryKind::Mapping, name, range, address)
+        AddressInfo::of(AddressKind::Mapping, name, range, address)
     }
 
     /// Infers the object at `address` from variables that point to it or into its heap block. The
@@ -158,7 +159,7 @@ impl Objects {
     /// samples of each thread that uses the memory give the best result.
     pub fn infer_type(&mut self, address: u64, samples: &[Registers]) -> Option<ObjectLayout> {
         let block = self.heap_block(address);
-        type_inference::TypeQuery::new(&self.modules, &self.memory, address, block).answer(samples)
+        type_inference::TypeQuery::new(&self.modules, &reader(&self.memory), address, block).answer(samples)
     }
 
     /// The addresses of the first variable with this symbol name, in `module` or in all modules.
@@ -181,11 +182,12 @@ impl Objects {
 
     /// The block of malloc that contains `address`: the `malloc_usable_size` bytes of its user.
     pub fn heap_block(&mut self, address: u64) -> Option<Range<u64>> {
-        if self.modules.at(address).is_some() || self.threads.stack_owner(&self.memory, &self.maps, address).is_some() {
+        let memory = reader(&self.memory);
+        if self.modules.at(address).is_some() || self.threads.stack_owner(&memory, &self.maps, address).is_some() {
             return None;
         }
-        let lookup = match self.heap.in_arena(&self.memory, &self.maps, address) {
-            HeapLookup::NotMalloc => heap::in_mapping(&self.memory, &self.maps, address),
+        let lookup = match self.heap.in_arena(&memory, &self.maps, address) {
+            HeapLookup::NotMalloc => heap::in_mapping(&memory, &self.maps, address),
             other => other,
         };
         if let HeapLookup::Block(block) = lookup { Some(block) } else { None }
@@ -193,8 +195,9 @@ impl Objects {
 
     /// Describes the memory of one thread: stack or thread-local memory.
     fn thread_memory(&self, address: u64, range: Range<u64>) -> Option<AddressInfo> {
-        let stack = self.threads.stack_owner(&self.memory, &self.maps, address);
-        let pointer = threads::thread_pointer_above(&self.memory, address, range.end);
+        let memory = reader(&self.memory);
+        let stack = self.threads.stack_owner(&memory, &self.maps, address);
+        let pointer = threads::thread_pointer_above(&memory, address, range.end);
         let program = self.program.as_ref().and_then(|path| self.modules.program(&self.maps, path));
         let variable = |(pointer, program)| address_info::thread_local(program, pointer, address);
         if let Some(info) = pointer.zip(program).and_then(variable) {
@@ -205,6 +208,11 @@ impl Objects {
         let thread = stack?;
         let close = pointer.is_some_and(|pointer| pointer - address < LOCAL_BYTES);
         let name = if close { "thread-local memory or stack" } else { "stack" };
-        Some(AddressInfo::of(MemoryKind::Stack, format!("{name} of thread {thread}"), range, address))
+        Some(AddressInfo::of(AddressKind::Stack, format!("{name} of thread {thread}"), range, address))
     }
+}
+
+/// The memory of a process, as the searches of this module read it.
+fn reader(memory: &ProcessMemory) -> impl ReadableMemory + '_ {
+    move |address: u64, into: &mut [u8]| memory.read(address, into)
 }

@@ -35,12 +35,12 @@ pub(crate) fn lock_file(name: &str) -> File {
 
 /// The pool of 2 MiB pages with a given number of free pages, for one test at a time. Restored when
 /// dropped.
-pub(crate) struct Pool {
+pub(crate) struct ReservedPool {
     before: u64,
     _lock: File,
 }
 
-impl Pool {
+impl ReservedPool {
     /// `None`, printed as a skip, if this user may not change the pool, or if there is too
     /// little memory.
     pub(crate) fn with_free(free: u64) -> Option<Self> {
@@ -71,7 +71,7 @@ pub(crate) fn reserved_pages() -> u64 {
     wait_until("the pool to settle", || pool("resv_hugepages").filter(|&pages| i64::try_from(pages).is_ok()))
 }
 
-impl Drop for Pool {
+impl Drop for ReservedPool {
     fn drop(&mut self) {
         let _ = set_pool(self.before);
     }

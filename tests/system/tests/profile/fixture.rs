@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use assert_cmd::assert::OutputAssertExt;
-use fieldstone_report::{Profile, Saved};
+use fieldstone_report::{Profile, SavedFile};
 use tempfile::TempDir;
 
 use crate::binaries;
@@ -113,15 +113,15 @@ impl Fixture {
 }
 
 pub(crate) fn load(file: &Path) -> Profile {
-    match Saved::load(file) {
-        Ok(Saved::Profile(profile)) => *profile,
+    match SavedFile::load(file) {
+        Ok(SavedFile::Profile(profile)) => *profile,
         other => panic!("{other:?}"),
     }
 }
 
 /// Starts a command and reads its standard error until a line contains `words`.
-pub(crate) fn start_until(command: &mut Command, words: &str) -> Started {
-    let mut child = Started(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
+pub(crate) fn start_until(command: &mut Command, words: &str) -> RunningCommand {
+    let mut child = RunningCommand(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
     let mut lines = BufReader::new(child.0.stderr.take().unwrap());
     let mut line = String::new();
     while !line.contains(words) {
@@ -134,9 +134,9 @@ pub(crate) fn start_until(command: &mut Command, words: &str) -> Started {
 }
 
 /// A running command, killed when dropped.
-pub(crate) struct Started(Child);
+pub(crate) struct RunningCommand(Child);
 
-impl Started {
+impl RunningCommand {
     pub(crate) fn id(&self) -> u32 {
         self.0.id()
     }
@@ -147,7 +147,7 @@ impl Started {
     }
 }
 
-impl Drop for Started {
+impl Drop for RunningCommand {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

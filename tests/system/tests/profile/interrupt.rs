@@ -5,14 +5,14 @@ use std::os::unix::process::CommandExt;
 
 use fieldstone_report::{Finding, Profile};
 
-use crate::common::{Pool, kill, pool, wait_until};
-use crate::fixture::{Fixture, Started, folio_modes, start_until};
+use crate::common::{ReservedPool, kill, pool, wait_until};
+use crate::fixture::{Fixture, RunningCommand, folio_modes, start_until};
 use crate::trace::{compile, has_tracer};
 
 /// Starts a long profile on hugetlb, up to its measured runs. Returns the size of the pool before
 /// it was raised. `None`, printed as a skip, if it was not raised, because another process freed
 /// pages meanwhile.
-fn start_profile(fixture: &Fixture) -> Option<(Started, u64)> {
+fn start_profile(fixture: &Fixture) -> Option<(RunningCommand, u64)> {
     let before = pool("nr_hugepages").unwrap();
     let file = fixture.path("never.json");
     let options = format!("--runs 1000 --pages hugetlb --json {}", file.display());
@@ -35,7 +35,7 @@ fn check_restored(fixture: &Fixture, before: u64) {
 #[test]
 fn ctrl_c_restores_everything() {
     let Some(fixture) = Fixture::new() else { return };
-    let Some(_pool) = Pool::with_free(0) else { return };
+    let Some(_pool) = ReservedPool::with_free(0) else { return };
     for (signal, group, code) in [("INT", "", 130), ("INT", "-", 130), ("TERM", "", 143)] {
         let Some((mut started, before)) = start_profile(&fixture) else { return };
         kill(signal, &format!("{group}{}", started.id()));
@@ -64,7 +64,7 @@ fn timed_runs_are_reported_when_the_trace_is_interrupted() {
 #[test]
 fn sigkill_restores_everything() {
     let Some(fixture) = Fixture::new() else { return };
-    let Some(_pool) = Pool::with_free(0) else { return };
+    let Some(_pool) = ReservedPool::with_free(0) else { return };
     let Some((mut started, before)) = start_profile(&fixture) else { return };
     kill("KILL", &started.id().to_string());
     assert_eq!(started.code(), None);

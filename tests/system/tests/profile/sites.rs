@@ -1,7 +1,7 @@
 //! Allocation sites of `fieldstone profile --trace`: programs whose every page walk has a known
 //! cause.
 
-use fieldstone_report::translation::{Site, Translation};
+use fieldstone_report::translation::{AllocationSite, Translation};
 
 use crate::fixture::Fixture;
 use crate::trace::{compile, has_tracer, trace};
@@ -20,7 +20,7 @@ fn traced(source: &str, options: &[&str]) -> Option<Translation> {
 }
 
 /// The site whose function begins with `name`. Checks that it has about `rounds` rounds of walks.
-fn site<'a>(translation: &'a Translation, name: &str, rounds: u64) -> &'a Site {
+fn site<'a>(translation: &'a Translation, name: &str, rounds: u64) -> &'a AllocationSite {
     let mut sites = translation.sites.iter().filter(|site| site.function.starts_with(name));
     let site = sites.next().unwrap_or_else(|| panic!("no {name}: {:?}", translation.sites));
     assert!(sites.next().is_none(), "{name} is one site: {:?}", translation.sites);
@@ -114,7 +114,7 @@ fn the_page_kinds_of_each_site_are_reported() {
     assert!(translation.unseen.is_empty(), "{:?}", translation.unseen);
     // The models do not depend on that: on 2 MiB pages either table is on eight or nine.
     for table in ["table_new", "refused"] {
-        let Site { walks, walks_large, .. } = *site(table);
+        let AllocationSite { walks, walks_large, .. } = *site(table);
         // A page with a word of malloc, or with a neighbour, is in the TLB already.
         assert!(walks >= TABLE_ROUNDS * TABLE_BYTES / 4096 - 16, "{:?}", site(table));
         assert!((6..walks / 50).contains(&walks_large), "{:?}", site(table));

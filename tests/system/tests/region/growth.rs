@@ -2,7 +2,7 @@
 
 use fieldstone_sys::smaps;
 
-use crate::common::{Pool, wait_until};
+use crate::common::{ReservedPool, wait_until};
 use crate::fixture::{Waiting, child, compiled, has_transparent, region};
 
 /// `grow STEP BYTES`: grows a buffer by STEP bytes, or by a tenth if STEP is 0, up to BYTES, and
@@ -106,7 +106,7 @@ fn a_grown_buffer_in_a_mosaic_is_partly_huge() {
 /// The first step is 1.9 pages of the pool, rounded up.
 #[test]
 fn a_buffer_on_hugetlb_pages_grows_by_whole_pages() {
-    let Some(_pool) = Pool::with_free(100) else { return };
+    let Some(_pool) = ReservedPool::with_free(100) else { return };
     for step in ["4000000", "brk"] {
         let Some(grown) = grow("hugetlb", step, BUFFER_BYTES) else { return };
         assert!(grown.pool_bytes >= MIN_HUGE_BYTES, "by {step}: {grown:?}");
@@ -117,7 +117,7 @@ fn a_buffer_on_hugetlb_pages_grows_by_whole_pages() {
 /// cannot grow.
 #[test]
 fn a_buffer_partly_on_hugetlb_pages_grows_on_transparent_pages() {
-    let Some(_pool) = Pool::with_free(100) else { return };
+    let Some(_pool) = ReservedPool::with_free(100) else { return };
     for step in ["65536", "3000000"] {
         let Some(best) = most_huge_bytes("hugetlb", step) else { return };
         assert!(best >= MIN_HUGE_BYTES, "by {step}: {best} of {BUFFER_BYTES}");

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use crate::common::Pool;
+use crate::common::ReservedPool;
 use crate::fixture::{compiled, run, stderr, stdout};
 
 const RIGHT: &str = "0 refused, 0 wrong\n";
@@ -24,7 +24,7 @@ fn a_lowered_heap_grows_again_and_keeps_its_last_page() {
     for options in ["--pages thp", "--pages 4k", "--pages thp:25%", "--reserve 16M", "--prefault"] {
         holds(options, &program);
     }
-    let Some(_pool) = Pool::with_free(40) else { return };
+    let Some(_pool) = ReservedPool::with_free(40) else { return };
     for options in ["--pages hugetlb", "--pages hugetlb --reserve 16M"] {
         holds(options, &program);
     }

@@ -6,7 +6,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::common::Pool;
+use crate::common::ReservedPool;
 use crate::fixture::{compiled, region, stderr, stdout};
 
 /// Binds and interleaves mappings on a node, writes them, forks, grows and shrinks them. Then
@@ -85,7 +85,7 @@ fn policies_of_mappings_are_kept() {
 
 #[test]
 fn policies_are_kept_when_memory_moves_off_hugetlb_pages() {
-    let Some(_pool) = Pool::with_free(60) else { return };
+    let Some(_pool) = ReservedPool::with_free(60) else { return };
     compare(&["--pages hugetlb", "--pages hugetlb --reserve 40M"]);
 }
 

@@ -1,6 +1,6 @@
 //! `--stats`: the pages that the memory really has, the memory outside the region, and the reasons.
 
-use crate::common::{Pool, reserved_pages};
+use crate::common::{ReservedPool, reserved_pages};
 use crate::fixture::{counted, has_transparent, outside, primary, run, stderr, stdout, workload};
 
 fn on(stats: &fieldstone_report::RegionStats, kind: &str) -> u64 {
@@ -59,7 +59,7 @@ fn a_reserve_is_mapped_at_the_start_and_touched_on_request() {
 #[test]
 fn the_region_is_on_hugetlb_pages() {
     let Some(odd) = workload("odd") else { return };
-    let Some(_pool) = Pool::with_free(100) else { return };
+    let Some(_pool) = ReservedPool::with_free(100) else { return };
     let stats = primary("--pages hugetlb", &[&odd, "hold", "64M", "1000"]);
     assert!(on(&stats, "hugetlb") >= 40 << 20, "{:?}", stats.pages);
     assert_eq!(stats.fell_back_bytes, 0, "{stats:?}");
@@ -68,7 +68,7 @@ fn the_region_is_on_hugetlb_pages() {
 #[test]
 fn a_pool_that_is_too_small_is_reported() {
     let Some(gups) = workload("gups") else { return };
-    let Some(_pool) = Pool::with_free(10) else { return };
+    let Some(_pool) = ReservedPool::with_free(10) else { return };
     let stats = primary("--pages hugetlb", &[&gups, "64M"]);
     assert!(stats.fell_back_bytes >= 64 << 20, "{stats:?}");
     assert!(outside(&stats, "hugetlb pool empty") >= 64 << 20, "{:?}", stats.outside);
@@ -119,7 +119,7 @@ fn an_unwritable_path_is_reported_before_the_run() {
 #[test]
 fn no_page_of_the_pool_stays_reserved() {
     let (Some(odd), Some(stress)) = (workload("odd"), workload("mmap-stress")) else { return };
-    let Some(_pool) = Pool::with_free(200) else { return };
+    let Some(_pool) = ReservedPool::with_free(200) else { return };
     let before = reserved_pages();
     // The heap and mappings from a mostly untouched reserve, mappings that move, and a killed
     // program.

@@ -4,7 +4,7 @@
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use crate::common::{Pool, pool};
+use crate::common::{ReservedPool, pool};
 use crate::fixture::{Waiting, collapsed, compiled, outside, primary, run, stderr, workload};
 
 const FREE: u64 = 64;
@@ -32,7 +32,7 @@ fn watch_pool(work: impl FnOnce()) -> (u64, u64, u64) {
 #[test]
 fn the_pool_is_used_only_on_request() {
     let Some(odd) = workload("odd") else { return };
-    let Some(_pool) = Pool::with_free(FREE) else { return };
+    let Some(_pool) = ReservedPool::with_free(FREE) else { return };
     let before = watch_pool(|| {});
     for options in ["", "--pages thp --reserve 64M --prefault", "--pages 4k", "--also stacks,globals", "--process odd"]
     {
@@ -70,7 +70,7 @@ fn pages_reserved_by_another_process_are_not_used() {
         puts(\"promised\"); fflush(stdout); while (read(0, &c, 1) > 0) {}\n\
         for (long i = 0; i < bytes; i += 4096) p[i] = 1; return 0; }\n";
     let (Some(gups), Some((_directory, program))) = (workload("gups"), compiled(source, &[])) else { return };
-    let Some(_pool) = Pool::with_free(20) else { return };
+    let Some(_pool) = ReservedPool::with_free(20) else { return };
     let other = Waiting::start(Command::new(program));
     assert_eq!(other.line, "promised\n");
     let stats = primary("--pages hugetlb", &[&gups, "16M"]);

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use crate::common::{Pool, kill, wait_until};
+use crate::common::{ReservedPool, kill, wait_until};
 use crate::fixture::region;
 
 /// A redis-server, killed if the test fails.
@@ -16,9 +16,9 @@ pub(crate) struct Server {
 }
 
 /// A connection with a protocol of lines.
-pub(crate) struct Line(BufReader<TcpStream>);
+pub(crate) struct LineConnection(BufReader<TcpStream>);
 
-impl Line {
+impl LineConnection {
     pub(crate) fn ask(&mut self, command: &str) -> String {
         self.0.get_mut().write_all(format!("{command}\r\n").as_bytes()).unwrap();
         self.next()
@@ -53,8 +53,8 @@ impl Server {
         Some(this)
     }
 
-    pub(crate) fn line(&self) -> Line {
-        Line(BufReader::new(TcpStream::connect(("127.0.0.1", self.port)).unwrap()))
+    pub(crate) fn line(&self) -> LineConnection {
+        LineConnection(BufReader::new(TcpStream::connect(("127.0.0.1", self.port)).unwrap()))
     }
 
     pub(crate) fn has_saved(&self) -> bool {
@@ -123,14 +123,14 @@ fn saves_under_writes(options: &str) {
 
 #[test]
 fn redis_saves_on_hugetlb_pages() {
-    let Some(_pool) = Pool::with_free(200) else { return };
+    let Some(_pool) = ReservedPool::with_free(200) else { return };
     saves_under_writes("--pages hugetlb");
     saves_under_writes("--pages hugetlb --reserve 100M");
 }
 
 #[test]
 fn redis_saves_with_an_empty_pool() {
-    let Some(_pool) = Pool::with_free(0) else { return };
+    let Some(_pool) = ReservedPool::with_free(0) else { return };
     saves_under_writes("--pages hugetlb");
 }
 

@@ -1,7 +1,7 @@
 //! Programs whose memory changes without the agent's knowledge: they map by raw system calls, their
 //! stacks grow, they serve page faults, they lock all mapped memory.
 
-use crate::common::Pool;
+use crate::common::ReservedPool;
 use crate::fixture::{compiled, counted, has_transparent, outside, run, stderr, stdout};
 
 /// Each page kind, and options that place other memory nearby.
@@ -23,7 +23,7 @@ fn memory_mapped_by_raw_system_calls_is_not_replaced() {
         }
     }
     prints("--reserve 64M", &[&program, "mixed"], "0 wrong\n");
-    let Some(_pool) = Pool::with_free(64) else { return };
+    let Some(_pool) = ReservedPool::with_free(64) else { return };
     for mode in ["hints", "shared", "replaced", "keyed", "growing", "mixed"] {
         prints("--pages hugetlb", &[&program, mode], "0 wrong\n");
     }

@@ -3,7 +3,7 @@
 
 use fieldstone_report::RegionStats;
 
-use crate::common::Pool;
+use crate::common::ReservedPool;
 use crate::fixture::{compiled, counted, outside, run, stderr, stdout};
 
 const SOURCE: &str = include_str!("../programs/unmovable.c");
@@ -16,7 +16,7 @@ const NOT_MOVED: &str = "protect 12 unmap 0 wrong 0";
 /// statistics. Prints a skip if the machine has no pool or lacks what a mode needs.
 fn check_unmovable(modes: &[&str], expect: impl Fn(&[&str], &RegionStats)) {
     let Some((_directory, program)) = compiled(SOURCE, &["-O1"]) else { return };
-    let Some(_pool) = Pool::with_free(20) else { return };
+    let Some(_pool) = ReservedPool::with_free(20) else { return };
     for mode in modes {
         let (output, stats) = counted("--pages hugetlb", &[&program, mode]);
         assert!(output.status.success(), "{mode}: {}", stderr(&output));
@@ -80,7 +80,7 @@ fn pages_registered_with_the_programs_userfaultfd_stay() {
 #[test]
 fn pinned_pages_are_available_to_the_next_run() {
     let Some((_directory, program)) = compiled(SOURCE, &["-O1"]) else { return };
-    let Some(_pool) = Pool::with_free(20) else { return };
+    let Some(_pool) = ReservedPool::with_free(20) else { return };
     for round in 0..3 {
         run("--pages hugetlb --reserve 40M", &[&program, "ring"]);
         let output = run("--pages hugetlb --reserve 40M", &[&program]);
@@ -93,7 +93,7 @@ fn pinned_pages_are_available_to_the_next_run() {
 #[test]
 fn a_reserve_counts_for_mlockall() {
     let Some((_directory, program)) = compiled(SOURCE, &["-O1"]) else { return };
-    let Some(_pool) = Pool::with_free(100) else { return };
+    let Some(_pool) = ReservedPool::with_free(100) else { return };
     let output = run("--pages hugetlb --reserve 128M", &[&program, "locked"]);
     assert!(stdout(&output).starts_with("locked 12 "), "{} {}", stdout(&output), stderr(&output));
 }

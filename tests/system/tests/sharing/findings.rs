@@ -6,13 +6,13 @@ use std::path::Path;
 
 use fieldstone_report::sharing::{MemoryKind, Sharing};
 
-use crate::fixture::{Fixture, Run, fieldstone, iterations_for, run, run_together, stderr};
+use crate::fixture::{RunCommand, SharingFixture, fieldstone, iterations_for, run, run_together, stderr};
 
 /// Long enough for hundreds of samples of each thread, on any machine.
 const COUNTING: &[&str] = &["--iterations", "300000000"];
 
 /// The findings of `fieldstone sharing`, and its exit code.
-fn look(fixture: &Fixture, run: Run, program: &Path, arguments: &[&str]) -> Option<(Sharing, i32)> {
+fn look(fixture: &SharingFixture, run: RunCommand, program: &Path, arguments: &[&str]) -> Option<(Sharing, i32)> {
     let file = fixture.path("found.json");
     let output = run(&["sharing", "--json", file.to_str().unwrap()], program, arguments)?;
     let code = output.status.code().unwrap();
@@ -22,7 +22,7 @@ fn look(fixture: &Fixture, run: Run, program: &Path, arguments: &[&str]) -> Opti
 
 #[test]
 fn threads_on_one_line_are_found_with_the_object_and_the_code() {
-    let Some(fixture) = Fixture::new() else { return };
+    let Some(fixture) = SharingFixture::new() else { return };
     for level in ["-O0", "-O2"] {
         let program = fixture.build("counters", &["-g", level]);
         let Some((report, code)) = look(&fixture, run_together, &program, &[COUNTING, &["--globals"]].concat()) else {
@@ -43,7 +43,7 @@ fn threads_on_one_line_are_found_with_the_object_and_the_code() {
 
 #[test]
 fn other_sharing_is_not_reported_as_false_sharing() {
-    let Some(fixture) = Fixture::new() else { return };
+    let Some(fixture) = SharingFixture::new() else { return };
     let program = fixture.build("counters", &["-g", "-O1"]);
     let alone = iterations_for(&program, 0.4);
     for (pattern, words) in [
@@ -72,7 +72,7 @@ fn other_sharing_is_not_reported_as_false_sharing() {
 
 #[test]
 fn a_known_finding_can_be_ignored() {
-    let Some(fixture) = Fixture::new() else { return };
+    let Some(fixture) = SharingFixture::new() else { return };
     let program = fixture.build("counters", &["-g", "-O2"]);
     let file = fixture.path("known.txt");
     std::fs::write(&file, "# ours\nfunction:add\n").unwrap();
@@ -126,7 +126,7 @@ fn a_process_of_another_user_is_reported() {
 
 #[test]
 fn a_program_that_ends_before_sampling_is_no_error() {
-    let Some(_fixture) = Fixture::new() else { return };
+    let Some(_fixture) = SharingFixture::new() else { return };
     for _ in 0..40 {
         let Some(output) = run(&["sharing"], Path::new("true"), &[]) else { return };
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
@@ -135,7 +135,7 @@ fn a_program_that_ends_before_sampling_is_no_error() {
 
 #[test]
 fn false_sharing_after_exec_is_found() {
-    let Some(fixture) = Fixture::new() else { return };
+    let Some(fixture) = SharingFixture::new() else { return };
     let program = fixture.build("counters", &["-g", "-O2"]);
     let script = format!("sleep 0.1; exec {} \"$@\"", program.display());
     let arguments = [&["-c", &script, "sh"], COUNTING].concat();
@@ -147,7 +147,7 @@ fn false_sharing_after_exec_is_found() {
 /// Threads on one processor use one cache, so no line moves between caches.
 #[test]
 fn threads_on_one_processor_have_no_false_sharing() {
-    let Some(fixture) = Fixture::new() else { return };
+    let Some(fixture) = SharingFixture::new() else { return };
     let program = fixture.build("counters", &["-g", "-O2"]);
     let arguments = [&["-c", "0", program.to_str().unwrap()], COUNTING].concat();
     let Some((report, code)) = look(&fixture, run, Path::new("/usr/bin/taskset"), &arguments) else { return };
@@ -192,7 +192,7 @@ int main(int argc, char **argv) {
 "#;
 
 /// The report on a mode of [`WIDTHS`].
-fn report_on(fixture: &Fixture, mode: &str, rounds: &str) -> Option<String> {
+fn report_on(fixture: &SharingFixture, mode: &str, rounds: &str) -> Option<String> {
     let program = fixture.build_text("widths", WIDTHS, &["-g", "-O1"]);
     let output = run_together(&["sharing"], &program, &[mode, rounds])?;
     assert_eq!(output.status.code(), Some(1), "{mode}: {}", String::from_utf8_lossy(&output.stdout));
@@ -201,7 +201,7 @@ fn report_on(fixture: &Fixture, mode: &str, rounds: &str) -> Option<String> {
 
 #[test]
 fn a_counter_on_two_lines_is_reported_with_a_layout_on_one() {
-    let Some(fixture) = Fixture::new() else { return };
+    let Some(fixture) = SharingFixture::new() else { return };
     let Some(report) = report_on(&fixture, "tight", "800000000") else { return };
     for part in [
         "first is on two cache lines: each access to it takes both.",
@@ -215,7 +215,7 @@ fn a_counter_on_two_lines_is_reported_with_a_layout_on_one() {
 
 #[test]
 fn locks_and_atomics_are_named() {
-    let Some(fixture) = Fixture::new() else { return };
+    let Some(fixture) = SharingFixture::new() else { return };
     let Some(report) = report_on(&fixture, "locks", "50000000") else { return };
     for part in [
         "[0].guard, lock of slots[0], atomic",
@@ -258,7 +258,7 @@ int main(int argc, char **argv) {
 
 #[test]
 fn writes_that_never_happen_are_no_finding() {
-    let Some(fixture) = Fixture::new() else { return };
+    let Some(fixture) = SharingFixture::new() else { return };
     for level in ["-O0", "-O2"] {
         let program = fixture.build_text("never", NEVER, &["-g", level]);
         let Some((report, code)) = look(&fixture, run, &program, &["500000000"]) else { return };

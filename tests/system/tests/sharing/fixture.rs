@@ -11,18 +11,18 @@ use tempfile::TempDir;
 use crate::binaries;
 
 /// A function that runs the command on a program.
-pub(crate) type Run = fn(&[&str], &Path, &[&str]) -> Option<Output>;
+pub(crate) type RunCommand = fn(&[&str], &Path, &[&str]) -> Option<Output>;
 
 /// The most runs until two threads run at the same time.
 const ATTEMPTS: u32 = 4;
 
 /// A directory for programs. Tests with one run one at a time, so that both processors are free.
-pub(crate) struct Fixture {
+pub(crate) struct SharingFixture {
     directory: TempDir,
     _alone: MutexGuard<'static, ()>,
 }
 
-impl Fixture {
+impl SharingFixture {
     /// `None`, printed as a skip, if there is no C compiler.
     pub(crate) fn new() -> Option<Self> {
         if Command::new("cc").arg("--version").stdout(Stdio::null()).status().is_err() {

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::fixture::{Fixture, checksum, fieldstone, is_forbidden, stderr};
-use Step::{AwaitReplacement, Kill, Stop};
-use Target::{FirstWatchdog, Launcher, Repairer, SecondWatchdog};
+use crate::fixture::{SharingFixture, checksum, fieldstone, is_forbidden, stderr};
+use HelperAction::{AwaitReplacement, Kill, Stop};
+use RunProcess::{FirstWatchdog, Launcher, Repairer, SecondWatchdog};
 
 /// Two threads that count in words of one line; the argument is the number of laps. Prints the
 /// seconds of both threads, and the longest time between two laps of a thread, which bounds the
@@ -68,7 +68,7 @@ const LONGEST_END: Duration = Duration::from_secs(5);
 
 /// A process of the run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Target {
+enum RunProcess {
     Launcher,
     Repairer,
     FirstWatchdog,
@@ -77,15 +77,15 @@ enum Target {
 
 /// What the test does to these processes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Step {
-    Kill(Target),
-    Stop(Target),
+enum HelperAction {
+    Kill(RunProcess),
+    Stop(RunProcess),
     /// Waits until the repairer has replaced the first watchdog.
     AwaitReplacement,
 }
 
 /// The orders after which one rescue starts at once.
-const IMMEDIATE: [&[Step]; 12] = [
+const IMMEDIATE: [&[HelperAction]; 12] = [
     &[Kill(Repairer)],
     &[Kill(FirstWatchdog), AwaitReplacement, Kill(Repairer)],
     &[Kill(FirstWatchdog), Kill(SecondWatchdog), Kill(Repairer)],
@@ -100,11 +100,12 @@ const IMMEDIATE: [&[Step]; 12] = [
     &[Kill(FirstWatchdog), Kill(SecondWatchdog), Kill(Repairer), Kill(Launcher)],
 ];
 /// The orders after which another process has to detect first that the repairer is stopped.
-const AFTER_A_STOP: [&[Step]; 2] = [&[Stop(Repairer)], &[Stop(Repairer), Kill(FirstWatchdog), Kill(SecondWatchdog)]];
+const AFTER_A_STOP: [&[HelperAction]; 2] =
+    [&[Stop(Repairer)], &[Stop(Repairer), Kill(FirstWatchdog), Kill(SecondWatchdog)]];
 
 #[test]
 fn a_program_continues_whichever_helper_is_killed() {
-    let Some(fixture) = Fixture::new() else { return };
+    let Some(fixture) = SharingFixture::new() else { return };
     let program = fixture.build_text("pair", PAIR, &["-O2", "-g"]);
     let rules = fixture.path("rules");
     std::fs::write(&rules, RULES).unwrap();
@@ -134,7 +135,7 @@ fn a_program_continues_whichever_helper_is_killed() {
 
 #[test]
 fn a_run_ends_with_its_program_while_the_repairer_is_stopped() {
-    let Some(_fixture) = Fixture::new() else { return };
+    let Some(_fixture) = SharingFixture::new() else { return };
     let mut running = fieldstone(&["run", "--repair", "--", "sleep", "1"]).stderr(Stdio::piped()).spawn().unwrap();
     let repairer = loop {
         let is_repairer = |pid: &u32| command_line(*pid).contains("--events");
@@ -152,7 +153,7 @@ fn a_run_ends_with_its_program_while_the_repairer_is_stopped() {
 }
 
 /// One run. `None` if repairs are forbidden.
-fn run_with_steps(program: &Path, rules: &Path, steps: &[Step], number: usize, right: &str) -> Option<Output> {
+fn run_with_steps(program: &Path, rules: &Path, steps: &[HelperAction], number: usize, right: &str) -> Option<Output> {
     let mut command = fieldstone(&["run", "--repair", "--rules", rules.to_str().unwrap(), "--"]);
     let mut running = command.arg(program).arg(LAPS).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let helpers = HelperProcesses::of(&mut running);
@@ -229,7 +230,7 @@ impl HelperProcesses {
         [self.launcher, self.repairer, self.watchdogs[0], self.watchdogs[1]]
     }
 
-    fn apply(&self, step: Step) {
+    fn apply(&self, step: HelperAction) {
         match step {
             Kill(target) => send(Signal::KILL, self.pid(target)),
             Stop(target) => send(Signal::STOP, self.pid(target)),
@@ -237,7 +238,7 @@ impl HelperProcesses {
         }
     }
 
-    const fn pid(&self, target: Target) -> u32 {
+    const fn pid(&self, target: RunProcess) -> u32 {
         match target {
             Launcher => self.launcher,
             Repairer => self.repairer,

@@ -8,14 +8,14 @@ use std::process::Stdio;
 use fieldstone_repair::{RepairEvent, RepairStats, SamplingStats, TimedEvent};
 
 use crate::fixture::{
-    Fixture, Run, checksum, did_not_run_together, fieldstone, interrupt, is_forbidden, iterations_for, kernel_s,
-    ran_together, run, run_together, stderr,
+    RunCommand, SharingFixture, checksum, did_not_run_together, fieldstone, interrupt, is_forbidden, iterations_for,
+    kernel_s, ran_together, run, run_together, stderr,
 };
 
 const COUNTING: &[&str] = &["--iterations", "500000000"];
 
 /// Runs a program natively and with a repair, compares the results, and returns the statistics.
-fn repaired(fixture: &Fixture, run: Run, program: &Path, arguments: &[&str]) -> Option<RepairStats> {
+fn repaired(fixture: &SharingFixture, run: RunCommand, program: &Path, arguments: &[&str]) -> Option<RepairStats> {
     let plain = std::process::Command::new(program).args(arguments).output().unwrap();
     let file = fixture.path("stats.json");
     let output = run(&["run", "--repair", "--stats", file.to_str().unwrap()], program, arguments)?;
@@ -30,7 +30,7 @@ fn count(events: &[TimedEvent], is: impl Fn(&RepairEvent) -> bool) -> usize {
 
 #[test]
 fn counters_are_separated_at_each_optimization_level() {
-    let Some(fixture) = Fixture::new() else { return };
+    let Some(fixture) = SharingFixture::new() else { return };
     for (level, more) in [("-O0", &[][..]), ("-O2", &[]), ("-O1", &["--atomic"]), ("-O2", &["--globals"])] {
         let program = fixture.build("counters", &["-g", level]);
         let Some(stats) = repaired(&fixture, run_together, &program, &[COUNTING, more].concat()) else { return };
@@ -51,7 +51,7 @@ fn counters_are_separated_at_each_optimization_level() {
 /// Without optimization each access loads its address from the stack, and each is checked.
 #[test]
 fn a_loop_of_many_accesses_runs_in_a_clone() {
-    let Some(fixture) = Fixture::new() else { return };
+    let Some(fixture) = SharingFixture::new() else { return };
     let program = fixture.build("linear_regression", &["-g", "-O0"]);
     let arguments = ["--shift", "16", "--pin", "--rounds", "5"];
     let Some(stats) = repaired(&fixture, run_together, &program, &arguments) else { return };
@@ -65,7 +65,7 @@ fn a_loop_of_many_accesses_runs_in_a_clone() {
 
 #[test]
 fn truly_shared_memory_is_not_moved() {
-    let Some(fixture) = Fixture::new() else { return };
+    let Some(fixture) = SharingFixture::new() else { return };
     let program = fixture.build("counters", &["-g", "-O2"]);
     for pattern in ["padded", "same", "bits", "read"] {
         let Some(stats) =
@@ -85,7 +85,7 @@ fn truly_shared_memory_is_not_moved() {
 
 #[test]
 fn repaired_programs_keep_their_results() {
-    let Some(fixture) = Fixture::new() else { return };
+    let Some(fixture) = SharingFixture::new() else { return };
     // Rounds for which threads run at least 0.1 s: long enough to be sampled.
     let programs = [
         ("linear_regression", ["1", "4"]),
@@ -107,7 +107,7 @@ fn repaired_programs_keep_their_results() {
 /// Accesses outside of cloned loops: in a virtual function, and in a mutex of the C library.
 #[test]
 fn objects_accessed_through_calls_are_not_slower() {
-    let Some(fixture) = Fixture::new() else { return };
+    let Some(fixture) = SharingFixture::new() else { return };
     for (level, kind, iterations) in [("-O0", "virtual", "200000000"), ("-O2", "mutexes", "40000000")] {
         let Some(program) = fixture.build_cpp("objects", &["-g", level]) else { return };
         let arguments = ["--pin", "--kind", kind, "--iterations", iterations];
@@ -171,7 +171,7 @@ int main(void) {
 
 #[test]
 fn a_failed_repair_is_retried() {
-    let Some(fixture) = Fixture::new() else { return };
+    let Some(fixture) = SharingFixture::new() else { return };
     let program = fixture.build_text("changing", &[BEGIN, CHANGING].concat(), &["-g", "-O2"]);
     let Some(stats) = repaired(&fixture, run_together, &program, &[]) else { return };
     let one_by_one =
@@ -208,7 +208,7 @@ static void *work(void *number) {
 
 #[test]
 fn late_false_sharing_is_repaired_after_few_samples() {
-    let Some(fixture) = Fixture::new() else { return };
+    let Some(fixture) = SharingFixture::new() else { return };
     let program = fixture.build_text("late", &[BEGIN, LATE, TWO].concat(), &["-g", "-O2"]);
     let Some(calm) = repaired(&fixture, run, &program, &["1000"]) else { return };
     assert!(calm.events.is_empty(), "{:#?}", calm.events);
@@ -237,7 +237,7 @@ static void *work(void *number) {
 
 #[test]
 fn an_access_to_a_returned_address_is_repaired() {
-    let Some(fixture) = Fixture::new() else { return };
+    let Some(fixture) = SharingFixture::new() else { return };
     let program = fixture.build_text("calling", &[BEGIN, CALLING, TWO].concat(), &["-g", "-O0"]);
     let Some(stats) = repaired(&fixture, run_together, &program, &["60000000"]) else { return };
     let found = stats.events.iter().find_map(|event| match event.kind {
@@ -250,7 +250,7 @@ fn an_access_to_a_returned_address_is_repaired() {
 
 #[test]
 fn bytes_separated_by_a_rule_are_not_reported_as_found() {
-    let Some(fixture) = Fixture::new() else { return };
+    let Some(fixture) = SharingFixture::new() else { return };
     let program = fixture.build_text("ruled", &[BEGIN, LATE, TWO].concat(), &["-g", "-O2"]);
     let (file, rules) = (fixture.path("stats.json"), fixture.path("rules"));
     std::fs::write(&rules, "isolate counters 8\nisolate counters+8 8\n").unwrap();
@@ -294,7 +294,7 @@ int main(void) {
 
 #[test]
 fn replacement_threads_are_sampled_at_once() {
-    let Some(fixture) = Fixture::new() else { return };
+    let Some(fixture) = SharingFixture::new() else { return };
     let program = fixture.build_text("replaced", &[BEGIN, REPLACED].concat(), &["-g", "-O2"]);
     let Some(stats) = repaired(&fixture, run_together, &program, &[]) else { return };
     assert!(stats.sampling.pauses >= 3, "{:?}", stats.sampling);
@@ -304,7 +304,7 @@ fn replacement_threads_are_sampled_at_once() {
 
 #[test]
 fn a_program_started_by_exec_is_repaired() {
-    let Some(fixture) = Fixture::new() else { return };
+    let Some(fixture) = SharingFixture::new() else { return };
     let program = fixture.build("counters", &["-g", "-O2"]);
     let script = format!("sleep 0.1; exec {} \"$@\"", program.display());
     let arguments = [&["-c", &script, "sh", "--pin"], COUNTING].concat();
@@ -316,7 +316,7 @@ fn a_program_started_by_exec_is_repaired() {
 /// Repairs a running process and detaches; the process ends normally.
 #[test]
 fn a_running_process_is_repaired_and_detached() {
-    let Some(fixture) = Fixture::new() else { return };
+    let Some(fixture) = SharingFixture::new() else { return };
     let program = fixture.build("counters", &["-g", "-O2"]);
     let running = std::process::Command::new(&program)
         .args(["--pin", "--iterations", &iterations_for(&program, 2.0)])
@@ -363,7 +363,7 @@ fn check_reports_of_the_repair(pid: u32, repairer: u32) {
 
 #[test]
 fn a_saved_repair_is_shown_with_its_events() {
-    let Some(fixture) = Fixture::new() else { return };
+    let Some(fixture) = SharingFixture::new() else { return };
     let file = fixture.path("repair.json");
     let saved = r#"{"schema": "fieldstone-repair/1", "command": ["./counters"], "outcome": "exit 0", "events": [
         {"at_ms": 12.5, "event": "moved", "page": 4096, "views": 2, "lines": [4096]},

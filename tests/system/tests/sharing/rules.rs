@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use fieldstone_repair::{RepairEvent, RepairStats, TimedEvent};
 
-use crate::fixture::{Fixture, checksum, fieldstone, run, stderr};
+use crate::fixture::{SharingFixture, checksum, fieldstone, run, stderr};
 
 /// Waits until a repairer may have attached, then accesses some words a known number of times.
 const PROGRAM: &str = r#"
@@ -39,7 +39,7 @@ int main(void) {
 }
 "#;
 
-fn stats(fixture: &Fixture, program: &Path, rules: Option<&str>) -> Option<Vec<TimedEvent>> {
+fn stats(fixture: &SharingFixture, program: &Path, rules: Option<&str>) -> Option<Vec<TimedEvent>> {
     let (file, rule_file) = (fixture.path("stats.json"), fixture.path("rules"));
     let mut options = vec!["run", "--repair", "--stats", file.to_str().unwrap()];
     if let Some(rules) = rules {
@@ -62,7 +62,7 @@ fn moved(events: &[TimedEvent]) -> Vec<(u64, u32)> {
 
 #[test]
 fn rules_are_applied_and_count_each_access() {
-    let Some(fixture) = Fixture::new() else { return };
+    let Some(fixture) = SharingFixture::new() else { return };
     let program = fixture.build_text("words", PROGRAM, &["-g", "-O1"]);
     let rules = "# of the first page\nisolate words+64 8\nisolate wordsgO1:words+72 8\ncount words+800 8\ntrace words+808 8\nlog nowhere 8\n";
     let Some(events) = stats(&fixture, &program, Some(rules)) else { return };
@@ -100,7 +100,7 @@ fn rules_are_applied_and_count_each_access() {
 
 #[test]
 fn a_program_requests_isolation_itself() {
-    let Some(fixture) = Fixture::new() else { return };
+    let Some(fixture) = SharingFixture::new() else { return };
     let program = fixture.build_text("asking", PROGRAM, &["-O1", "-DASKS"]);
     let Some(events) = stats(&fixture, &program, None) else { return };
     let moved = moved(&events);
@@ -112,7 +112,7 @@ fn a_program_requests_isolation_itself() {
 
 #[test]
 fn wrong_rules_stop_the_program_before_it_starts() {
-    let Some(fixture) = Fixture::new() else { return };
+    let Some(fixture) = SharingFixture::new() else { return };
     let rules = fixture.path("rules");
     std::fs::write(&rules, "isolate words\n").unwrap();
     for file in [rules.to_str().unwrap(), "/there/is/none"] {
@@ -128,7 +128,7 @@ fn wrong_rules_stop_the_program_before_it_starts() {
 
 #[test]
 fn a_run_without_repairs_is_reported_on_request() {
-    let Some(_fixture) = Fixture::new() else { return };
+    let Some(_fixture) = SharingFixture::new() else { return };
     for (options, is_expected) in [(&["run", "--repair", "--stats", "-"][..], true), (&["run", "--repair"], false)] {
         let Some(output) = run(options, Path::new("/bin/sleep"), &["1"]) else { return };
         assert_eq!(stderr(&output).contains("nothing was repaired"), is_expected, "{}", stderr(&output));
@@ -142,7 +142,7 @@ fn a_run_without_repairs_is_reported_on_request() {
 
 #[test]
 fn inapplicable_rules_are_always_reported() {
-    let Some(fixture) = Fixture::new() else { return };
+    let Some(fixture) = SharingFixture::new() else { return };
     let rules = fixture.path("rules");
     std::fs::write(&rules, "isolate 0x10000 8\nisolate nowhere 8\n").unwrap();
     let options = ["run", "--repair", "--rules", rules.to_str().unwrap()];
@@ -153,7 +153,7 @@ fn inapplicable_rules_are_always_reported() {
 
 #[test]
 fn a_reader_that_does_not_read_delays_no_thread() {
-    let Some(fixture) = Fixture::new() else { return };
+    let Some(fixture) = SharingFixture::new() else { return };
     let program = fixture.build_text("unread", PROGRAM, &["-O1"]);
     let rules = fixture.path("rules");
     std::fs::write(&rules, "log words+1600 8\n").unwrap();

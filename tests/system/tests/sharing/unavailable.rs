@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
 
 use crate::binaries;
-use crate::fixture::{Fixture, did_not_run_together, fieldstone, ran_together, stderr};
+use crate::fixture::{SharingFixture, did_not_run_together, fieldstone, ran_together, stderr};
 
 const NOBODY: u32 = 65534;
 const REMEDY: &str = "sudo sysctl vm.unprivileged_userfaultfd=1";
@@ -50,7 +50,7 @@ impl Drop for Sleeper {
 
 #[test]
 fn run_repair_prints_the_remedy_once_and_runs_the_program() {
-    let Some(fixture) = Fixture::new().filter(|_| can_be_tried()) else { return };
+    let Some(fixture) = SharingFixture::new().filter(|_| can_be_tried()) else { return };
     let output = as_nobody(&["run", "--repair", "--", "sh", "-c", "echo it ran; exit 42"]);
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(42), &b"it ran\n"[..]), "{}", stderr(&output));
     assert_eq!(stderr(&output).matches(REMEDY).count(), 1, "{}", stderr(&output));
@@ -82,7 +82,7 @@ fn repair_without_the_right_is_refused_before_sampling() {
 
 #[test]
 fn sharing_reports_that_the_repair_is_unavailable() {
-    let Some(fixture) = Fixture::new().filter(|_| can_be_tried()) else { return };
+    let Some(fixture) = SharingFixture::new().filter(|_| can_be_tried()) else { return };
     fs::set_permissions(fixture.path("."), fs::Permissions::from_mode(0o755)).unwrap();
     let program = fixture.build("counters", &["-g", "-O1"]);
     let program = program.to_str().unwrap();
@@ -105,7 +105,7 @@ fn sharing_reports_that_the_repair_is_unavailable() {
 
 #[test]
 fn a_terminal_shows_the_status_and_how_to_end_it() {
-    let Some(_fixture) = Fixture::new() else { return };
+    let Some(_fixture) = SharingFixture::new() else { return };
     for (command, part) in [
         ("sharing --duration 0.2 --pid", "is sampled for 0.2 s; Ctrl-C ends the sampling"),
         ("attach --repair", "Ctrl-C puts everything back"),

@@ -1,4 +1,4 @@
-//! The published shape: an array for each field, six in all.
+//! The published layout: an array for each of the six fields.
 
 use std::ops::{Index, Range};
 
@@ -8,7 +8,7 @@ use fieldstone_workloads::blackscholes::{Arrays, Contract, price};
 
 use super::{ARRAY, PAPER_ITER, PAPER_TREE, THREE_LEVELS};
 use super::{Work, field, kernel, prepared, price_each, price_each_by, price_grown, small_page_pool, tree_kernels};
-use crate::contest::Prepared;
+use crate::comparison::BuiltSide;
 use crate::figure4::indexed::{Flat, ThreeLevels, tree_of};
 use crate::pages::Contiguous;
 use crate::paper_tree::{Order, PaperTree};
@@ -17,8 +17,8 @@ use crate::trial::Trial;
 type PaperTrees<const B: usize> = Arrays<PaperTree<f32, B>, PaperTree<bool, B>>;
 type TreeArrays = Arrays<TreeArray<f32>, TreeArray<bool>>;
 
-/// Contiguous arrays: the baseline.
-pub(super) fn contiguous(trial: &Trial, count: usize) -> Result<Prepared> {
+/// Contiguous arrays, the baseline.
+pub(super) fn contiguous(trial: &Trial, count: usize) -> Result<BuiltSide> {
     let layout = &trial.layout;
     let options = Arrays::try_new(
         |of| Contiguous::small_pages(layout, count, field(count, of)).map(Flat),
@@ -27,25 +27,25 @@ pub(super) fn contiguous(trial: &Trial, count: usize) -> Result<Prepared> {
     let pages = Some(options.spot.0.pages());
     let mut work = Work::new(trial, options, count)?;
     let call = crate::kernel!(layout, move || work.call(by_index));
-    Ok(Prepared { kernels: vec![kernel(ARRAY, count, call)], pages })
+    Ok(BuiltSide { kernels: vec![kernel(ARRAY, count, call)], pages })
 }
 
-/// The paper's trees, of the least depth.
-pub(super) fn paper<const B: usize>(trial: &Trial, count: usize) -> Result<Prepared> {
+/// The trees of the paper, with the smallest depth.
+pub(super) fn paper<const B: usize>(trial: &Trial, count: usize) -> Result<BuiltSide> {
     let pool = small_page_pool(B, count)?;
     let options: PaperTrees<B> = Arrays::try_new(
         |of| PaperTree::build(&pool, count, Order::InOrder, field(count, of)),
         |of| PaperTree::build(&pool, count, Order::InOrder, field(count, of)),
     )?;
     let mut work = Work::new(trial, options, count)?;
-    let mut again = work.share();
+    let mut second = work.share();
     let index = crate::kernel!(trial.layout, move || work.call(by_index));
-    let iter = crate::kernel!(trial.layout, move || again.call(by_iterator));
+    let iter = crate::kernel!(trial.layout, move || second.call(by_iterator));
     Ok(prepared(&pool, vec![kernel(PAPER_TREE, count, index), kernel(PAPER_ITER, count, iter)]))
 }
 
-/// The paper's trees, of three levels.
-pub(super) fn three_levels<const B: usize>(trial: &Trial, count: usize) -> Result<Prepared> {
+/// The trees of the paper, with three levels.
+pub(super) fn three_levels<const B: usize>(trial: &Trial, count: usize) -> Result<BuiltSide> {
     let pool = small_page_pool(B, count)?;
     let options: PaperTrees<B> = Arrays::try_new(
         |of| PaperTree::with_depth(&pool, 3, count, Order::InOrder, field(count, of)),
@@ -57,15 +57,15 @@ pub(super) fn three_levels<const B: usize>(trial: &Trial, count: usize) -> Resul
 }
 
 /// Tree arrays.
-pub(super) fn tree<const B: usize>(trial: &Trial, count: usize) -> Result<Prepared> {
+pub(super) fn tree<const B: usize>(trial: &Trial, count: usize) -> Result<BuiltSide> {
     let pool = small_page_pool(B, count)?;
     let options: TreeArrays =
         Arrays::try_new(|of| tree_of(&pool, count, field(count, of)), |of| tree_of(&pool, count, field(count, of)))?;
     let mut work = Work::new(trial, options, count)?;
-    let (mut again, mut third) = (work.share(), work.share());
+    let (mut second, mut third) = (work.share(), work.share());
     let index = crate::kernel!(trial.layout, move || work.call(by_index));
     let leaves =
-        crate::kernel!(trial.layout, move || again.call(|o, range, prices| by_leaves(price, o, range, prices)));
+        crate::kernel!(trial.layout, move || second.call(|o, range, prices| by_leaves(price, o, range, prices)));
     let both =
         crate::kernel!(trial.layout, move || third.call(|o, range, prices| by_leaves(price_grown, o, range, prices)));
     Ok(prepared(&pool, tree_kernels(count, [index, leaves, both])))
@@ -87,7 +87,7 @@ fn by_fixed_index<const B: usize>(options: &PaperTrees<B>, range: Range<usize>, 
     let ([Some(spot), Some(strike), Some(rate), Some(volatility), Some(time)], Some(put)) =
         (numbers, ThreeLevels::of(put))
     else {
-        // A tree of another depth is found by this sum.
+        // This sum reveals a tree of another depth.
         return 0;
     };
     by_index(&Arrays { spot, strike, rate, volatility, time, put }, range, prices)
@@ -109,7 +109,8 @@ fn by_iterator<const B: usize>(options: &PaperTrees<B>, range: Range<usize>, pri
     price_each(std::iter::from_fn(next), prices)
 }
 
-/// Leaf by leaf: where one array's leaf ends all others' do, but that of the flags, which are a fourth as large.
+/// Leaf by leaf. The leaves of all arrays end at the same element, except those of the flags, which
+/// have four times as many elements.
 #[inline(always)]
 fn by_leaves(
     price: impl Fn(Contract) -> f32 + Copy,

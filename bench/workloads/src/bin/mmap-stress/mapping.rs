@@ -4,6 +4,7 @@
 use crate::{
     memory::Request,
     model::{ModelPage, Origin, PAGE, PageAccess},
+    probe::arch::MAP_32BIT,
     test_thread::{CheckResult, FILE_PAGES, TestThread, expect_result},
 };
 
@@ -65,15 +66,12 @@ pub(crate) fn map(test: &mut TestThread) -> CheckResult {
         Some((span, page)) if test.random.below(4) == 0 => test.model.spans[span].address(page),
         _ => 0,
     };
-    let low = cfg!(target_arch = "x86_64") && hint == 0 && test.random.below(16) == 0;
-    #[cfg(target_arch = "x86_64")]
-    if low {
-        plan.flags |= libc::MAP_32BIT;
-    }
+    let low = MAP_32BIT.filter(|_| hint == 0 && test.random.below(16) == 0);
+    plan.flags |= low.unwrap_or(0);
     let request = plan.request(test, hint, bytes);
     let start = test.memory.map(request).map_err(|errno| format!("{request:x?} answered {errno:?}"))?;
     test.check_fresh(start, count)?;
-    if low && start + bytes > 1 << 32 {
+    if low.is_some() && start + bytes > 1 << 32 {
         return Err(format!("MAP_32BIT returned {start:#x}"));
     }
     plan.flags = 0;

@@ -13,7 +13,7 @@
 
 #[cfg_attr(target_arch = "x86_64", path = "probe/x86_64.rs")]
 #[cfg_attr(target_arch = "aarch64", path = "probe/aarch64.rs")]
-mod arch;
+pub(crate) mod arch;
 
 use std::{cell::Cell, io::Write, mem::MaybeUninit};
 

@@ -75,7 +75,7 @@ static STEPS: [Step; 24] = [
     step_of_only_thread(StepKind::Brk, "sbrk", 30, program_break::sbrk),
     step_of_only_thread(StepKind::Limit, "setrlimit", 6, limits::limit),
     step(StepKind::Refusals, "refusals", 40, refusals::refusals),
-    step(StepKind::Execute, "execute", if cfg!(target_arch = "x86_64") { 10 } else { 0 }, execute::execute),
+    step(StepKind::Execute, "execute", if probe::arch::HAS_GENERATED_CODE { 10 } else { 0 }, execute::execute),
     step(StepKind::Fork, "fork", 15, forking::fork),
     step(StepKind::Write, "check", 10, |test| test.check_all()),
     step(StepKind::Heap, "heap check", 5, |test| test.heap.check().map_err(|error| error.to_string())),

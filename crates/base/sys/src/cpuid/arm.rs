@@ -4,8 +4,7 @@ use super::Cpu;
 use crate::kernel_file;
 
 /// Parses the first core of `/proc/cpuinfo`.
-#[cfg_attr(target_arch = "x86_64", allow(dead_code, reason = "tested on every machine, used on Arm"))]
-pub(super) fn read(cpuinfo: &str) -> Cpu {
+pub fn read(cpuinfo: &str) -> Cpu {
     let field = |name| kernel_file::field(cpuinfo, name).unwrap_or_default();
     let part = field("CPU part").trim_start_matches("0x");
     let model = u32::from_str_radix(part, 16).unwrap_or(0);

@@ -55,7 +55,7 @@ fn translation(leaf: Leaf) -> Option<Tlb> {
 }
 
 /// A descriptor of leaf 2: byte, level, accesses, page sizes, entries and ways.
-type Row = (u8, u8, TlbUse, &'static [u64], u32, Ways);
+type DescriptorRow = (u8, u8, TlbUse, &'static [u64], u32, Ways);
 
 /// The TLB descriptors, except those of 4 MiB pages, which 64-bit programs do not have. Two
 /// descriptors have two rows.
@@ -63,7 +63,7 @@ type Row = (u8, u8, TlbUse, &'static [u64], u32, Ways);
 /// The manual gives the level of shared TLBs only ("second level"). For 0x64, 0x6b to 0x6d and
 /// 0xb4, the CPUs that had them show a smaller TLB in front.
 #[rustfmt::skip]
-const TABLE: [Row; 37] = [
+const TABLE: [DescriptorRow; 37] = [
     (0x01, 1, Instructions, &[K], 32, Of(4)),
     (0x03, 1, Data, &[K], 64, Of(4)),
     (0x4f, 1, Instructions, &[K], 32, Unknown),

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::huge_pages::{self, Pool, Transparent};
+use crate::huge_pages::{self, HugePagePool, Transparent};
 use crate::limits::{self, Limits};
 use crate::machine::{self, Machine};
 use crate::perf::{self, Counter, Counters};
@@ -18,7 +18,7 @@ pub struct Facts {
     /// Transparent huge pages.
     pub transparent: Transparent,
     /// Hugetlb pools, smallest page size first.
-    pub pools: Vec<Pool>,
+    pub pools: Vec<HugePagePool>,
     /// Support of userfaultfd.
     pub userfault: UserfaultSupport,
     /// Support of performance counters.
@@ -66,7 +66,7 @@ impl Facts {
     }
 
     /// The pool of one page size.
-    pub(super) fn pool(&self, page_bytes: u64) -> Option<&Pool> {
+    pub(super) fn pool(&self, page_bytes: u64) -> Option<&HugePagePool> {
         self.pools.iter().find(|pool| pool.page_bytes == page_bytes)
     }
 }

@@ -3,7 +3,7 @@
 //! Detection needs samples: perf events, or ptrace instead. Repair needs ptrace, and a userfaultfd
 //! that receives the kernel's faults too.
 
-use super::{Facts, Level, Verdict};
+use super::{CommandVerdict, Facts, Level};
 use crate::limits::{self, Limits};
 use crate::machine::{self, Machine};
 use crate::perf::{self, Counter, Counters};
@@ -31,7 +31,7 @@ enum TracedProcess {
 }
 
 /// The verdicts on `sharing`, `run --repair` and `attach --repair`.
-pub(super) fn verdicts(facts: &Facts) -> [Verdict; 3] {
+pub(super) fn verdicts(facts: &Facts) -> [CommandVerdict; 3] {
     let Facts { machine, userfault, counters, limits, .. } = facts;
     all(Rights { machine, userfault, counters, limits })
 }
@@ -39,20 +39,20 @@ pub(super) fn verdicts(facts: &Facts) -> [Verdict; 3] {
 /// The verdict on [`RUN_REPAIR`] or [`REPAIR`]; `None` for another command. Gathers only the facts
 /// that it needs, because a program's start waits for it.
 #[must_use]
-pub fn repair_verdict(command: &str) -> Option<Verdict> {
+pub fn repair_verdict(command: &str) -> Option<CommandVerdict> {
     let (machine, userfault) = (machine::machine(), userfault::userfault());
     let (counters, limits) = (perf::counters(), limits::limits());
     let rights = Rights { machine: &machine, userfault: &userfault, counters: &counters, limits: &limits };
     all(rights).into_iter().find(|verdict| verdict.command == command && [RUN_REPAIR, REPAIR].contains(&command))
 }
 
-fn all(facts: Rights<'_>) -> [Verdict; 3] {
+fn all(facts: Rights<'_>) -> [CommandVerdict; 3] {
     let sharing = detection(facts, "sharing", "false sharing, detected from samples", TracedProcess::Started);
     [sharing, repair(facts, RUN_REPAIR, TracedProcess::Started), repair(facts, REPAIR, TracedProcess::Running)]
 }
 
-fn detection(facts: Rights<'_>, command: &str, why: &str, traced: TracedProcess) -> Verdict {
-    let mut verdict = Verdict::new(command, Level::Works, why, None);
+fn detection(facts: Rights<'_>, command: &str, why: &str, traced: TracedProcess) -> CommandVerdict {
+    let mut verdict = CommandVerdict::new(command, Level::Works, why, None);
     if facts.machine.architecture != "x86_64" {
         verdict.lower(Level::Unavailable, format!("not on {} yet", facts.machine.architecture), None);
     }
@@ -74,7 +74,7 @@ fn detection(facts: Rights<'_>, command: &str, why: &str, traced: TracedProcess)
     verdict
 }
 
-fn repair(facts: Rights<'_>, command: &str, traced: TracedProcess) -> Verdict {
+fn repair(facts: Rights<'_>, command: &str, traced: TracedProcess) -> CommandVerdict {
     let mut verdict = detection(facts, command, "repairs false sharing while the program runs", traced);
     if !facts.userfault.kernel_faults {
         let remedy = "sudo sysctl vm.unprivileged_userfaultfd=1".to_owned();

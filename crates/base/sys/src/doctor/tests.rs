@@ -1,7 +1,7 @@
 //! Verdicts on constructed machines.
 
 use super::*;
-use crate::huge_pages::{FolioMode, Mode, Pool, Transparent};
+use crate::huge_pages::{FolioMode, HugePagePool, ThpMode, Transparent};
 use crate::limits::{CgroupMemory, Limits, Overcommit};
 use crate::machine::Machine;
 use crate::perf::{Counter, Counters};
@@ -9,8 +9,8 @@ use crate::userfault::UserfaultSupport;
 
 const MIB: u64 = 1 << 20;
 
-fn pool(page_bytes: u64, total: u64, free: u64) -> Pool {
-    Pool { page_bytes, total, free, reserved: 0, surplus: 0, overcommit: 0 }
+fn pool(page_bytes: u64, total: u64, free: u64) -> HugePagePool {
+    HugePagePool { page_bytes, total, free, reserved: 0, surplus: 0, overcommit: 0 }
 }
 
 /// A bare-metal machine in good order, examined by root.
@@ -28,9 +28,9 @@ fn good_machine() -> Facts {
         },
         transparent: Transparent {
             huge_bytes: Some(2 * MIB),
-            global: Some(Mode::Madvise),
+            global: Some(ThpMode::Madvise),
             defrag: Some("madvise".into()),
-            folios: vec![folio(64 << 10, Mode::Madvise), folio(2 * MIB, Mode::Madvise)],
+            folios: vec![folio(64 << 10, ThpMode::Madvise), folio(2 * MIB, ThpMode::Madvise)],
             ..Transparent::default()
         },
         pools: vec![pool(2 * MIB, 1024, 1024), pool(1 << 30, 4, 4)],
@@ -59,7 +59,7 @@ fn unprivileged() -> Facts {
     facts
 }
 
-fn verdict(facts: &Facts, command: &str) -> Verdict {
+fn verdict(facts: &Facts, command: &str) -> CommandVerdict {
     verdicts(facts).into_iter().find(|verdict| verdict.command == command).unwrap()
 }
 
@@ -152,7 +152,7 @@ fn reserved_pages_are_not_free() {
 fn a_disabled_mode_names_its_own_setting() {
     let mut facts = unprivileged();
     for folio in &mut facts.transparent.folios {
-        folio.mode = Mode::Never;
+        folio.mode = ThpMode::Never;
     }
     let knobs = "/sys/kernel/mm/transparent_hugepage";
     let thp = verdict(&facts, "run --region --pages thp");
@@ -163,7 +163,7 @@ fn a_disabled_mode_names_its_own_setting() {
     facts.transparent.folios[1].inherited = false;
     let own = verdict(&facts, "run --region --pages thp").remedy.unwrap();
     assert!(own.ends_with("/hugepages-2048kB/enabled"), "{own}");
-    facts.transparent.folios[0].mode = Mode::Always;
+    facts.transparent.folios[0].mode = ThpMode::Always;
     assert_eq!(verdict(&facts, "run --region --pages folio-64k").level, Level::Works, "and none larger is on");
 }
 
@@ -253,7 +253,7 @@ fn other_architectures_page_sizes_and_cpu_counts_are_judged() {
     assert!(verdict(&facts, "run --region --pages 4k").why.contains("smallest page of this kernel is 64 KiB"));
     assert_eq!(verdict(&facts, "profile").level, Level::Works);
     assert_eq!(verdict(&facts, "profile --load").level, Level::Limited);
-    facts.transparent.global = Some(Mode::Always);
+    facts.transparent.global = Some(ThpMode::Always);
     facts.thp_can_be_refused = false;
     assert_eq!(verdict(&facts, "profile").level, Level::Limited);
 }
@@ -268,7 +268,8 @@ fn this_machine_has_a_reason_for_each_verdict() {
 #[test]
 fn a_command_has_the_level_of_its_best_page_kind() {
     let of = |levels: &[(&str, Level)]| {
-        let verdicts = levels.iter().map(|&(command, level)| Verdict::new(command, level, "made up", None)).collect();
+        let verdicts =
+            levels.iter().map(|&(command, level)| CommandVerdict::new(command, level, "made up", None)).collect();
         Doctor { facts: good_machine(), verdicts }.worst()
     };
     let (thp, giant) = ("run --region --pages thp", "run --region --pages hugetlb-1g");

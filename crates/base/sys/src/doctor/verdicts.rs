@@ -6,8 +6,8 @@
 use fieldstone_wire::PageKind;
 
 use super::page_kinds::kind;
-use super::{Facts, Level, Verdict, sharing};
-use crate::huge_pages::Mode;
+use super::{CommandVerdict, Facts, Level, sharing};
+use crate::huge_pages::ThpMode;
 use crate::limits::Overcommit;
 use crate::perf::Counter;
 
@@ -16,7 +16,7 @@ const USUAL_MAP_COUNT: u64 = 65530;
 
 /// A verdict for each command, in the order in which a new user meets them.
 #[must_use]
-pub fn verdicts(facts: &Facts) -> Vec<Verdict> {
+pub fn verdicts(facts: &Facts) -> Vec<CommandVerdict> {
     let mut verdicts = vec![profile(facts, "profile"), profile_load(facts), trace(facts)];
     verdicts.extend(PageKind::ALL.iter().rev().map(|page_kind| region(facts, *page_kind)));
     verdicts.push(page_kind_report(facts));
@@ -26,7 +26,7 @@ pub fn verdicts(facts: &Facts) -> Vec<Verdict> {
 }
 
 /// Profiling compares run times on different pages, so it needs two page kinds.
-fn profile(facts: &Facts, command: &str) -> Verdict {
+fn profile(facts: &Facts, command: &str) -> CommandVerdict {
     let huge_kinds = [PageKind::Thp, PageKind::Hugetlb2m, PageKind::Hugetlb1g];
     let (possible, lacking): (Vec<_>, Vec<_>) = huge_kinds
         .map(|page_kind| kind(facts, page_kind, ""))
@@ -40,11 +40,11 @@ fn profile(facts: &Facts, command: &str) -> Verdict {
             (Level::Limited, "run times only: this user may not use the hardware counters", Some(remedy))
         }
     };
-    let mut verdict = Verdict::new(command, level, why, remedy);
+    let mut verdict = CommandVerdict::new(command, level, why, remedy);
     if facts.machine.virtual_machine {
         verdict.lower(Level::Works, "in a virtual machine the host's page size affects the times too", None);
     }
-    if facts.transparent.global == Some(Mode::Always) && !facts.thp_can_be_refused {
+    if facts.transparent.global == Some(ThpMode::Always) && !facts.thp_can_be_refused {
         verdict.lower(Level::Limited, "the 4 KiB run cannot avoid transparent huge pages", None);
     }
     if possible.is_empty() {
@@ -54,7 +54,7 @@ fn profile(facts: &Facts, command: &str) -> Verdict {
     verdict
 }
 
-fn profile_load(facts: &Facts) -> Verdict {
+fn profile_load(facts: &Facts) -> CommandVerdict {
     let mut verdict = profile(facts, "profile --load");
     if facts.machine.cpus < 2 {
         verdict.lower(Level::Limited, "one CPU: the server and its load share it", None);
@@ -62,8 +62,9 @@ fn profile_load(facts: &Facts) -> Verdict {
     verdict
 }
 
-fn trace(facts: &Facts) -> Verdict {
-    let mut verdict = Verdict::new("profile --trace", Level::Works, "page walks by models, priced by replay", None);
+fn trace(facts: &Facts) -> CommandVerdict {
+    let mut verdict =
+        CommandVerdict::new("profile --trace", Level::Works, "page walks by models, priced by replay", None);
     if !facts.emulator {
         let remedy = Some("sudo apt-get install qemu-user".to_owned());
         verdict.lower(Level::Unavailable, "qemu-x86_64, which runs the trace, is missing", remedy);
@@ -78,8 +79,8 @@ fn trace(facts: &Facts) -> Verdict {
 }
 
 /// Collapsing memory of a running process.
-fn running(facts: &Facts) -> Verdict {
-    let mut verdict = Verdict::new("attach --huge", Level::Works, "huge pages for a running program", None);
+fn running(facts: &Facts) -> CommandVerdict {
+    let mut verdict = CommandVerdict::new("attach --huge", Level::Works, "huge pages for a running program", None);
     if !facts.may_collapse {
         let remedy = Some("sudo fieldstone attach --huge PID".to_owned());
         verdict.lower(Level::Unavailable, "this user lacks CAP_SYS_NICE", remedy);
@@ -90,7 +91,7 @@ fn running(facts: &Facts) -> Verdict {
     verdict
 }
 
-fn region(facts: &Facts, page_kind: PageKind) -> Verdict {
+fn region(facts: &Facts, page_kind: PageKind) -> CommandVerdict {
     let mut verdict = kind(facts, page_kind, &format!("run --region --pages {page_kind}"));
     if facts.machine.architecture != "x86_64" {
         verdict.lower(
@@ -124,16 +125,16 @@ fn region(facts: &Facts, page_kind: PageKind) -> Verdict {
     verdict
 }
 
-fn page_kind_report(facts: &Facts) -> Verdict {
+fn page_kind_report(facts: &Facts) -> CommandVerdict {
     let command = "run --region --stats";
     if facts.frames_visible {
         let why = "page kinds and physical contiguity exactly, from the kernel's page tables";
-        return Verdict::new(command, Level::Works, why, None);
+        return CommandVerdict::new(command, Level::Works, why, None);
     }
     let why = "page kinds from smaps: without folios below the huge page, without physical contiguity";
     let remedy = "sudo fieldstone run --region --stats FILE -- PROGRAM".to_owned();
     // Root without the capability, for instance in a container, gains nothing by sudo.
-    Verdict::new(command, Level::Limited, why, (!facts.machine.root).then_some(remedy))
+    CommandVerdict::new(command, Level::Limited, why, (!facts.machine.root).then_some(remedy))
 }
 
 /// Bytes in the largest fitting unit, with one decimal unless they fill it evenly.

@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// One pool, in pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Pool {
+pub struct HugePagePool {
     /// Page size in bytes.
     pub page_bytes: u64,
     /// Pages in the pool, surplus pages included.
@@ -40,7 +40,7 @@ pub struct Pool {
     pub overcommit: u64,
 }
 
-impl Pool {
+impl HugePagePool {
     /// Pages available to a new mapping, without overcommit.
     #[must_use]
     pub const fn available(&self) -> u64 {
@@ -55,23 +55,23 @@ impl Pool {
 
 /// The pools of this machine, smallest page size first; empty without hugetlb in the kernel.
 #[must_use]
-pub fn pools() -> Vec<Pool> {
+pub fn pools() -> Vec<HugePagePool> {
     let Ok(entries) = fs::read_dir(POOLS) else { return Vec::new() };
     let sizes = entries.flatten().filter_map(|entry| {
         let name = entry.file_name();
         name.to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse::<u64>().ok()
     });
-    let mut pools: Vec<Pool> = sizes.filter_map(|kilobytes| pool(kilobytes << 10)).collect();
+    let mut pools: Vec<HugePagePool> = sizes.filter_map(|kilobytes| pool(kilobytes << 10)).collect();
     pools.sort_unstable_by_key(|pool| pool.page_bytes);
     pools
 }
 
 /// The pool of one page size, or `None` if there is none.
 #[must_use]
-pub fn pool(page_bytes: u64) -> Option<Pool> {
+pub fn pool(page_bytes: u64) -> Option<HugePagePool> {
     let directory = pool_directory(page_bytes);
     let number = |name: &str| kernel_file::number(directory.join(name));
-    Some(Pool {
+    Some(HugePagePool {
         page_bytes,
         total: number("nr_hugepages")?,
         free: number("free_hugepages")?,
@@ -85,11 +85,11 @@ pub fn pool(page_bytes: u64) -> Option<Pool> {
 /// The pool of one page size once it has `wanted` pages for a new mapping. Waits at most 500 ms,
 /// and only while pages of an ended process may be returning.
 #[must_use]
-pub fn settled_pool(page_bytes: u64, wanted: u64) -> Option<Pool> {
+pub fn settled_pool(page_bytes: u64, wanted: u64) -> Option<HugePagePool> {
     settled(wanted, || pool(page_bytes))
 }
 
-fn settled(wanted: u64, read: impl Fn() -> Option<Pool>) -> Option<Pool> {
+fn settled(wanted: u64, read: impl Fn() -> Option<HugePagePool>) -> Option<HugePagePool> {
     let until = Instant::now() + PATIENCE;
     loop {
         let pool = read()?;
@@ -128,8 +128,15 @@ mod tests {
     }
 
     /// A pool of eight pages, as the kernel's files show it.
-    fn with(free: u64, reserved: u64) -> Pool {
-        Pool { page_bytes: 2 << 20, total: 8, free, reserved: reserved.cast_signed(), surplus: 0, overcommit: 0 }
+    fn with(free: u64, reserved: u64) -> HugePagePool {
+        HugePagePool {
+            page_bytes: 2 << 20,
+            total: 8,
+            free,
+            reserved: reserved.cast_signed(),
+            surplus: 0,
+            overcommit: 0,
+        }
     }
 
     #[test]

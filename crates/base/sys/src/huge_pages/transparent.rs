@@ -16,7 +16,7 @@ const TRANSPARENT: &str = "/sys/kernel/mm/transparent_hugepage";
 /// Which memory a folio size is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Mode {
+pub enum ThpMode {
     /// All memory.
     Always,
     /// Memory advised by `MADV_HUGEPAGE`.
@@ -25,7 +25,7 @@ pub enum Mode {
     Never,
 }
 
-impl Mode {
+impl ThpMode {
     /// The kernel's word.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -48,7 +48,7 @@ pub struct FolioMode {
     /// Folio size in bytes.
     pub folio_bytes: u64,
     /// Its mode, with `inherit` resolved.
-    pub mode: Mode,
+    pub mode: ThpMode,
     /// Whether the mode is the global one, by `inherit`.
     pub inherited: bool,
 }
@@ -75,7 +75,7 @@ pub struct Transparent {
     /// such pages.
     pub huge_bytes: Option<u64>,
     /// The global mode; `None` without transparent huge pages.
-    pub global: Option<Mode>,
+    pub global: Option<ThpMode>,
     /// How a page fault obtains a huge page: `always`, `defer`, `defer+madvise`, `madvise`,
     /// `never`.
     pub defrag: Option<String>,
@@ -90,7 +90,7 @@ pub struct Transparent {
 impl Transparent {
     /// The mode of one folio size; `None` if the kernel does not offer it.
     #[must_use]
-    pub fn mode_of(&self, folio_bytes: u64) -> Option<Mode> {
+    pub fn mode_of(&self, folio_bytes: u64) -> Option<ThpMode> {
         self.folios.iter().find(|folio| folio.folio_bytes == folio_bytes).map(|folio| folio.mode)
     }
 }
@@ -114,7 +114,7 @@ pub fn global_mode_path() -> PathBuf {
 }
 
 fn transparent_in(root: &Path) -> Transparent {
-    let global = kernel_file::choice(root.join("enabled")).and_then(|word| Mode::from_word(&word));
+    let global = kernel_file::choice(root.join("enabled")).and_then(|word| ThpMode::from_word(&word));
     let huge_bytes = global.and_then(|_| kernel_file::number(root.join("hpage_pmd_size")));
     let mut folios = folio_modes(root, global);
     if let (true, Some(mode), Some(folio_bytes)) = (folios.is_empty(), global, huge_bytes) {
@@ -130,7 +130,7 @@ fn transparent_in(root: &Path) -> Transparent {
     }
 }
 
-fn folio_modes(root: &Path, global: Option<Mode>) -> Vec<FolioMode> {
+fn folio_modes(root: &Path, global: Option<ThpMode>) -> Vec<FolioMode> {
     let entries = fs::read_dir(root).into_iter().flatten().flatten();
     let mut folios: Vec<FolioMode> = entries
         .filter_map(|entry| {
@@ -139,7 +139,7 @@ fn folio_modes(root: &Path, global: Option<Mode>) -> Vec<FolioMode> {
             // The file is missing for a size that only shared memory can use.
             let word = kernel_file::choice(entry.path().join("enabled"))?;
             let inherited = word == "inherit";
-            let mode = if inherited { global? } else { Mode::from_word(&word)? };
+            let mode = if inherited { global? } else { ThpMode::from_word(&word)? };
             Some(FolioMode { folio_bytes: kilobytes << 10, mode, inherited })
         })
         .collect();
@@ -187,16 +187,16 @@ mod tests {
             ("khugepaged/max_ptes_none", "511\n"),
         ]);
         let found = transparent_in(root.path());
-        assert_eq!((found.huge_bytes, found.global), (Some(2 << 20), Some(Mode::Madvise)));
+        assert_eq!((found.huge_bytes, found.global), (Some(2 << 20), Some(ThpMode::Madvise)));
         assert_eq!((found.defrag.as_deref(), found.shmem.as_deref()), (Some("madvise"), Some("never")));
         assert_eq!(
             found.folios,
             [
-                FolioMode { folio_bytes: 64 << 10, mode: Mode::Always, inherited: false },
-                FolioMode { folio_bytes: 2 << 20, mode: Mode::Madvise, inherited: true },
+                FolioMode { folio_bytes: 64 << 10, mode: ThpMode::Always, inherited: false },
+                FolioMode { folio_bytes: 2 << 20, mode: ThpMode::Madvise, inherited: true },
             ]
         );
-        assert_eq!((found.mode_of(64 << 10), found.mode_of(8 << 10)), (Some(Mode::Always), None));
+        assert_eq!((found.mode_of(64 << 10), found.mode_of(8 << 10)), (Some(ThpMode::Always), None));
         let daemon = found.khugepaged.unwrap();
         assert!(daemon.defrag && daemon.pages_to_scan == 4096 && daemon.max_missing_pages == 511);
     }
@@ -205,7 +205,7 @@ mod tests {
     fn an_older_kernel_has_the_global_mode_only() {
         let root = tree(&[("enabled", "[always] madvise never\n"), ("hpage_pmd_size", "2097152\n")]);
         let found = transparent_in(root.path());
-        assert_eq!((found.mode_of(2 << 20), found.folios.len(), found.khugepaged), (Some(Mode::Always), 1, None));
+        assert_eq!((found.mode_of(2 << 20), found.folios.len(), found.khugepaged), (Some(ThpMode::Always), 1, None));
     }
 
     #[test]

@@ -18,13 +18,13 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, flock, fstat, openat, unlinkat};
 use rustix::io::{Errno, Result};
 
-use super::kernel_value::{Path, Value, read, read_number, write, write_number};
+use super::kernel_value::{KnobPath, KnobValue, read, read_number, write, write_number};
 
 /// Why a knob was not acquired.
 #[derive(Debug)]
 pub(super) enum Refusal {
     /// Another Fieldstone process holds it at this value.
-    Held(Value),
+    Held(KnobValue),
     /// The kernel returned an error.
     Errno(Errno),
 }
@@ -39,24 +39,24 @@ impl From<Errno> for Refusal {
 #[derive(Debug)]
 pub(super) struct KnobHold {
     /// The written file: the knob, or the pool's `nr_hugepages`.
-    knob: Path,
-    note_path: Path,
+    knob: KnobPath,
+    note_path: KnobPath,
     /// Owns the shared lock.
     note: OwnedFd,
-    change: Change,
+    change: HeldChange,
 }
 
 #[derive(Debug)]
-enum Change {
+enum HeldChange {
     /// The knob reads this value, written by this holder.
-    Value(Value),
+    Value(KnobValue),
     /// Pages added, and the file with the pool's surplus.
     Pages { added: u64, surplus: OwnedFd },
 }
 
 /// Sets a plain knob. Also returns its former value.
-pub(super) fn set(path: &str, note_path: &str, value: &str) -> std::result::Result<(KnobHold, Value), Refusal> {
-    let (knob, note_path) = (Path::new(path)?, Path::new(note_path)?);
+pub(super) fn set(path: &str, note_path: &str, value: &str) -> std::result::Result<(KnobHold, KnobValue), Refusal> {
+    let (knob, note_path) = (KnobPath::new(path)?, KnobPath::new(note_path)?);
     let file = locked(knob.as_c_str()?)?;
     let now = read(&file)?;
     let (note, is_only_holder) = join(note_path.as_c_str()?)?;
@@ -65,7 +65,7 @@ pub(super) fn set(path: &str, note_path: &str, value: &str) -> std::result::Resu
             return Err(Refusal::Held(now));
         }
         let former = read(&note)?;
-        return Ok((KnobHold { knob, note_path, note, change: Change::Value(now) }, former));
+        return Ok((KnobHold { knob, note_path, note, change: HeldChange::Value(now) }, former));
     }
     let left = read(&note)?;
     let is_new = left.as_str().is_empty();
@@ -79,7 +79,7 @@ pub(super) fn set(path: &str, note_path: &str, value: &str) -> std::result::Resu
     };
     let value = unless_failed(change(), is_new, &note_path)?;
     flock(&note, FlockOperation::NonBlockingLockShared)?;
-    Ok((KnobHold { knob, note_path, note, change: Change::Value(value) }, former))
+    Ok((KnobHold { knob, note_path, note, change: HeldChange::Value(value) }, former))
 }
 
 /// Raises the pool in `directory` by up to `pages`. Also returns the pages added.
@@ -87,7 +87,8 @@ pub(super) fn set(path: &str, note_path: &str, value: &str) -> std::result::Resu
 /// Surplus pages are in use, and the kernel first turns them into ordinary ones. So the request
 /// includes them, and they become surplus again when the pool is lowered.
 pub(super) fn raise(directory: &str, note_path: &str, pages: u64) -> std::result::Result<(KnobHold, u64), Refusal> {
-    let (mut knob, mut surplus, note_path) = (Path::new(directory)?, Path::new(directory)?, Path::new(note_path)?);
+    let (mut knob, mut surplus, note_path) =
+        (KnobPath::new(directory)?, KnobPath::new(directory)?, KnobPath::new(note_path)?);
     knob.write_str("/nr_hugepages").map_err(|_| Errno::NAMETOOLONG)?;
     surplus.write_str("/surplus_hugepages").map_err(|_| Errno::NAMETOOLONG)?;
     let surplus = openat(CWD, surplus.as_c_str()?, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
@@ -106,7 +107,7 @@ pub(super) fn raise(directory: &str, note_path: &str, pages: u64) -> std::result
     let (after, total_after) = unless_failed(change(), left.is_none(), &note_path)?;
     flock(&note, FlockOperation::NonBlockingLockShared)?;
     let added = after.saturating_sub(before);
-    let held = KnobHold { knob, note_path, note, change: Change::Pages { added, surplus } };
+    let held = KnobHold { knob, note_path, note, change: HeldChange::Pages { added, surplus } };
     Ok((held, total_after.saturating_sub(total)))
 }
 
@@ -117,11 +118,11 @@ impl KnobHold {
         let last = flock(&self.note, FlockOperation::NonBlockingLockExclusive).is_ok();
         let restored = match &self.change {
             // A value written by another process meanwhile stays.
-            Change::Value(ours) if last && read(&file)?.as_str() == ours.as_str() => {
+            HeldChange::Value(ours) if last && read(&file)?.as_str() == ours.as_str() => {
                 read(&self.note).and_then(|former| write(self.knob.as_c_str()?, former.as_str()))
             }
-            Change::Value(_) => Ok(()),
-            Change::Pages { added, surplus } => lower(&self, &file, *added, surplus, last),
+            HeldChange::Value(_) => Ok(()),
+            HeldChange::Pages { added, surplus } => lower(&self, &file, *added, surplus, last),
         };
         if last {
             unlinkat(CWD, self.note_path.as_c_str()?, AtFlags::empty())?;
@@ -167,8 +168,8 @@ impl PoolCounts {
         Some(Self { before: before.parse().ok()?, added: added.parse().ok()? })
     }
 
-    fn write(self, note_path: &Path) -> Result<()> {
-        let mut value = Value::EMPTY;
+    fn write(self, note_path: &KnobPath) -> Result<()> {
+        let mut value = KnobValue::EMPTY;
         write!(value, "{} {}", self.before, self.added).map_err(|_| Errno::INVAL)?;
         write(note_path.as_c_str()?, value.as_str())
     }
@@ -208,7 +209,7 @@ fn join(note_path: &CStr) -> Result<(OwnedFd, bool)> {
 }
 
 /// Removes a note that this call created if the change failed. An older note stays.
-fn unless_failed<T>(changed: Result<T>, is_new: bool, note_path: &Path) -> Result<T> {
+fn unless_failed<T>(changed: Result<T>, is_new: bool, note_path: &KnobPath) -> Result<T> {
     if changed.is_err() && is_new {
         unlinkat(CWD, note_path.as_c_str()?, AtFlags::empty())?;
     }

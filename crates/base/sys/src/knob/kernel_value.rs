@@ -14,17 +14,17 @@ pub(super) const PATH_BYTES: usize = 320;
 
 /// A short string stored inline: a path, a value, a line.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Text<const N: usize> {
+pub(super) struct InlineText<const N: usize> {
     bytes: [u8; N],
     len: usize,
 }
 
 /// A knob's value.
-pub(super) type Value = Text<64>;
+pub(super) type KnobValue = InlineText<64>;
 /// A path; one byte is reserved for the terminating zero.
-pub(super) type Path = Text<PATH_BYTES>;
+pub(super) type KnobPath = InlineText<PATH_BYTES>;
 
-impl<const N: usize> Text<N> {
+impl<const N: usize> InlineText<N> {
     pub(super) const EMPTY: Self = Self { bytes: [0; N], len: 0 };
 
     /// A copy of `text`. ENAMETOOLONG if it does not fit.
@@ -44,7 +44,7 @@ impl<const N: usize> Text<N> {
     }
 }
 
-impl<const N: usize> Write for Text<N> {
+impl<const N: usize> Write for InlineText<N> {
     /// Appends; the last byte stays zero.
     fn write_str(&mut self, text: &str) -> std::fmt::Result {
         let end = self.len + text.len();
@@ -56,11 +56,11 @@ impl<const N: usize> Write for Text<N> {
 }
 
 /// The value of a knob: its selected word, or its text without the newline.
-pub(super) fn read(knob: &OwnedFd) -> Result<Value> {
+pub(super) fn read(knob: &OwnedFd) -> Result<KnobValue> {
     let mut bytes = [0; 256];
     let got = rustix::io::pread(knob, &mut bytes, 0)?;
     let text = bytes.get(..got).and_then(|bytes| std::str::from_utf8(bytes).ok()).ok_or(Errno::INVAL)?;
-    Value::new(chosen(text).unwrap_or(""))
+    KnobValue::new(chosen(text).unwrap_or(""))
 }
 
 /// The numeric value of a knob.
@@ -80,7 +80,7 @@ pub(super) fn write(path: &CStr, value: &str) -> Result<()> {
 
 /// Writes a number.
 pub(super) fn write_number(path: &CStr, number: u64) -> Result<()> {
-    let mut value = Value::EMPTY;
+    let mut value = KnobValue::EMPTY;
     write!(value, "{number}").map_err(|_| Errno::INVAL)?;
     write(path, value.as_str())
 }
@@ -91,10 +91,10 @@ mod tests {
 
     #[test]
     fn a_text_reserves_its_zero_byte() {
-        let mut text = Text::<4>::new("abc").unwrap();
+        let mut text = InlineText::<4>::new("abc").unwrap();
         assert_eq!((text.as_str(), text.as_c_str().unwrap()), ("abc", c"abc"));
         assert!(text.write_str("d").is_err());
         assert_eq!(text.as_str(), "abc");
-        assert!(Text::<4>::new("abcd").is_err());
+        assert!(InlineText::<4>::new("abcd").is_err());
     }
 }

@@ -12,13 +12,13 @@ use std::os::unix::net::UnixStream;
 use rustix::io::Errno;
 
 use super::hold::{KnobHold, Refusal, raise, set};
-use super::kernel_value::Text;
+use super::kernel_value::InlineText;
 use crate::{Result, helper_process};
 
 /// Capacity in knobs.
 const KNOBS: usize = 32;
 
-type Line = Text<1024>;
+type RequestLine = InlineText<1024>;
 
 /// Forks the restorer; returns this process's end of the socket and the restorer's pid.
 pub(super) fn start() -> Result<(UnixStream, u32)> {
@@ -34,9 +34,9 @@ fn work(socket: &OwnedFd) {
     let _ = crate::process::set_parent_death_signal(Some(libc::SIGCONT));
     let mut held = [const { None::<KnobHold> }; KNOBS];
     let mut requests = Requests { socket, bytes: [0; 1024], filled: 0 };
-    let mut request = Line::EMPTY;
+    let mut request = RequestLine::EMPTY;
     while requests.next(&mut request) {
-        let mut reply = Line::EMPTY;
+        let mut reply = RequestLine::EMPTY;
         let written = match handle(request.as_str(), &mut held, &mut reply) {
             Ok(()) => Ok(()),
             Err(Refusal::Held(value)) => writeln!(reply, "held\t{}", value.as_str()),
@@ -54,7 +54,11 @@ fn work(socket: &OwnedFd) {
     }
 }
 
-fn handle(request: &str, held: &mut [Option<KnobHold>; KNOBS], reply: &mut Line) -> std::result::Result<(), Refusal> {
+fn handle(
+    request: &str,
+    held: &mut [Option<KnobHold>; KNOBS],
+    reply: &mut RequestLine,
+) -> std::result::Result<(), Refusal> {
     let mut words = request.split('\t');
     let mut word = || words.next().unwrap_or("");
     let verb = word();
@@ -93,12 +97,12 @@ struct Requests<'a> {
 
 impl Requests<'_> {
     /// Waits for the next line; `false` at the end of file, when the holder has ended.
-    fn next(&mut self, request: &mut Line) -> bool {
+    fn next(&mut self, request: &mut RequestLine) -> bool {
         loop {
             let filled = self.bytes.get(..self.filled).unwrap_or_default();
             if let Some(end) = filled.iter().position(|byte| *byte == b'\n') {
                 let text = filled.get(..end).and_then(|line| std::str::from_utf8(line).ok()).unwrap_or("");
-                *request = Line::new(text).unwrap_or(Line::EMPTY);
+                *request = RequestLine::new(text).unwrap_or(RequestLine::EMPTY);
                 self.bytes.copy_within(end + 1..self.filled, 0);
                 self.filled -= end + 1;
                 return true;

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 
-struct Directory(tempfile::TempDir);
+struct KnobDirectory(tempfile::TempDir);
 
-impl Directory {
+impl KnobDirectory {
     fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
@@ -46,7 +46,7 @@ fn pages(pool: &Path) -> String {
 }
 
 /// Raises the pool by 64 pages through a restorer that is then killed, so that the pages stay.
-fn leave_64_pages(directory: &Directory, pool: &Path) {
+fn leave_64_pages(directory: &KnobDirectory, pool: &Path) {
     let killed = directory.restorer();
     let raised = killed.raise_pool_in(pool, 64).unwrap();
     kill(&killed);
@@ -61,7 +61,7 @@ fn kill(restorer: &Restorer) {
 
 #[test]
 fn a_knob_is_restored_on_drop_without_a_note() {
-    let directory = Directory::new();
+    let directory = KnobDirectory::new();
     let knob = directory.knob("always [madvise] never\n");
     let restorer = directory.restorer();
     let set = restorer.set(&knob, "always").unwrap();
@@ -72,7 +72,7 @@ fn a_knob_is_restored_on_drop_without_a_note() {
 
 #[test]
 fn a_stopped_restorer_restores_a_knob() {
-    let directory = Directory::new();
+    let directory = KnobDirectory::new();
     let knob = directory.knob("1");
     let restorer = directory.restorer();
     let set = restorer.set(&knob, "2").unwrap();
@@ -86,7 +86,7 @@ fn a_stopped_restorer_restores_a_knob() {
 
 #[test]
 fn the_end_of_the_socket_restores_all_newest_first() {
-    let directory = Directory::new();
+    let directory = KnobDirectory::new();
     let knob = directory.knob("1");
     let restorer = directory.restorer();
     let kept = restorer.set(&knob, "2").unwrap();
@@ -104,7 +104,7 @@ fn the_end_of_the_socket_restores_all_newest_first() {
 
 #[test]
 fn the_last_of_two_holders_restores() {
-    let directory = Directory::new();
+    let directory = KnobDirectory::new();
     let knob = directory.knob("1");
     let (one, other) = (directory.restorer(), directory.restorer());
     let first = one.set(&knob, "2").unwrap();
@@ -120,7 +120,7 @@ fn the_last_of_two_holders_restores() {
 
 #[test]
 fn a_value_of_another_writer_stays() {
-    let directory = Directory::new();
+    let directory = KnobDirectory::new();
     let knob = directory.knob("1");
     let set = directory.restorer().set(&knob, "2").unwrap();
     fs::write(&knob, "7").unwrap();
@@ -130,7 +130,7 @@ fn a_value_of_another_writer_stays() {
 
 #[test]
 fn the_next_holder_restores_after_a_killed_restorer() {
-    let directory = Directory::new();
+    let directory = KnobDirectory::new();
     let knob = directory.knob("1");
     let killed = directory.restorer();
     let set = killed.set(&knob, "2").unwrap();
@@ -145,7 +145,7 @@ fn the_next_holder_restores_after_a_killed_restorer() {
 
 #[test]
 fn pools_are_lowered_by_the_added_pages_in_any_order() {
-    let directory = Directory::new();
+    let directory = KnobDirectory::new();
     let pool = directory.pool(0, 0);
     let (one, other) = (directory.restorer(), directory.restorer());
     let first = one.raise_pool_in(&pool, 2).unwrap();
@@ -158,7 +158,7 @@ fn pools_are_lowered_by_the_added_pages_in_any_order() {
 
 #[test]
 fn the_last_holder_removes_pages_of_killed_restorers() {
-    let directory = Directory::new();
+    let directory = KnobDirectory::new();
     let pool = directory.pool(3, 0);
     let (killed, other) = (directory.restorer(), directory.restorer());
     let raised = killed.raise_pool_in(&pool, 64).unwrap();
@@ -177,7 +177,7 @@ fn the_last_holder_removes_pages_of_killed_restorers() {
 
 #[test]
 fn pages_of_killed_restorers_are_not_removed_twice() {
-    let directory = Directory::new();
+    let directory = KnobDirectory::new();
     let pool = directory.pool(3, 0);
     leave_64_pages(&directory, &pool);
     fs::write(pool.join("nr_hugepages"), "40").unwrap();
@@ -187,7 +187,7 @@ fn pages_of_killed_restorers_are_not_removed_twice() {
 
 #[test]
 fn changes_of_others_to_a_pool_are_kept() {
-    let directory = Directory::new();
+    let directory = KnobDirectory::new();
     let pool = directory.pool(10, 0);
     let restorer = directory.restorer();
     let raised = restorer.raise_pool_in(&pool, 4).unwrap();
@@ -206,7 +206,7 @@ fn changes_of_others_to_a_pool_are_kept() {
 
 #[test]
 fn surplus_pages_are_not_made_permanent() {
-    let directory = Directory::new();
+    let directory = KnobDirectory::new();
     // 7 pages, 3 of them surplus: configured 4. Nine are requested, so that two are added to the
     // surplus ones.
     let pool = directory.pool(7, 3);
@@ -219,7 +219,7 @@ fn surplus_pages_are_not_made_permanent() {
 
 #[test]
 fn an_invalid_knob_is_refused() {
-    let directory = Directory::new();
+    let directory = KnobDirectory::new();
     let restorer = directory.restorer();
     let knob = directory.knob("1");
     for unfit in ["", "a\tb", "a\nb", &"9".repeat(61)] {

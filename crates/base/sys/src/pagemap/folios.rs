@@ -139,9 +139,9 @@ mod tests {
     use super::*;
 
     /// A memory described by its folios in order: (size in frames, extra flags).
-    struct Table(Vec<u64>);
+    struct FolioTable(Vec<u64>);
 
-    impl Table {
+    impl FolioTable {
         fn new(folios: &[(usize, u64)]) -> Self {
             let mut flags = Vec::new();
             for &(size, extra) in folios {
@@ -160,7 +160,7 @@ mod tests {
         }
     }
 
-    impl FrameFlags for Table {
+    impl FrameFlags for FolioTable {
         fn read(&mut self, frame: u64, flags: &mut [u64]) -> io::Result<()> {
             for (index, flags) in flags.iter_mut().enumerate() {
                 *flags = self.0.get(usize::try_from(frame).unwrap() + index).copied().unwrap_or(0);
@@ -169,7 +169,7 @@ mod tests {
         }
     }
 
-    fn counted(table: &mut Table, segments: &[(u64, u64)]) -> (u64, Vec<(u64, bool, u64)>) {
+    fn counted(table: &mut FolioTable, segments: &[(u64, u64)]) -> (u64, Vec<(u64, bool, u64)>) {
         let mut counter = FolioCounter::default();
         for &(frame, pages) in segments {
             counter.push(table, frame, pages).unwrap();
@@ -180,14 +180,14 @@ mod tests {
 
     #[test]
     fn whole_folios_and_single_pages() {
-        let mut table = Table::new(&[(16, 0), (16, 0), (1, 0), (1, 0), (2, 0), (4, 0), (8, HUGETLB), (1, ZERO)]);
+        let mut table = FolioTable::new(&[(16, 0), (16, 0), (1, 0), (1, 0), (2, 0), (4, 0), (8, HUGETLB), (1, ZERO)]);
         let all = counted(&mut table, &[(0, 49)]);
         assert_eq!(all, (1, vec![(1, false, 2), (2, false, 2), (4, false, 4), (8, true, 8), (16, false, 32)]));
     }
 
     #[test]
     fn a_cut_folio_keeps_its_true_size() {
-        let mut table = Table::new(&[(16, 0), (16, 0), (16, 0), (512 - 48, 0), (512, 0)]);
+        let mut table = FolioTable::new(&[(16, 0), (16, 0), (16, 0), (512 - 48, 0), (512, 0)]);
         // The last part of the first, all of the second, the first part of the third.
         assert_eq!(counted(&mut table, &[(13, 3 + 16 + 5)]), (0, vec![(16, false, 24)]));
         // A part of the middle, and one single tail.
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn large_folios_are_counted_by_probes() {
-        let mut table = Table::new(&[
+        let mut table = FolioTable::new(&[
             (512, 0),
             (512, 0),
             (1024, HUGETLB),
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn a_split_read_gives_the_same_result() {
         let layout: Vec<(usize, u64)> = [(4, 0), (1, 0), (1, ZERO), (2, 0), (8, HUGETLB), (16, 0), (16, 0)].into();
-        let mut table = Table::new(&layout);
+        let mut table = FolioTable::new(&layout);
         let whole = counted(&mut table, &[(0, 48)]);
         for cut in 1..48 {
             assert_eq!(counted(&mut table, &[(0, cut), (cut, 48 - cut)]), whole, "cut at {cut}");

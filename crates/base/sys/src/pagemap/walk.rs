@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use super::folios::{FolioCounter, FrameFlags};
 use super::runs::RunCollector;
-use super::{FolioBytes, Frames, Placement};
+use super::{FolioBytes, FrameStats, Placement};
 use crate::{Error, Result};
 
 const FLAGS_PATH: &str = "/proc/kpageflags";
@@ -28,7 +28,7 @@ pub(super) fn read(pid: u32, ranges: &[Range<u64>]) -> Result<Placement> {
     let path = path(pid);
     let map = File::open(&path).map_err(|source| Error::process_file(pid, "open", &path, source))?;
     let Some(flags) = Flags::open()? else { return Ok(Placement::Hidden) };
-    let mut walk = Walk {
+    let mut walk = PagemapWalk {
         flags,
         page_bytes: rustix::param::page_size() as u64,
         swapped_pages: 0,
@@ -69,7 +69,7 @@ pub(super) fn folios_at(pid: u32, addresses: &[u64]) -> Result<Option<Vec<Option
         if entry[0] & PRESENT == 0 {
             found.push(None);
         } else if frame == 0 {
-            return Ok(None); // hidden, as in `Walk::chunk`
+            return Ok(None); // hidden, as in `PagemapWalk::chunk`
         } else {
             let mut counter = FolioCounter::default();
             counter.push(&mut flags, frame, 1).map_err(|source| Error::file("read", FLAGS_PATH, source))?;
@@ -84,7 +84,7 @@ fn path(pid: u32) -> PathBuf {
 }
 
 /// The state of one pass.
-struct Walk {
+struct PagemapWalk {
     flags: Flags,
     page_bytes: u64,
     swapped_pages: u64,
@@ -94,7 +94,7 @@ struct Walk {
     runs: RunCollector,
 }
 
-impl Walk {
+impl PagemapWalk {
     /// Counts the entries of the pages from `page`.
     fn chunk(&mut self, page: u64, entries: &[u64]) -> io::Result<()> {
         let mut at = 0;
@@ -128,7 +128,7 @@ impl Walk {
             return Placement::Hidden;
         }
         let (zero_bytes, folios) = self.folios.finish(self.page_bytes);
-        Placement::Exact(Frames {
+        Placement::Exact(FrameStats {
             present_bytes: self.present_pages * self.page_bytes,
             swapped_bytes: self.swapped_pages * self.page_bytes,
             zero_bytes,

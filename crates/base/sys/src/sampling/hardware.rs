@@ -7,7 +7,7 @@
 //! | [`HardwareSource::Loads`], [`HardwareSource::Stores`] | Intel's `cpu/mem-loads/` and `cpu/mem-stores/`, by PEBS | addresses; HITM of slow loads |
 //! | [`HardwareSource::Jumps`] | cycles with branch records (LBR) of indirect branches | source and target |
 //!
-//! Each takes one more event per thread and CPU, with its own rings ([`super::perf`]). They are
+//! Each takes one more event per thread and CPU, with its own rings (`sources::perf`). They are
 //! optional: the clock's samples show where the time goes. Limits: virtual machines usually have
 //! none of them. Not supported are processors with two kinds of core (`cpu_core`), loads that need
 //! a second event (`mem-loads-aux`, Sapphire Rapids), IBS before Linux 6.2, which supported it for

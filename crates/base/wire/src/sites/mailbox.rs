@@ -26,6 +26,9 @@
 
 #![allow(unsafe_code, reason = "one store, behind a mark that only assembly can place")]
 
+#[cfg_attr(not(target_arch = "x86_64"), path = "mailbox/unmarked_doorbell.rs")]
+mod doorbell;
+
 use core::mem::size_of;
 use core::ops::Range;
 use core::sync::atomic::AtomicU64;
@@ -55,8 +58,6 @@ const _: () =
 /// The instruction before the store to a doorbell: a multi-byte NOP with a displacement that no
 /// compiler emits. The plugin finds the store by it and need not compare every address.
 pub const DOORBELL_MARK: [u8; 8] = [0x0f, 0x1f, 0x84, 0x00, 0x5d, 0x11, 0x5e, 0x00];
-#[cfg(target_arch = "x86_64")]
-const DOORBELL_MARK_NUMBER: i32 = 0x005e_115d;
 
 /// The words in which one thread announces its allocations.
 #[repr(C, align(64))]
@@ -84,37 +85,12 @@ pub struct Mailbox {
 impl Mailbox {
     /// Announces `message`.
     pub fn announce(&self, message: Announcement) {
-        let (doorbell, words) = message.words();
+        let (code, words) = message.words();
         self.address.store(words[0], Relaxed);
         self.bytes.store(words[1], Relaxed);
         self.site.store(words[2], Relaxed);
-        self.store_doorbell(doorbell);
-    }
-
-    /// The watched store, behind its [`DOORBELL_MARK`].
-    #[cfg(target_arch = "x86_64")]
-    fn store_doorbell(&self, doorbell: u64) {
-        let place = self.doorbell.as_ptr();
-        // SAFETY: `self` borrows the word, so it is live and aligned; on x86-64 a plain 8-byte
-        // store to an atomic is a release store.
-        unsafe {
-            core::arch::asm!(
-                // One 16-byte aligned unit holds both, so no page boundary, and so no end of a
-                // translated block, separates them.
-                ".p2align 4",
-                "nop dword ptr [rax + rax + {mark}]",
-                "mov qword ptr [{place}], {doorbell}",
-                mark = const DOORBELL_MARK_NUMBER,
-                place = in(reg) place,
-                doorbell = in(reg) doorbell,
-                options(nostack, preserves_flags),
-            );
-        }
-    }
-
-    #[cfg(not(target_arch = "x86_64"))]
-    fn store_doorbell(&self, doorbell: u64) {
-        self.doorbell.store(doorbell, core::sync::atomic::Ordering::Release);
+        // The watched store, last.
+        doorbell::store(&self.doorbell, code);
     }
 }
 

@@ -20,12 +20,12 @@ use crate::sync::Lock;
 /// Chunks of one fixed range.
 #[derive(Debug)]
 pub struct FixedFrames {
-    list: Lock<List>,
+    list: Lock<FreeList>,
     bytes: usize,
 }
 
 #[derive(Debug)]
-struct List {
+struct FreeList {
     first: Option<NonNull<Free>>,
 }
 
@@ -35,7 +35,7 @@ struct Free {
 }
 
 // SAFETY: the list owns its chunks, and no thread keeps a pointer to them.
-unsafe impl Send for List {}
+unsafe impl Send for FreeList {}
 
 impl FixedFrames {
     /// Uses the whole chunks in `bytes` from `start` on. Bytes before the first and after the last
@@ -48,7 +48,7 @@ impl FixedFrames {
     pub unsafe fn new(start: NonNull<u8>, bytes: usize) -> Self {
         let skip = start.as_ptr().align_offset(CHUNK_BYTES);
         let chunks = bytes.saturating_sub(skip) / CHUNK_BYTES;
-        let mut list = List { first: None };
+        let mut list = FreeList { first: None };
         for chunk in (0..chunks).rev() {
             // SAFETY: the chunk is in the range: skip + (chunk + 1) * CHUNK_BYTES is at most
             // `bytes`.
@@ -58,7 +58,7 @@ impl FixedFrames {
     }
 }
 
-impl List {
+impl FreeList {
     /// Inserts a chunk in address order.
     ///
     /// # Safety

@@ -42,11 +42,11 @@ const GIB: usize = 1 << 30;
 #[derive(Debug)]
 pub struct MmapFrames {
     kind: PageKind,
-    state: Lock<State>,
+    state: Lock<SpanState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SpanState {
     /// Every span with its size in bytes, for `munmap`.
     spans: Vec<(NonNull<u8>, usize)>,
     /// The unopened part of the last span is `next..end`.
@@ -59,14 +59,14 @@ struct State {
 
 // SAFETY: the pointers name mappings that belong to this value, not to a thread; the lock
 // serialises access.
-unsafe impl Send for State {}
+unsafe impl Send for SpanState {}
 
 impl MmapFrames {
     /// Creates frames with pages of `kind`. Nothing is mapped yet.
     #[must_use]
     pub fn new(kind: PageKind) -> Self {
         let next_span_bytes = if kind == PageKind::Hugetlb1g { GIB } else { FIRST_SPAN_BYTES };
-        Self { kind, state: Lock::new(State { next_span_bytes, ..State::default() }) }
+        Self { kind, state: Lock::new(SpanState { next_span_bytes, ..SpanState::default() }) }
     }
 
     /// The requested kind of pages.
@@ -90,7 +90,7 @@ impl MmapFrames {
     }
 }
 
-impl State {
+impl SpanState {
     fn take(&mut self, kind: PageKind, bytes: usize) -> Result<NonNull<u8>> {
         if let Some(start) = self.take_free(bytes) {
             return Ok(start);

@@ -43,7 +43,7 @@ mod current {
     /// The index of a thread that has not taken a number yet.
     const UNSET: usize = usize::MAX;
 
-    struct Thread {
+    struct HeapThread {
         index: Cell<usize>,
         /// The number of the heap used last, and this thread's part of it.
         heap: Cell<usize>,
@@ -54,8 +54,8 @@ mod current {
 
     std::thread_local! {
         // Without a destructor, so that it stays accessible until the thread has ended.
-        static THREAD: Thread =
-            const { Thread { index: Cell::new(UNSET), heap: Cell::new(usize::MAX), local: Cell::new(ptr::null()) } };
+        static THREAD: HeapThread =
+            const { HeapThread { index: Cell::new(UNSET), heap: Cell::new(usize::MAX), local: Cell::new(ptr::null()) } };
         static THREAD_EXIT: ThreadExit = const { ThreadExit };
     }
 

@@ -46,9 +46,9 @@ impl Element for Bulky {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(align(64))]
-pub(crate) struct Line(u32);
+pub(crate) struct LineAligned(u32);
 
-impl Element for Line {
+impl Element for LineAligned {
     fn of(seed: u32) -> Self {
         Self(seed)
     }
@@ -56,9 +56,9 @@ impl Element for Line {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(align(4096))]
-pub(crate) struct Page(u32);
+pub(crate) struct PageAligned(u32);
 
-impl Element for Page {
+impl Element for PageAligned {
     fn of(seed: u32) -> Self {
         Self(seed)
     }

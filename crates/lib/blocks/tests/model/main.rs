@@ -15,7 +15,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use check::check;
-use element::{AlignedNothing, Bulky, Element, Line, Nothing, Page, Text, Triple, live};
+use element::{AlignedNothing, Bulky, Element, LineAligned, Nothing, PageAligned, Text, Triple, live};
 use op::{Op, Pair, ops};
 
 const CASES: u32 = if cfg!(miri) { 1 } else { 32 };
@@ -79,9 +79,9 @@ same_as_a_vector! {
     odd_sizes_in_blocks_of_64k: Triple, 64 << 10;
     one_element_per_leaf: Bulky, 4096;
     five_elements_per_leaf: Bulky, 16 << 10;
-    lines: Line, 4096;
-    pages_of_a_block_each: Page, 4096;
-    pages_in_large_blocks: Page, 256 << 10;
+    lines: LineAligned, 4096;
+    pages_of_a_block_each: PageAligned, 4096;
+    pages_in_large_blocks: PageAligned, 256 << 10;
     texts: Text, 4096;
     texts_in_blocks_of_a_chunk: Text, 2 << 20;
     nothings: Nothing, 4096;

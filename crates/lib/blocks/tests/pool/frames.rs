@@ -12,10 +12,10 @@ use fieldstone_blocks::{CHUNK_BYTES, Error, Frames, HeapFrames, Result};
 /// Supplies chunks from the heap, up to a limit. Checks that a released chunk was in use, and
 /// overwrites it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct TestFrames(Arc<State>);
+pub(crate) struct TestFrames(Arc<LimitedState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct LimitedState {
     limit: AtomicUsize,
     in_use: Mutex<HashSet<usize>>,
 }

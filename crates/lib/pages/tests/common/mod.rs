@@ -147,9 +147,9 @@ pub(crate) fn refuse(call: libc::c_long, errno: c_int, all_threads: bool) {
 }
 
 /// Pseudo-random numbers, the same in each run.
-pub(crate) struct Random(pub(crate) u64);
+pub(crate) struct TestRandom(pub(crate) u64);
 
-impl Random {
+impl TestRandom {
     pub(crate) fn below(&mut self, end: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

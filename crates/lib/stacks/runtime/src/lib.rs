@@ -4,6 +4,7 @@
 //! The tables may be allocated in a signal handler that interrupted libc's malloc. So their memory
 //! comes from mmap directly.
 
+#![cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
 #![no_std]
 
 // In its shipped form the library aborts on a panic and needs only libc. In other profiles std
@@ -11,9 +12,7 @@
 #[cfg(any(test, not(panic = "abort")))]
 extern crate std;
 
-#[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
 mod abi;
-#[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
 mod contexts;
 
 #[cfg(all(panic = "abort", not(test)))]

@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 use common::{HERE, compilers, driver, library, program as limited, run};
 
 /// SplitMix64: pseudo-random numbers from a seed.
-struct Random(u64);
+struct TreeRandom(u64);
 
-impl Random {
+impl TreeRandom {
     fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -34,7 +34,7 @@ impl Random {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Kind {
+enum ResultKind {
     Long,
     Double,
     Extended,
@@ -43,8 +43,8 @@ enum Kind {
 
 const STRUCTS: [u64; 5] = [3, 16, 24, 40, 200];
 
-impl Kind {
-    fn random(random: &mut Random) -> Self {
+impl ResultKind {
+    fn random(random: &mut TreeRandom) -> Self {
         match random.below(8) {
             0..3 => Self::Long,
             3..5 => Self::Double,
@@ -82,23 +82,23 @@ impl Kind {
 }
 
 struct Function {
-    result: Kind,
-    arguments: Vec<Kind>,
+    result: ResultKind,
+    arguments: Vec<ResultKind>,
     /// Kinds that are passed as variable arguments.
-    variable: Vec<Kind>,
+    variable: Vec<ResultKind>,
     frame: u64,
     /// Bytes of alloca and of a variable-length array, if any.
     dynamic: Option<(u64, u64)>,
 }
 
 impl Function {
-    fn random(random: &mut Random, is_variadic: bool) -> Self {
+    fn random(random: &mut TreeRandom, is_variadic: bool) -> Self {
         let count = random.below(13);
         let more = if is_variadic && random.below(3) == 0 { 1 + random.below(9) } else { 0 };
         Self {
-            result: Kind::random(random),
-            arguments: (0..count).map(|_| Kind::random(random)).collect(),
-            variable: (0..more).map(|_| Kind::random(random)).collect(),
+            result: ResultKind::random(random),
+            arguments: (0..count).map(|_| ResultKind::random(random)).collect(),
+            variable: (0..more).map(|_| ResultKind::random(random)).collect(),
             frame: random.one(&[1, 30, 100, 180, 300, 900, 3000, 9000, 30000, 70000]),
             dynamic: (random.below(3) == 0).then(|| (1 + random.below(5000), 1 + random.below(20000))),
         }
@@ -112,7 +112,7 @@ impl Function {
         text + if self.variable.is_empty() { ")" } else { ", ...)" }
     }
 
-    fn call(&self, number: usize, random: &mut Random) -> String {
+    fn call(&self, number: usize, random: &mut TreeRandom) -> String {
         let mut text = format!("f{number}(depth - 1");
         for kind in self.arguments.iter().chain(&self.variable) {
             let from = format!("h * {} + {}", random.below(1000) * 2 + 1, random.below(1000));
@@ -121,7 +121,7 @@ impl Function {
         self.result.number(&(text + ")"))
     }
 
-    fn body(&self, number: usize, all: &[Self], random: &mut Random) -> String {
+    fn body(&self, number: usize, all: &[Self], random: &mut TreeRandom) -> String {
         let mut text = format!("{} {{\n", self.signature(number));
         let _ = writeln!(
             text,
@@ -162,7 +162,7 @@ impl Function {
 
 /// The source of a program.
 fn program(seed: u64, is_variadic: bool) -> String {
-    let mut random = Random(seed);
+    let mut random = TreeRandom(seed);
     let mut text = String::from(
         "#include \"check.h\"\n#include <alloca.h>\n#include <stdarg.h>\n#include <stdint.h>\n#include <string.h>\n\
          static uint64_t mix(uint64_t h, uint64_t x) { h = (h ^ x) * 0x9e3779b97f4a7c15u; return h ^ (h >> 29); }\n",

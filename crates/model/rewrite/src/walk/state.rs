@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 
 use iced_x86::Register;
 
-use crate::memory::Memory;
+use crate::memory::ReadableMemory;
 use crate::registers::{Registers, number};
 
 /// A number, if it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Value {
+pub(super) struct WalkValue {
     pub(super) known: Option<u64>,
     /// Whether it depends on memory that was read later than the sample.
     pub(super) now: bool,
 }
 
-impl Value {
+impl WalkValue {
     pub(super) const UNKNOWN: Self = Self { known: None, now: false };
 
     pub(super) const fn of(value: u64) -> Self {
@@ -45,7 +45,7 @@ pub(super) const fn mask(bytes: usize) -> u64 {
 /// Registers, and the memory that the walk has written.
 #[derive(Debug, Clone)]
 pub(super) struct WalkState {
-    gpr: [Value; 16],
+    gpr: [WalkValue; 16],
     fs_base: u64,
     gs_base: u64,
     /// Aligned words, by address.
@@ -71,23 +71,23 @@ fn in_word(address: u64) -> (u64, usize) {
 impl WalkState {
     pub(super) fn new(registers: &Registers) -> Self {
         let (fs_base, gs_base) = (registers.fs_base, registers.gs_base);
-        Self { gpr: registers.gpr.map(Value::of), fs_base, gs_base, written: BTreeMap::new() }
+        Self { gpr: registers.gpr.map(WalkValue::of), fs_base, gs_base, written: BTreeMap::new() }
     }
 
     /// The value of a register or a part of one; for a segment register its base.
-    pub(super) fn register(&self, register: Register) -> Value {
+    pub(super) fn register(&self, register: Register) -> WalkValue {
         match register {
-            Register::FS => return Value::of(self.fs_base),
-            Register::GS => return Value::of(self.gs_base),
+            Register::FS => return WalkValue::of(self.fs_base),
+            Register::GS => return WalkValue::of(self.gs_base),
             _ => {}
         }
-        let Some(number) = number(register) else { return Value::UNKNOWN };
+        let Some(number) = number(register) else { return WalkValue::UNKNOWN };
         self.gpr[number].map(|value| value >> shift(register)).low(register.size())
     }
 
     /// Writes a register or a part of one. Writing the lower half clears the upper half; smaller
     /// parts keep the rest.
-    pub(super) fn set_register(&mut self, register: Register, value: Value) {
+    pub(super) fn set_register(&mut self, register: Register, value: WalkValue) {
         let Some(number) = number(register) else { return };
         let bytes = register.size();
         self.gpr[number] = if bytes >= 4 {
@@ -99,8 +99,8 @@ impl WalkState {
     }
 
     /// The value in memory: what the walk has written, else what is there now.
-    pub(super) fn load(&self, memory: &dyn Memory, address: Value, bytes: usize) -> Value {
-        let Some(at) = address.known.filter(|_| (1..=8).contains(&bytes)) else { return Value::UNKNOWN };
+    pub(super) fn load(&self, memory: &dyn ReadableMemory, address: WalkValue, bytes: usize) -> WalkValue {
+        let Some(at) = address.known.filter(|_| (1..=8).contains(&bytes)) else { return WalkValue::UNKNOWN };
         let mut read = [0; 8];
         let there = memory.read(at, &mut read[..bytes]);
         let (mut now, mut known) = (address.now, true);
@@ -120,11 +120,11 @@ impl WalkState {
                 now = true;
             }
         }
-        Value { known: known.then(|| u64::from_le_bytes(read)), now }
+        WalkValue { known: known.then(|| u64::from_le_bytes(read)), now }
     }
 
     /// Writes memory. A write to an unknown address is ignored.
-    pub(super) fn store(&mut self, address: Value, bytes: usize, value: Value) {
+    pub(super) fn store(&mut self, address: WalkValue, bytes: usize, value: WalkValue) {
         let Some(at) = address.known.filter(|_| bytes <= 64) else { return };
         let digits = value.known.filter(|_| bytes <= 8).map(u64::to_le_bytes);
         for offset in 0..bytes {
@@ -146,7 +146,7 @@ fn shift(register: Register) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Value, WalkState};
+    use super::{WalkState, WalkValue};
     use crate::memory::MemoryImage;
     use crate::registers::Registers;
     use iced_x86::Register;
@@ -162,27 +162,34 @@ mod tests {
         let mut now = state(0x1122_3344_5566_7788);
         let all = [Register::AL, Register::AH, Register::AX, Register::EAX];
         assert_eq!(all.map(|part| now.register(part).known.unwrap()), [0x88, 0x77, 0x7788, 0x5566_7788]);
-        now.set_register(Register::AH, Value::of(0xff));
-        assert_eq!(now.register(Register::RAX), Value::of(0x1122_3344_5566_ff88));
-        now.set_register(Register::EAX, Value::of(1));
-        assert_eq!(now.register(Register::RAX), Value::of(1));
-        now.set_register(Register::AL, Value::UNKNOWN);
+        now.set_register(Register::AH, WalkValue::of(0xff));
+        assert_eq!(now.register(Register::RAX), WalkValue::of(0x1122_3344_5566_ff88));
+        now.set_register(Register::EAX, WalkValue::of(1));
+        assert_eq!(now.register(Register::RAX), WalkValue::of(1));
+        now.set_register(Register::AL, WalkValue::UNKNOWN);
         assert_eq!(now.register(Register::RAX).known, None);
-        assert_eq!((now.register(Register::FS), now.register(Register::XMM0)), (Value::of(0x7000), Value::UNKNOWN));
+        assert_eq!(
+            (now.register(Register::FS), now.register(Register::XMM0)),
+            (WalkValue::of(0x7000), WalkValue::UNKNOWN)
+        );
     }
 
     #[test]
     fn memory_is_what_was_written_and_then_what_is_there() {
         let image = MemoryImage { start: 0x1000, bytes: (0..16).collect() };
         let mut now = state(0);
-        let at = Value::of;
-        assert_eq!(now.load(&image, at(0x1000), 4), Value { known: Some(0x0302_0100), now: true });
+        let at = WalkValue::of;
+        assert_eq!(now.load(&image, at(0x1000), 4), WalkValue { known: Some(0x0302_0100), now: true });
         now.store(at(0x1002), 2, at(0xaabb));
         assert_eq!(now.load(&image, at(0x1002), 2), at(0xaabb));
-        assert_eq!(now.load(&image, at(0x1000), 4), Value { known: Some(0xaabb_0100), now: true });
-        now.store(at(0x1008), 8, Value { known: Some(5), now: true });
-        assert_eq!(now.load(&image, at(0x1008), 4), Value { known: Some(5), now: true }, "as sure as what was written");
-        now.store(at(0x1003), 1, Value::UNKNOWN);
+        assert_eq!(now.load(&image, at(0x1000), 4), WalkValue { known: Some(0xaabb_0100), now: true });
+        now.store(at(0x1008), 8, WalkValue { known: Some(5), now: true });
+        assert_eq!(
+            now.load(&image, at(0x1008), 4),
+            WalkValue { known: Some(5), now: true },
+            "as sure as what was written"
+        );
+        now.store(at(0x1003), 1, WalkValue::UNKNOWN);
         assert_eq!(now.load(&image, at(0x1000), 4).known, None);
         assert_eq!(now.load(&image, at(0x1012), 4).known, None, "it is not there");
     }

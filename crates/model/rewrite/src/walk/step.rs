@@ -6,10 +6,10 @@
 use iced_x86::{Instruction, InstructionInfo, Mnemonic, OpKind, Register};
 
 use super::address::{address, calculated, writes_memory};
-use super::state::{Value, WalkState, mask};
+use super::state::{WalkState, WalkValue, mask};
 use crate::effect::reads_and_writes;
 use crate::flow::calls;
-use crate::memory::Memory;
+use crate::memory::ReadableMemory;
 
 /// Registers that a call may change (System V ABI).
 const LOST_BY_CALLS: [Register; 9] = [
@@ -26,17 +26,22 @@ const LOST_BY_CALLS: [Register; 9] = [
 
 impl WalkState {
     /// Interprets an instruction. A call is one step, up to its return.
-    pub(super) fn step(&mut self, instruction: &Instruction, information: &InstructionInfo, memory: &dyn Memory) {
+    pub(super) fn step(
+        &mut self,
+        instruction: &Instruction,
+        information: &InstructionInfo,
+        memory: &dyn ReadableMemory,
+    ) {
         if calls(instruction) {
             for register in LOST_BY_CALLS {
-                self.set_register(register, Value::UNKNOWN);
+                self.set_register(register, WalkValue::UNKNOWN);
             }
             return;
         }
         if self.stack(instruction, memory) {
             return;
         }
-        let operand = information.used_memory().first().map_or(Value::UNKNOWN, |place| address(place, self));
+        let operand = information.used_memory().first().map_or(WalkValue::UNKNOWN, |place| address(place, self));
         match self.result(instruction, memory, operand) {
             Some(value) => self.set(instruction, operand, value),
             None => self.forget(information),
@@ -44,13 +49,13 @@ impl WalkState {
     }
 
     /// Interprets push, pop and leave; returns whether it was one.
-    fn stack(&mut self, instruction: &Instruction, memory: &dyn Memory) -> bool {
+    fn stack(&mut self, instruction: &Instruction, memory: &dyn ReadableMemory) -> bool {
         let rsp = self.register(Register::RSP);
         match instruction.mnemonic() {
             Mnemonic::Push if instruction.stack_pointer_increment() == -8 => {
                 let value = match instruction.op0_kind() {
-                    OpKind::Memory => Value::UNKNOWN,
-                    _ => self.source(instruction, 0, memory, Value::UNKNOWN),
+                    OpKind::Memory => WalkValue::UNKNOWN,
+                    _ => self.source(instruction, 0, memory, WalkValue::UNKNOWN),
                 };
                 let rsp = rsp.map(|rsp| rsp.wrapping_sub(8));
                 self.store(rsp, 8, value);
@@ -75,7 +80,7 @@ impl WalkState {
     }
 
     /// The new value of the first operand, for interpreted instructions.
-    fn result(&self, instruction: &Instruction, memory: &dyn Memory, operand: Value) -> Option<Value> {
+    fn result(&self, instruction: &Instruction, memory: &dyn ReadableMemory, operand: WalkValue) -> Option<WalkValue> {
         let bytes = width(instruction, 0);
         let source = |index| self.source(instruction, index, memory, operand);
         let binary = |combine: fn(u64, u64) -> u64| Some(source(0).with(source(1), combine).low(bytes));
@@ -87,7 +92,7 @@ impl WalkState {
                 Some(source(1).map(|value| sign_extended(value, from)).low(bytes))
             }
             Mnemonic::Lea => Some(calculated(instruction, self).low(bytes)),
-            Mnemonic::Xor | Mnemonic::Sub if same_registers(instruction) => Some(Value::of(0)),
+            Mnemonic::Xor | Mnemonic::Sub if same_registers(instruction) => Some(WalkValue::of(0)),
             Mnemonic::Add => binary(u64::wrapping_add),
             Mnemonic::Sub => binary(u64::wrapping_sub),
             Mnemonic::And => binary(|one, two| one & two),
@@ -111,16 +116,22 @@ impl WalkState {
     }
 
     /// The value of an operand. `operand` is the address of the memory operand.
-    fn source(&self, instruction: &Instruction, index: u32, memory: &dyn Memory, operand: Value) -> Value {
+    fn source(
+        &self,
+        instruction: &Instruction,
+        index: u32,
+        memory: &dyn ReadableMemory,
+        operand: WalkValue,
+    ) -> WalkValue {
         match instruction.op_kind(index) {
             OpKind::Register => self.register(instruction.op_register(index)),
             OpKind::Memory => self.load(memory, operand, width(instruction, index)),
-            _ => instruction.try_immediate(index).map_or(Value::UNKNOWN, Value::of),
+            _ => instruction.try_immediate(index).map_or(WalkValue::UNKNOWN, WalkValue::of),
         }
     }
 
     /// Writes the first operand.
-    fn set(&mut self, instruction: &Instruction, operand: Value, value: Value) {
+    fn set(&mut self, instruction: &Instruction, operand: WalkValue, value: WalkValue) {
         match instruction.op0_kind() {
             OpKind::Register => self.set_register(instruction.op0_register(), value),
             _ => self.store(operand, width(instruction, 0), value),
@@ -132,7 +143,7 @@ impl WalkState {
         let written = information.used_memory().iter().filter(|place| writes_memory(place));
         let places: Vec<_> = written.map(|place| (address(place, self), place.memory_size().size())).collect();
         for (at, bytes) in places {
-            self.store(at, bytes, Value::UNKNOWN);
+            self.store(at, bytes, WalkValue::UNKNOWN);
         }
         self.forget_registers(information);
     }
@@ -140,7 +151,7 @@ impl WalkState {
     /// Makes unknown the registers that the instruction writes.
     pub(super) fn forget_registers(&mut self, information: &InstructionInfo) {
         for used in information.used_registers().iter().filter(|used| reads_and_writes(used.access()).1) {
-            self.set_register(used.register(), Value::UNKNOWN);
+            self.set_register(used.register(), WalkValue::UNKNOWN);
         }
     }
 }

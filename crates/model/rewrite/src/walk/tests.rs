@@ -8,32 +8,32 @@ use iced_x86::code_asm::{
 
 use super::{LoopAccess, Walk};
 use crate::flow::Flow;
-use crate::memory::{Memory, MemoryImage};
+use crate::memory::{MemoryImage, ReadableMemory};
 use crate::registers::{RBP, RSP, Registers};
 
 const CODE: u64 = 0x1000;
 const STACK: u64 = 0x8000;
 
 /// Code with a stack.
-struct Program {
+struct LoadedCode {
     code: MemoryImage,
     stack: MemoryImage,
 }
 
-impl Memory for Program {
+impl ReadableMemory for LoadedCode {
     fn read(&self, address: u64, into: &mut [u8]) -> usize {
         [&self.code, &self.stack].into_iter().map(|image| image.read(address, into)).find(|got| *got > 0).unwrap_or(0)
     }
 }
 
-fn program(mut code: CodeAssembler) -> Program {
-    Program {
+fn program(mut code: CodeAssembler) -> LoadedCode {
+    LoadedCode {
         code: MemoryImage { start: CODE, bytes: code.assemble(CODE).unwrap() },
         stack: MemoryImage { start: STACK, bytes: vec![0; 256] },
     }
 }
 
-fn around(program: &Program, offset: u64, registers: &[(usize, u64)]) -> Walk {
+fn around(program: &LoadedCode, offset: u64, registers: &[(usize, u64)]) -> Walk {
     let mut sampled = Registers { rip: CODE + offset, ..Registers::default() };
     for (number, value) in registers {
         sampled.gpr[*number] = *value;
@@ -55,7 +55,7 @@ const RDI: usize = 7;
 
 /// 0: add [rdi + 8], 1 (5); 5: mov rax, [rsi + rcx * 8] (4); 9: inc rcx (3); c: cmp rcx, rdx (3);
 /// f: jne 0 (2); 11: ret
-fn sum() -> Program {
+fn sum() -> LoadedCode {
     let mut code = CodeAssembler::new(64).unwrap();
     let mut head = code.create_label();
     code.set_label(&mut head).unwrap();

@@ -15,7 +15,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use fieldstone_rewrite::Memory;
+use fieldstone_rewrite::ReadableMemory;
 
 pub(crate) const CODE: u64 = 0;
 pub(crate) const CACHE: u64 = 0x4000;
@@ -139,12 +139,12 @@ static AGENT: AtomicPtr<Agent> = AtomicPtr::new(ptr::null_mut());
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// The memory, for one test at a time: there is only one handler.
-pub(crate) struct Machine {
+pub(crate) struct TestMachine {
     start: *mut u8,
     _alone: MutexGuard<'static, ()>,
 }
 
-impl Machine {
+impl TestMachine {
     pub(crate) fn new() -> Self {
         let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -222,14 +222,14 @@ impl Machine {
     }
 }
 
-impl Drop for Machine {
+impl Drop for TestMachine {
     fn drop(&mut self) {
         // SAFETY: `drop` runs once, and no reference into the mapping outlives the machine.
         unsafe { libc::munmap(self.start.cast(), RESERVED_BYTES) };
     }
 }
 
-impl Memory for Machine {
+impl ReadableMemory for TestMachine {
     fn read(&self, address: u64, into: &mut [u8]) -> usize {
         let Some(offset) = address.checked_sub(self.at(0)) else { return 0 };
         // The original code only; the rest is no program code.

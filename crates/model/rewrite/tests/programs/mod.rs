@@ -35,7 +35,7 @@ pub(crate) enum Place {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Kind {
+pub(crate) enum AccessForm {
     Load,
     LoadWhatPoints,
     Store,
@@ -69,9 +69,9 @@ pub(crate) enum Kind {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Step {
+pub(crate) enum LoopStep {
     Memory {
-        kind: Kind,
+        kind: AccessForm,
         place: Place,
         data: u8,
         wide: bool,
@@ -109,10 +109,10 @@ pub(crate) enum Step {
 
 /// A loop with its initial values.
 #[derive(Debug, Clone)]
-pub(crate) struct Program {
+pub(crate) struct LoopProgram {
     /// Code before the head; often none.
-    pub(crate) other: Vec<Step>,
-    pub(crate) steps: Vec<Step>,
+    pub(crate) other: Vec<LoopStep>,
+    pub(crate) steps: Vec<LoopStep>,
     pub(crate) iterations: u64,
     /// Cells from the rule's start to rdi.
     pub(crate) cell: u64,
@@ -124,7 +124,7 @@ pub(crate) struct Program {
 }
 
 #[expect(clippy::too_many_lines, reason = "a list")]
-pub(crate) fn program() -> impl Strategy<Value = Program> {
+pub(crate) fn program() -> impl Strategy<Value = LoopProgram> {
     let place = prop_oneof![
         4 => (0_u8..4).prop_map(Place::Stays),
         2 => (0_u8..4).prop_map(Place::Indexed),
@@ -133,38 +133,38 @@ pub(crate) fn program() -> impl Strategy<Value = Program> {
         1 => (2_u8..6).prop_map(Place::Stack),
     ];
     let kind = prop::sample::select(vec![
-        Kind::Load,
-        Kind::LoadWhatPoints,
-        Kind::Store,
-        Kind::StoreNumber,
-        Kind::AddTo,
-        Kind::AddFrom,
-        Kind::SubFrom,
-        Kind::XorTo,
-        Kind::Increment,
-        Kind::Compare,
-        Kind::CompareAndMove,
-        Kind::AddWithCarry,
-        Kind::LockAdd,
-        Kind::LockExchangeAdd,
-        Kind::Exchange,
-        Kind::PushPop,
-        Kind::MoveByte,
-        Kind::Vector,
-        Kind::LoadSigned,
-        Kind::StoreByte,
-        Kind::StoreWord,
-        Kind::ShiftMemory,
-        Kind::RotateThroughCarry,
-        Kind::SetCondition,
-        Kind::Negate,
-        Kind::MultiplyFrom,
-        Kind::BitOfMemory,
-        Kind::CompareExchange,
-        Kind::CompareExchangeWide,
-        Kind::ScalarVector,
+        AccessForm::Load,
+        AccessForm::LoadWhatPoints,
+        AccessForm::Store,
+        AccessForm::StoreNumber,
+        AccessForm::AddTo,
+        AccessForm::AddFrom,
+        AccessForm::SubFrom,
+        AccessForm::XorTo,
+        AccessForm::Increment,
+        AccessForm::Compare,
+        AccessForm::CompareAndMove,
+        AccessForm::AddWithCarry,
+        AccessForm::LockAdd,
+        AccessForm::LockExchangeAdd,
+        AccessForm::Exchange,
+        AccessForm::PushPop,
+        AccessForm::MoveByte,
+        AccessForm::Vector,
+        AccessForm::LoadSigned,
+        AccessForm::StoreByte,
+        AccessForm::StoreWord,
+        AccessForm::ShiftMemory,
+        AccessForm::RotateThroughCarry,
+        AccessForm::SetCondition,
+        AccessForm::Negate,
+        AccessForm::MultiplyFrom,
+        AccessForm::BitOfMemory,
+        AccessForm::CompareExchange,
+        AccessForm::CompareExchangeWide,
+        AccessForm::ScalarVector,
     ]);
-    let memory = (kind, place, 0_u8..6, any::<bool>()).prop_map(|(kind, place, data, wide)| Step::Memory {
+    let memory = (kind, place, 0_u8..6, any::<bool>()).prop_map(|(kind, place, data, wide)| LoopStep::Memory {
         kind,
         place,
         data,
@@ -172,23 +172,23 @@ pub(crate) fn program() -> impl Strategy<Value = Program> {
     });
     let step = prop_oneof![
         8 => memory,
-        1 => (0_u8..6, 0_u8..6).prop_map(|(to, from)| Step::Add(to, from)),
-        1 => (0_u8..6, 0_u8..6).prop_map(|(one, other)| Step::Compare(one, other)),
-        1 => (0_u8..6, 0_u8..6).prop_map(|(to, from)| Step::Carry(to, from)),
-        1 => (0_u8..6, 0_u8..8).prop_map(|(to, by)| Step::Shift(to, by)),
-        1 => (0_u8..8, 0_u8..6, any::<bool>()).prop_map(|(cell, data, load)| Step::Global { cell, data, load }),
-        3 => Just(Step::Reload),
-        1 => any::<bool>().prop_map(|by_frame| Step::Keep { by_frame }),
-        1 => Just(Step::Turn),
-        1 => Just(Step::SkipNext),
-        1 => (0_u8..4, 0_u8..9, any::<bool>()).prop_map(|(kind, count, repeated)| Step::String { kind, count, repeated }),
-        1 => (0_u8..4).prop_map(Step::SkipByFlag),
-        1 => (0_u8..6).prop_map(Step::FlagsThrough),
+        1 => (0_u8..6, 0_u8..6).prop_map(|(to, from)| LoopStep::Add(to, from)),
+        1 => (0_u8..6, 0_u8..6).prop_map(|(one, other)| LoopStep::Compare(one, other)),
+        1 => (0_u8..6, 0_u8..6).prop_map(|(to, from)| LoopStep::Carry(to, from)),
+        1 => (0_u8..6, 0_u8..8).prop_map(|(to, by)| LoopStep::Shift(to, by)),
+        1 => (0_u8..8, 0_u8..6, any::<bool>()).prop_map(|(cell, data, load)| LoopStep::Global { cell, data, load }),
+        3 => Just(LoopStep::Reload),
+        1 => any::<bool>().prop_map(|by_frame| LoopStep::Keep { by_frame }),
+        1 => Just(LoopStep::Turn),
+        1 => Just(LoopStep::SkipNext),
+        1 => (0_u8..4, 0_u8..9, any::<bool>()).prop_map(|(kind, count, repeated)| LoopStep::String { kind, count, repeated }),
+        1 => (0_u8..4).prop_map(LoopStep::SkipByFlag),
+        1 => (0_u8..6).prop_map(LoopStep::FlagsThrough),
     ];
     let other = prop_oneof![2 => Just(Vec::new()), 1 => prop::collection::vec(step.clone(), 1..5)];
     let steps = (other, prop::collection::vec(step, 1..14));
     (steps, 1_u64..12, 0_u64..4, 0_u8..6, any::<[u64; 6]>(), any::<u32>()).prop_map(
-        |((other, steps), iterations, cell, slot, data, redirected)| Program {
+        |((other, steps), iterations, cell, slot, data, redirected)| LoopProgram {
             other,
             steps,
             iterations,
@@ -204,7 +204,7 @@ const WIDE: [AsmRegister64; 6] = [rax, rcx, rdx, rbx, r8, r9];
 const NAMES: [Register; 6] = [Register::RAX, Register::RCX, Register::RDX, Register::RBX, Register::R8, Register::R9];
 const NARROW: [AsmRegister32; 6] = [eax, ecx, edx, ebx, r8d, r9d];
 
-impl Program {
+impl LoopProgram {
     /// The code at `at`, followed by `end`; and the address of its head.
     pub(crate) fn code(&self, at: u64, end: &[u8]) -> (Vec<u8>, u64) {
         let assemble = || {
@@ -243,7 +243,7 @@ impl Program {
     }
 }
 
-fn steps_code(code: &mut CodeAssembler, at: u64, steps: &[Step]) -> Result<(), IcedError> {
+fn steps_code(code: &mut CodeAssembler, at: u64, steps: &[LoopStep]) -> Result<(), IcedError> {
     let mut skip = None;
     for step in steps {
         // A label belongs to one instruction, so the skipped code ends with a nop.
@@ -252,13 +252,13 @@ fn steps_code(code: &mut CodeAssembler, at: u64, steps: &[Step]) -> Result<(), I
             code.set_label(&mut label)?;
             code.nop()?;
         }
-        if matches!(step, Step::SkipNext | Step::SkipByFlag(_)) {
+        if matches!(step, LoopStep::SkipNext | LoopStep::SkipByFlag(_)) {
             let label = code.create_label();
             match step {
-                Step::SkipByFlag(0) => code.jc(label)?,
-                Step::SkipByFlag(1) => code.jo(label)?,
-                Step::SkipByFlag(2) => code.jle(label)?,
-                Step::SkipByFlag(_) => code.jp(label)?,
+                LoopStep::SkipByFlag(0) => code.jc(label)?,
+                LoopStep::SkipByFlag(1) => code.jo(label)?,
+                LoopStep::SkipByFlag(2) => code.jle(label)?,
+                LoopStep::SkipByFlag(_) => code.jp(label)?,
                 _ => {
                     code.test(al, 1)?;
                     code.je(label)?;
@@ -274,27 +274,27 @@ fn steps_code(code: &mut CodeAssembler, at: u64, steps: &[Step]) -> Result<(), I
     Ok(())
 }
 
-fn step_code(code: &mut CodeAssembler, at: u64, step: Step) -> Result<(), IcedError> {
+fn step_code(code: &mut CodeAssembler, at: u64, step: LoopStep) -> Result<(), IcedError> {
     let wide = |index: u8| WIDE[usize::from(index)];
     match step {
-        Step::Memory { kind, place, data, wide } => memory(code, kind, place, data, wide),
-        Step::Add(to, from) => code.add(wide(to), wide(from)),
-        Step::Compare(one, other) => code.cmp(wide(one), wide(other)),
-        Step::Carry(to, from) => code.adc(wide(to), wide(from)),
-        Step::Shift(to, by) => code.shl(wide(to), u32::from(by)),
-        Step::Global { cell, data, load } => {
+        LoopStep::Memory { kind, place, data, wide } => memory(code, kind, place, data, wide),
+        LoopStep::Add(to, from) => code.add(wide(to), wide(from)),
+        LoopStep::Compare(one, other) => code.cmp(wide(one), wide(other)),
+        LoopStep::Carry(to, from) => code.adc(wide(to), wide(from)),
+        LoopStep::Shift(to, by) => code.shl(wide(to), u32::from(by)),
+        LoopStep::Global { cell, data, load } => {
             code.add_instruction(global(at - CODE + PAGE + RULES[0].start + u64::from(cell) * 8, data, load)?)
         }
-        Step::Reload => code.mov(r11, qword_ptr(rbp - 8)),
-        Step::Keep { by_frame: true } => code.mov(qword_ptr(rbp - 8), r11),
-        Step::Keep { by_frame: false } => {
+        LoopStep::Reload => code.mov(r11, qword_ptr(rbp - 8)),
+        LoopStep::Keep { by_frame: true } => code.mov(qword_ptr(rbp - 8), r11),
+        LoopStep::Keep { by_frame: false } => {
             code.lea(r10, qword_ptr(rbp - 8))?;
             code.mov(qword_ptr(r10), r11)
         }
-        Step::Turn => code.xor(r11, 0x240),
-        Step::SkipNext | Step::SkipByFlag(_) => Ok(()),
-        Step::String { kind, count, repeated } => string(code, kind, count, repeated),
-        Step::FlagsThrough(to) => {
+        LoopStep::Turn => code.xor(r11, 0x240),
+        LoopStep::SkipNext | LoopStep::SkipByFlag(_) => Ok(()),
+        LoopStep::String { kind, count, repeated } => string(code, kind, count, repeated),
+        LoopStep::FlagsThrough(to) => {
             code.pushfq()?;
             code.pop(wide(to))?;
             // The flags of the program without the trap flag, which is never set here.
@@ -353,7 +353,7 @@ fn operand(place: Place) -> AsmMemoryOperand {
 }
 
 #[expect(clippy::too_many_lines, reason = "a line for each kind")]
-fn memory(code: &mut CodeAssembler, kind: Kind, place: Place, data: u8, is_wide: bool) -> Result<(), IcedError> {
+fn memory(code: &mut CodeAssembler, kind: AccessForm, place: Place, data: u8, is_wide: bool) -> Result<(), IcedError> {
     if matches!(place, Place::Indexed(_)) {
         code.mov(r10d, NARROW[usize::from(data)])?;
         code.and(r10d, 3)?;
@@ -361,65 +361,65 @@ fn memory(code: &mut CodeAssembler, kind: Kind, place: Place, data: u8, is_wide:
     let (wide, narrow) = (WIDE[usize::from(data)], NARROW[usize::from(data)]);
     let (eight, four) = (qword_ptr(operand(place)), dword_ptr(operand(place)));
     match (kind, is_wide) {
-        (Kind::Load, true) => code.mov(wide, eight),
-        (Kind::Load, false) => code.mov(narrow, four),
-        (Kind::LoadWhatPoints, _) => {
+        (AccessForm::Load, true) => code.mov(wide, eight),
+        (AccessForm::Load, false) => code.mov(narrow, four),
+        (AccessForm::LoadWhatPoints, _) => {
             // The loaded register is also the address register.
             code.lea(wide, operand(place))?;
             code.mov(wide, qword_ptr(wide))
         }
-        (Kind::Store, true) => code.mov(eight, wide),
-        (Kind::Store, false) => code.mov(four, narrow),
-        (Kind::StoreNumber, _) => code.mov(eight, -5),
-        (Kind::AddTo, true) => code.add(eight, wide),
-        (Kind::AddTo, false) => code.add(four, narrow),
-        (Kind::AddFrom, true) => code.add(wide, eight),
-        (Kind::AddFrom, false) => code.add(narrow, four),
-        (Kind::SubFrom, _) => code.sub(wide, eight),
-        (Kind::XorTo, _) => code.xor(eight, wide),
-        (Kind::Increment, _) => code.inc(four),
-        (Kind::Compare, _) => code.cmp(eight, wide),
-        (Kind::CompareAndMove, true) => code.cmovb(wide, eight),
-        (Kind::CompareAndMove, false) => code.cmove(narrow, four),
-        (Kind::AddWithCarry, _) => code.adc(eight, wide),
-        (Kind::LockAdd, true) => code.lock().add(eight, wide),
-        (Kind::LockAdd, false) => code.lock().sub(four, narrow),
-        (Kind::LockExchangeAdd, _) => code.lock().xadd(eight, wide),
-        (Kind::Exchange, true) => code.xchg(eight, wide),
-        (Kind::Exchange, false) => code.xchg(four, narrow),
-        (Kind::PushPop, _) => {
+        (AccessForm::Store, true) => code.mov(eight, wide),
+        (AccessForm::Store, false) => code.mov(four, narrow),
+        (AccessForm::StoreNumber, _) => code.mov(eight, -5),
+        (AccessForm::AddTo, true) => code.add(eight, wide),
+        (AccessForm::AddTo, false) => code.add(four, narrow),
+        (AccessForm::AddFrom, true) => code.add(wide, eight),
+        (AccessForm::AddFrom, false) => code.add(narrow, four),
+        (AccessForm::SubFrom, _) => code.sub(wide, eight),
+        (AccessForm::XorTo, _) => code.xor(eight, wide),
+        (AccessForm::Increment, _) => code.inc(four),
+        (AccessForm::Compare, _) => code.cmp(eight, wide),
+        (AccessForm::CompareAndMove, true) => code.cmovb(wide, eight),
+        (AccessForm::CompareAndMove, false) => code.cmove(narrow, four),
+        (AccessForm::AddWithCarry, _) => code.adc(eight, wide),
+        (AccessForm::LockAdd, true) => code.lock().add(eight, wide),
+        (AccessForm::LockAdd, false) => code.lock().sub(four, narrow),
+        (AccessForm::LockExchangeAdd, _) => code.lock().xadd(eight, wide),
+        (AccessForm::Exchange, true) => code.xchg(eight, wide),
+        (AccessForm::Exchange, false) => code.xchg(four, narrow),
+        (AccessForm::PushPop, _) => {
             code.push(eight)?;
             code.pop(wide)
         }
-        (Kind::MoveByte, _) => code.movzx(narrow, byte_ptr(operand(place))),
-        (Kind::Vector, _) => vector(code, place),
-        (Kind::LoadSigned, true) => code.movsxd(wide, four),
-        (Kind::LoadSigned, false) => code.movsx(narrow, word_ptr(operand(place))),
-        (Kind::StoreByte, _) => code.mov(byte_ptr(operand(place)), dl),
-        (Kind::StoreWord, _) => code.mov(word_ptr(operand(place)), cx),
-        (Kind::ShiftMemory, true) => code.sar(eight, 1),
-        (Kind::ShiftMemory, false) => code.shl(four, cl),
-        (Kind::RotateThroughCarry, _) => code.rcl(eight, 1),
-        (Kind::SetCondition, true) => code.setb(byte_ptr(operand(place))),
-        (Kind::SetCondition, false) => code.setg(byte_ptr(operand(place))),
-        (Kind::Negate, true) => code.neg(eight),
-        (Kind::Negate, false) => code.not(four),
-        (Kind::MultiplyFrom, _) => {
+        (AccessForm::MoveByte, _) => code.movzx(narrow, byte_ptr(operand(place))),
+        (AccessForm::Vector, _) => vector(code, place),
+        (AccessForm::LoadSigned, true) => code.movsxd(wide, four),
+        (AccessForm::LoadSigned, false) => code.movsx(narrow, word_ptr(operand(place))),
+        (AccessForm::StoreByte, _) => code.mov(byte_ptr(operand(place)), dl),
+        (AccessForm::StoreWord, _) => code.mov(word_ptr(operand(place)), cx),
+        (AccessForm::ShiftMemory, true) => code.sar(eight, 1),
+        (AccessForm::ShiftMemory, false) => code.shl(four, cl),
+        (AccessForm::RotateThroughCarry, _) => code.rcl(eight, 1),
+        (AccessForm::SetCondition, true) => code.setb(byte_ptr(operand(place))),
+        (AccessForm::SetCondition, false) => code.setg(byte_ptr(operand(place))),
+        (AccessForm::Negate, true) => code.neg(eight),
+        (AccessForm::Negate, false) => code.not(four),
+        (AccessForm::MultiplyFrom, _) => {
             code.imul_2(wide, eight)?;
             // The undefined flags are overwritten.
             code.cmp(wide, rbx)
         }
-        (Kind::BitOfMemory, true) => {
+        (AccessForm::BitOfMemory, true) => {
             code.bts(eight, 37)?;
             code.adc(wide, 0)
         }
-        (Kind::BitOfMemory, false) => {
+        (AccessForm::BitOfMemory, false) => {
             code.bt(four, 5)?;
             code.sbb(wide, rbx)
         }
-        (Kind::CompareExchange, true) => code.lock().cmpxchg(eight, wide),
-        (Kind::CompareExchange, false) => code.cmpxchg(four, narrow),
-        (Kind::CompareExchangeWide, _) => {
+        (AccessForm::CompareExchange, true) => code.lock().cmpxchg(eight, wide),
+        (AccessForm::CompareExchange, false) => code.cmpxchg(four, narrow),
+        (AccessForm::CompareExchangeWide, _) => {
             // The second slot and the pointer above it would be one such operand; a write could
             // make the pointer invalid.
             let place = if let Place::Stack(at) = place { Place::Stack(at + 1) } else { place };
@@ -427,12 +427,12 @@ fn memory(code: &mut CodeAssembler, kind: Kind, place: Place, data: u8, is_wide:
             code.and(r10, -16)?;
             code.lock().cmpxchg16b(xmmword_ptr(r10))
         }
-        (Kind::ScalarVector, true) => {
+        (AccessForm::ScalarVector, true) => {
             code.movq(xmm0, wide)?;
             code.addsd(xmm0, eight)?;
             code.movq(eight, xmm0)
         }
-        (Kind::ScalarVector, false) => {
+        (AccessForm::ScalarVector, false) => {
             code.movd(xmm0, four)?;
             code.movd(narrow, xmm0)
         }

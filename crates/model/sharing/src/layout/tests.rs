@@ -1,38 +1,12 @@
 //! New layouts: contended members, advice, and the absence of contention afterwards.
 
-use super::{Advice, Member, ObjectLayout};
-use crate::access::SampledAccess;
+use super::{LayoutAdvice, Member, ObjectLayout, best_redesign};
 use crate::error::Error;
-use crate::line_table::LineTable;
-use crate::settings::Settings;
+use crate::fixture::{Use, judged, judged_lines};
 use crate::verdict::JudgedLine;
 
-/// Thread, first byte, bytes, write.
-type Use = (u32, u64, u32, bool);
-
-fn judged(uses: &[Use]) -> Vec<JudgedLine> {
-    judged_by(uses, false)
-}
-
 fn judged_by(uses: &[Use], atomic: bool) -> Vec<JudgedLine> {
-    let mut lines = LineTable::new(Settings { half_life_ns: None, most_lines: 64, ..Settings::default() }).unwrap();
-    for window in 0..4_u64 {
-        for &(thread, address, bytes, write) in uses {
-            let at_ns = window * 4_000_000;
-            lines.record(&SampledAccess {
-                address,
-                bytes,
-                write,
-                atomic,
-                thread,
-                weight: 0.5,
-                at_ns,
-                cpu: thread,
-                ..SampledAccess::default()
-            });
-        }
-    }
-    lines.heaviest(usize::MAX, 16_000_000).into_iter().map(JudgedLine::new).collect()
+    judged_lines(&uses.iter().map(|&one| (one, atomic)).collect::<Vec<_>>())
 }
 
 fn member(declaration: &str, offset: u64, bytes: u64) -> Member {
@@ -61,8 +35,8 @@ fn members_of_one_element_are_separated() {
     let fights: Vec<(&str, &[u32])> =
         redesign.fights.iter().map(|fight| (fight.member.as_str(), fight.threads.as_slice())).collect();
     assert_eq!(fights, [("head", [1].as_slice()), ("tail", [2].as_slice())]);
-    let align = |member: &str| Advice::AlignMember { member: member.to_owned(), to: 64 };
-    assert_eq!(redesign.advice, [align("head"), align("tail"), Advice::PadStride { from: 24, to: 128 }]);
+    let align = |member: &str| LayoutAdvice::AlignMember { member: member.to_owned(), to: 64 };
+    assert_eq!(redesign.advice, [align("head"), align("tail"), LayoutAdvice::PadStride { from: 24, to: 128 }]);
     let expected = "\
 struct queue {  // 128 bytes, was 24
     // in C before C23: #include <stdalign.h>
@@ -82,7 +56,7 @@ fn members_that_would_share_a_line_are_separated_too() {
     let uses = [(2, 0x1034, 8, true), (1, 0x103c, 4, true), (2, 0x1044, 8, true), (1, 0x1050, 8, true)];
     let redesign = object.redesign(&judged(&uses)).unwrap().unwrap();
     let aligned: Vec<String> =
-        redesign.advice.iter().map(Advice::words).filter(|words| words.contains("alignas")).collect();
+        redesign.advice.iter().map(LayoutAdvice::words).filter(|words| words.contains("alignas")).collect();
     assert_eq!(aligned, ["head", "size", "tail"].map(|member| format!("declare {member} with alignas(64)")));
     assert!(redesign.separates_all());
 }
@@ -91,6 +65,42 @@ fn members_that_would_share_a_line_are_separated_too() {
 fn no_layout_separates_threads_on_one_member() {
     let redesign = queue().redesign(&judged(&[(1, 0x1000, 4, true), (2, 0x1004, 4, true)])).unwrap().unwrap();
     assert!(!redesign.separates_all());
+}
+
+/// A flag of one thread, and a structure whose members two other threads write, on one line: moving
+/// the flag leaves the members together.
+#[test]
+fn the_layout_that_separates_the_most_threads_is_the_best() {
+    let flag = ObjectLayout {
+        name: "flag".to_owned(),
+        address: 0x1020,
+        stride: 8,
+        members: vec![member("long flag", 0, 8)],
+        ..queue()
+    };
+    let lines = judged(&[(1, 0x1000, 8, true), (2, 0x1010, 8, true), (3, 0x1020, 8, true)]);
+    for objects in [[&flag, &queue()], [&queue(), &flag]] {
+        let best = best_redesign(objects, &lines[0].line, &lines).unwrap();
+        assert!(best.text.starts_with("struct queue {"), "{}", best.text);
+    }
+    assert_eq!(best_redesign([&flag], &lines[0].line, &lines), flag.redesign(&lines).unwrap());
+    assert_eq!(best_redesign([], &lines[0].line, &lines), None);
+}
+
+/// Two threads on one member of the first object: its layout cannot separate them.
+#[test]
+fn a_layout_that_leaves_threads_together_is_not_the_best() {
+    let counter = ObjectLayout {
+        name: "counter".to_owned(),
+        address: 0x1020,
+        stride: 8,
+        members: vec![member("long counter", 0, 8)],
+        ..queue()
+    };
+    let lines = judged(&[(1, 0x1020, 4, true), (2, 0x1024, 4, true), (3, 0x1000, 8, true)]);
+    let best = best_redesign([&counter, &queue()], &lines[0].line, &lines).unwrap();
+    assert!(best.text.starts_with("struct queue {"), "{}", best.text);
+    assert_eq!(best_redesign([&counter], &lines[0].line, &lines), counter.redesign(&lines).unwrap());
 }
 
 #[test]
@@ -104,9 +114,9 @@ fn elements_of_an_array_are_separated_by_their_first_member() {
     assert_eq!(
         redesign.advice,
         [
-            Advice::AlignMember { member: "sum".to_owned(), to: 64 },
-            Advice::PadStride { from: 16, to: 64 },
-            Advice::AlignAllocation { to: 64, off_by: 16 },
+            LayoutAdvice::AlignMember { member: "sum".to_owned(), to: 64 },
+            LayoutAdvice::PadStride { from: 16, to: 64 },
+            LayoutAdvice::AlignAllocation { to: 64, off_by: 16 },
         ]
     );
     assert!(redesign.text.contains("alignas(64) long sum;"), "{}", redesign.text);
@@ -118,7 +128,7 @@ fn elements_of_an_array_are_separated_by_their_first_member() {
 fn an_allocation_at_a_line_start_needs_no_change() {
     let on_heap = ObjectLayout { on_heap: true, ..queue() };
     let redesign = on_heap.redesign(&judged(&[(1, 0x1000, 8, true), (2, 0x1010, 8, true)])).unwrap().unwrap();
-    assert!(!redesign.advice.iter().any(|advice| matches!(advice, Advice::AlignAllocation { .. })));
+    assert!(!redesign.advice.iter().any(|advice| matches!(advice, LayoutAdvice::AlignAllocation { .. })));
 }
 
 #[test]
@@ -138,7 +148,7 @@ fn without_members_offsets_are_used() {
     let redesign = bare.redesign(&judged(&[(1, 0x1000, 8, true), (2, 0x1010, 4, false)])).unwrap().unwrap();
     let members: Vec<&str> = redesign.fights.iter().map(|fight| fight.member.as_str()).collect();
     assert_eq!(members, ["bytes_0", "bytes_16"]);
-    assert_eq!(redesign.advice, [Advice::Part { to: 64 }], "names that are ours are none to declare");
+    assert_eq!(redesign.advice, [LayoutAdvice::Part { to: 64 }], "names that are ours are none to declare");
     assert!(redesign.text.starts_with("struct _3_bss {"), "{}", redesign.text);
     assert!(redesign.text.contains("alignas(64) unsigned char bytes_0[16];"), "{}", redesign.text);
     assert!(redesign.text.contains("alignas(64) unsigned char bytes_16[8];"), "{}", redesign.text);
@@ -172,7 +182,7 @@ fn elements_without_members_are_wrapped() {
     let value = member("long value", 0, 8);
     let counts = ObjectLayout { name: "counts".to_owned(), elements: 8, stride: 8, members: vec![value], ..queue() };
     let redesign = counts.redesign(&judged(&[(1, 0x1000, 8, true), (2, 0x1008, 8, true)])).unwrap().unwrap();
-    assert_eq!(redesign.advice, [Advice::Wrap { to: 64 }, Advice::PadStride { from: 8, to: 64 }]);
+    assert_eq!(redesign.advice, [LayoutAdvice::Wrap { to: 64 }, LayoutAdvice::PadStride { from: 8, to: 64 }]);
 }
 
 /// A structure without gaps: `first` begins four bytes before the end of a line.
@@ -192,7 +202,7 @@ fn a_packed_member_on_two_lines_is_named_and_aligned() {
     let fights: Vec<(&str, std::ops::Range<u64>)> =
         redesign.fights.iter().map(|fight| (fight.member.as_str(), fight.bytes.clone())).collect();
     assert_eq!(fights, [("first", 64..68), ("second", 68..76)], "the bytes are those on the line that is shared");
-    assert_eq!(redesign.advice[0], Advice::Unpack { crossing: Some("first".to_owned()) });
+    assert_eq!(redesign.advice[0], LayoutAdvice::Unpack { crossing: Some("first".to_owned()) });
     assert!(redesign.advice[0].words().contains("packed: by it first lies across two cache lines"));
     for line in
         ["unsigned long first;                      // 64: ", "alignas(64) unsigned long second;         // 128: "]
@@ -209,7 +219,7 @@ fn a_member_that_would_cross_lines_is_aligned_to_its_size() {
         members.into_iter().map(|member| Member { alignment: if member.bytes == 12 { 4 } else { 8 }, ..member });
     let object = ObjectLayout { stride: 80, members: members.collect(), ..queue() };
     let redesign = object.redesign(&judged(&[(1, 0x1038, 12, true), (2, 0x1048, 8, true)])).unwrap().unwrap();
-    let align = |member: &str, to| Advice::AlignMember { member: member.to_owned(), to };
+    let align = |member: &str, to| LayoutAdvice::AlignMember { member: member.to_owned(), to };
     assert_eq!(redesign.advice[..3], [align("name[56]", 64), align("at", 16), align("n", 64)], "not packed");
     assert!(redesign.text.contains("alignas(16) struct three at;              // 64: "), "{}", redesign.text);
 }

@@ -5,40 +5,7 @@ use std::ops::Range;
 use proptest::prelude::*;
 
 use super::{ByteMove, MOST_VIEWS, PAGE_BYTES, PagePlan, PlanRefusal, RemapPlan, plan};
-use crate::access::SampledAccess;
-use crate::line_table::LineTable;
-use crate::settings::Settings;
-use crate::verdict::JudgedLine;
-
-const WINDOW_NS: u64 = 4_000_000;
-
-/// Thread, first byte, bytes, write.
-type Use = (u32, u64, u32, bool);
-
-fn lines_of(uses: &[(Use, bool)]) -> Vec<JudgedLine> {
-    let mut lines = LineTable::new(Settings { half_life_ns: None, most_lines: 256, ..Settings::default() }).unwrap();
-    for window in 0..4 {
-        for &((thread, address, bytes, write), atomic) in uses {
-            let at_ns = window * WINDOW_NS;
-            lines.record(&SampledAccess {
-                address,
-                bytes,
-                write,
-                atomic,
-                thread,
-                weight: 0.5,
-                at_ns,
-                cpu: thread,
-                ..SampledAccess::default()
-            });
-        }
-    }
-    lines.heaviest(usize::MAX, 4 * WINDOW_NS).into_iter().map(JudgedLine::new).collect()
-}
-
-fn judged(uses: &[Use]) -> Vec<JudgedLine> {
-    lines_of(&uses.iter().map(|&one| (one, false)).collect::<Vec<_>>())
-}
+use crate::fixture::{Use, judged, judged_lines};
 
 fn plan_of(uses: &[Use]) -> RemapPlan {
     plan(&judged(uses), MOST_VIEWS, |_| false)
@@ -94,7 +61,7 @@ fn sampled_accesses_are_never_split() {
     {
         let mut uses = uses.clone();
         uses.push(((1, 4, 8, false), atomic));
-        let plan = plan(&lines_of(&uses), MOST_VIEWS, |_| false);
+        let plan = plan(&judged_lines(&uses), MOST_VIEWS, |_| false);
         assert!(plan.pages.is_empty(), "{plan:?}");
         assert_eq!(plan.refused[0].why, why);
     }

@@ -5,16 +5,13 @@ use proptest::prelude::*;
 
 use super::{JudgedLine, Verdict, judge};
 use crate::access::SampledAccess;
+use crate::fixture::{Use, WINDOW_NS};
 use crate::line_table::LineTable;
 use crate::line_use::LineUse;
 use crate::settings::Settings;
 
-const WINDOW_NS: u64 = 4_000_000;
 const NEVER_FADES: Settings =
     Settings { line_bytes: 64, pairs: false, half_life_ns: None, window_ns: WINDOW_NS, most_lines: 64 };
-
-/// Thread, first byte, bytes, write.
-type Use = (u32, u64, u32, bool);
 
 fn access((thread, address, bytes, write): Use, at_ns: u64) -> SampledAccess {
     SampledAccess {

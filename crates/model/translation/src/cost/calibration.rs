@@ -13,7 +13,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Interval, PageWalkCost};
+use fieldstone_stats::Interval;
+
+use super::PageWalkCost;
 use crate::error::{Error, Result};
 
 /// The upper bound of a walk's cost in ns, to limit noise.

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::simulator::{Counts, SideCounts};
 
-pub use fieldstone_stats::Interval;
+use fieldstone_stats::Interval;
 
 pub use calibration::{Calibration, CalibrationPattern, CalibrationPoint};
 pub use mosaic_fit::{MosaicFit, MosaicRun};
@@ -95,11 +95,5 @@ mod tests {
         assert_eq!(saving, Interval { low: 0.032, likely: 0.212, high: 0.412 });
         let loss = COST.saving(&few, &many, 1.0, 10_000.0);
         assert_eq!(loss, Interval { low: -0.412, likely: -0.212, high: -0.032 });
-    }
-
-    #[test]
-    fn shares_are_clamped_and_defined_for_an_empty_whole() {
-        assert_eq!(Interval::exact(7.0).share_of(5.0), Interval::exact(1.0));
-        assert_eq!(Interval::exact(7.0).share_of(0.0), Interval::exact(0.0));
     }
 }

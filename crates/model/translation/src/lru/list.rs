@@ -14,7 +14,7 @@ use super::{index, unchain};
 const NONE: u16 = u16::MAX;
 
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct ListEntry {
     key: u64,
     /// Neighbours in the ring.
     newer: u16,
@@ -25,15 +25,15 @@ struct Entry {
 
 /// A fully associative table.
 #[derive(Debug, Clone)]
-pub(crate) struct List {
-    entries: Box<[Entry]>,
+pub(crate) struct LruList {
+    entries: Box<[ListEntry]>,
     buckets: Box<[u16]>,
     newest: u16,
     /// 64 minus the bits of a bucket's number.
     shift: u32,
 }
 
-impl List {
+impl LruList {
     /// An entry's index has 16 bits, one value of which is `NONE`.
     pub(super) const MAX: u32 = NONE as u32;
 
@@ -43,7 +43,8 @@ impl List {
         // predictable branches.
         let buckets = (entries * 16).next_power_of_two();
         let mut list = Self {
-            entries: vec![Entry { key: 0, newer: 0, older: 0, chain: NONE }; index(entries.into())].into_boxed_slice(),
+            entries: vec![ListEntry { key: 0, newer: 0, older: 0, chain: NONE }; index(entries.into())]
+                .into_boxed_slice(),
             buckets: vec![NONE; index(buckets.into())].into_boxed_slice(),
             newest: 0,
             shift: 64 - buckets.ilog2(),
@@ -85,7 +86,7 @@ impl List {
         if at == oldest {
             return;
         }
-        let Entry { newer, older, .. } = self.entries[usize::from(at)];
+        let ListEntry { newer, older, .. } = self.entries[usize::from(at)];
         self.entries[usize::from(newer)].older = older;
         self.entries[usize::from(older)].newer = newer;
         self.entries[usize::from(oldest)].older = at;
@@ -116,7 +117,7 @@ impl List {
         for (entry, at) in self.entries.iter_mut().zip(0..count) {
             let newer = if at == 0 { count - 1 } else { at - 1 };
             let older = if at + 1 == count { 0 } else { at + 1 };
-            *entry = Entry { key: 0, newer, older, chain: NONE };
+            *entry = ListEntry { key: 0, newer, older, chain: NONE };
         }
         self.newest = 0;
     }

@@ -1,7 +1,7 @@
 //! Tables with least-recently-used replacement, for TLBs and walk caches.
 //!
 //! [`Sets`] serves few ways: a set is kept in LRU order, and one pass searches and reorders it.
-//! [`List`] serves large fully associative tables: a hash finds the entry, linked entries keep the
+//! [`LruList`] serves large fully associative tables: a hash finds the entry, linked entries keep the
 //! order. Their operation is `touch`: returns whether the key was present, and makes it the most
 //! recent. [`LruTable::new`] chooses the faster one.
 
@@ -10,7 +10,7 @@ mod sets;
 #[cfg(test)]
 mod tests;
 
-use list::List;
+use list::LruList;
 use sets::Sets;
 
 /// From this number of ways, hashing costs less than moving a set.
@@ -20,17 +20,17 @@ const HASHED_WAYS: u32 = 33;
 #[derive(Debug, Clone)]
 pub(crate) enum LruTable {
     Sets(Sets),
-    List(List),
+    List(LruList),
 }
 
 impl LruTable {
     /// The most entries of a fully associative table.
-    pub(crate) const MAX_FULL: u32 = List::MAX;
+    pub(crate) const MAX_FULL: u32 = LruList::MAX;
 
     /// `ways` divides `entries`; neither is 0.
     pub(crate) fn new(entries: u32, ways: u32) -> Self {
         if entries == ways && ways >= HASHED_WAYS {
-            Self::List(List::new(entries))
+            Self::List(LruList::new(entries))
         } else {
             Self::Sets(Sets::new(entries / ways, ways))
         }

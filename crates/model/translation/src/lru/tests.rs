@@ -3,16 +3,16 @@
 use proptest::prelude::*;
 
 use super::LruTable;
-use super::list::List;
+use super::list::LruList;
 use super::sets::Sets;
 
 /// Sets as vectors, the most recent key first.
-struct Naive {
+struct NaiveSets {
     sets: Vec<Vec<u64>>,
     ways: usize,
 }
 
-impl Naive {
+impl NaiveSets {
     fn new(count: u32, ways: u32) -> Self {
         Self { sets: vec![Vec::new(); count as usize], ways: ways as usize }
     }
@@ -33,7 +33,7 @@ impl Naive {
 proptest! {
     #[test]
     fn sets_match_the_naive_model(count in 1_u32..20, ways in 1_u32..26, pages in prop::collection::vec(0_u64..300, 1..800)) {
-        let (mut sets, mut naive) = (Sets::new(count, ways), Naive::new(count, ways));
+        let (mut sets, mut naive) = (Sets::new(count, ways), NaiveSets::new(count, ways));
         for page in pages {
             prop_assert_eq!(sets.touch(page, page + 1), naive.touch(page, page + 1), "page {}", page);
         }
@@ -41,11 +41,11 @@ proptest! {
 
     #[test]
     fn a_list_matches_one_naive_set(entries in 1_u32..100, pages in prop::collection::vec(0_u64..150, 1..800), clear_at in 0_usize..800) {
-        let (mut list, mut naive) = (List::new(entries), Naive::new(1, entries));
+        let (mut list, mut naive) = (LruList::new(entries), NaiveSets::new(1, entries));
         for (at, page) in pages.into_iter().enumerate() {
             if at == clear_at {
                 list.clear();
-                naive = Naive::new(1, entries);
+                naive = NaiveSets::new(1, entries);
             }
             prop_assert_eq!(list.touch(page + 1), naive.touch(0, page + 1), "page {}", page);
         }
@@ -61,7 +61,7 @@ fn long_fully_associative_tables_are_lists() {
 
 #[test]
 fn the_longest_list_holds_its_maximum() {
-    let mut list = List::new(LruTable::MAX_FULL);
+    let mut list = LruList::new(LruTable::MAX_FULL);
     let pages = u64::from(LruTable::MAX_FULL);
     assert!((1..=pages).all(|key| !list.touch(key)));
     assert!((1..=pages).all(|key| list.touch(key)), "all keys are present");

@@ -1,4 +1,4 @@
-//! RegionPages in LRU order, with their depth known to a power of two.
+//! Pages in LRU order, with their depth known to a power of two.
 //!
 //! ```text
 //!   zone    0           1           2                   3
@@ -20,7 +20,7 @@ const NONE: u16 = u16::MAX;
 const ZONES: usize = 16;
 
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct StackEntry {
     page: u64,
     /// Neighbours in the order of use.
     newer: u16,
@@ -30,20 +30,20 @@ struct Entry {
     zone: u8,
 }
 
-/// RegionPages in order of use.
+/// Pages in order of use.
 #[derive(Debug, Clone)]
-pub(super) struct Stack {
-    entries: Vec<Entry>,
+pub(super) struct LruStack {
+    entries: Vec<StackEntry>,
     buckets: Box<[u16]>,
     newest: u16,
     /// The oldest page of each nonempty zone.
     last: [u16; ZONES],
-    /// RegionPages in the first zone.
+    /// Pages in the first zone.
     first: usize,
     most: usize,
 }
 
-impl Stack {
+impl LruStack {
     /// Creates a stack for at most `most` pages, at least two. The first zone holds `first` pages.
     pub(super) fn new(most: u16, first: usize) -> Self {
         let buckets = (usize::from(most) * 2).next_power_of_two();
@@ -94,7 +94,7 @@ impl Stack {
 
     /// The pages, oldest first.
     pub(super) fn oldest_first(&self) -> Vec<u64> {
-        let following = |entry: &&Entry| self.entries.get(usize::from(entry.older));
+        let following = |entry: &&StackEntry| self.entries.get(usize::from(entry.older));
         let order = std::iter::successors(self.entries.get(usize::from(self.newest)), following);
         let mut pages: Vec<u64> = order.map(|entry| entry.page).collect();
         pages.reverse();
@@ -115,7 +115,7 @@ impl Stack {
     /// Moves entry `at`, which is not the newest, to the front.
     #[inline]
     fn move_to_front(&mut self, at: u16, zone: u8) {
-        let Entry { newer, older, .. } = self.entries[usize::from(at)];
+        let StackEntry { newer, older, .. } = self.entries[usize::from(at)];
         if self.last[usize::from(zone)] == at {
             // If it was alone in its zone, `newer` is the entry about to move there.
             self.last[usize::from(zone)] = newer;
@@ -132,7 +132,7 @@ impl Stack {
     fn insert(&mut self, page: u64, bucket: usize) {
         let before = self.entries.len();
         let at = u16::try_from(before).unwrap_or(NONE);
-        self.entries.push(Entry { page, newer: NONE, older: NONE, chain: self.buckets[bucket], zone: 0 });
+        self.entries.push(StackEntry { page, newer: NONE, older: NONE, chain: self.buckets[bucket], zone: 0 });
         self.buckets[bucket] = at;
         self.put_first(at);
         // The zone of depth `before` grows by one. If this is its first page, it takes the last
@@ -185,7 +185,7 @@ impl Stack {
 mod tests {
     use proptest::prelude::*;
 
-    use super::Stack;
+    use super::LruStack;
     use crate::mosaic::spread;
 
     proptest! {
@@ -194,7 +194,7 @@ mod tests {
             (most, first) in (2_u16..300, 1_usize..20),
             pages in prop::collection::vec(0_u64..400, 1..2000),
         ) {
-            let mut stack = Stack::new(most, first);
+            let mut stack = LruStack::new(most, first);
             let mut order: Vec<u64> = Vec::new();
             for page in pages {
                 let depth = order.iter().position(|&other| other == page);

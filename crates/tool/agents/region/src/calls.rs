@@ -10,6 +10,7 @@
 use fieldstone_wire::PlacementReason;
 use fieldstone_wire::span::SpanKind;
 
+use crate::arch::MAP_32BIT;
 use crate::hugetlb::{self, has_hugetlb};
 use crate::in_place::{self, LOW};
 use crate::migration::make_ordinary;
@@ -114,7 +115,7 @@ impl MmapCall {
             () if has(libc::MAP_STACK) && self.bytes <= GRANULE => PlacementReason::ShortStack,
             () if self.is_fixed() => PlacementReason::Fixed,
             () if has(libc::MAP_HUGETLB) => PlacementReason::OwnHugetlb,
-            () if has(map_32bit()) => PlacementReason::Low32,
+            () if has(MAP_32BIT) => PlacementReason::Low32,
             () if self.is_hinted() => PlacementReason::Hint,
             () if self.prot & libc::PROT_EXEC != 0 => PlacementReason::Executable,
             () if self.flags & !PLAIN_FLAGS & !libc::MAP_STACK != 0 || !reservation && self.prot != READ_WRITE => {
@@ -131,16 +132,6 @@ impl MmapCall {
         // SAFETY: the program makes exactly this call; the agent only forwards it.
         unsafe { raw::mmap(self.address, self.bytes, self.prot, self.flags, self.fd, self.offset) }
     }
-}
-
-#[cfg(target_arch = "x86_64")]
-fn map_32bit() -> i32 {
-    libc::MAP_32BIT
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn map_32bit() -> i32 {
-    0
 }
 
 /// Rounds up to whole pages; `None` on overflow.

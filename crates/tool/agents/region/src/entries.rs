@@ -6,6 +6,7 @@ use core::arch::naked_asm;
 use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::SeqCst};
 
+use crate::arch::jump_with_return_address;
 use crate::calls::{self, MmapCall};
 use crate::elf::LoadedObject;
 use crate::patch::FunctionPatch;
@@ -128,19 +129,9 @@ unsafe extern "C" fn brk(address: usize) -> c_int {
 
 /// Passes the return address as fourth argument, to distinguish a call by libc (growing an arena)
 /// from the program's.
-#[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C" fn mprotect(_address: usize, _bytes: usize, _prot: c_int) -> c_int {
-    // At the entry of a function the return address is on top of the stack.
-    naked_asm!("mov rcx, [rsp]", "jmp {}", sym mprotect_from)
-}
-
-/// Passes the return address as fourth argument, to distinguish a call by libc (growing an arena)
-/// from the program's.
-#[cfg(target_arch = "aarch64")]
-#[unsafe(naked)]
-unsafe extern "C" fn mprotect(_address: usize, _bytes: usize, _prot: c_int) -> c_int {
-    naked_asm!("mov x3, x30", "b {}", sym mprotect_from)
+    naked_asm!(jump_with_return_address!(), sym mprotect_from)
 }
 
 unsafe extern "C" fn mprotect_from(address: usize, bytes: usize, prot: c_int, caller: usize) -> c_int {

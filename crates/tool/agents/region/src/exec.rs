@@ -14,6 +14,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use fieldstone_wire::SESSION_VARIABLE;
 
+use crate::arch::ELF_MACHINE;
 use crate::environment::{PRELOAD, agent_variables, is_variable, loader};
 use crate::raw::{self, RawResult};
 use crate::state::slot;
@@ -217,9 +218,8 @@ fn interpreter(head: &mut [u8; 256]) -> Option<&CStr> {
 fn same_loader(fd: c_int, head: &[u8; 256]) -> bool {
     const HEADER_BYTES: usize = 56;
     let half = |at: usize| usize::from(u16::from_le_bytes([head[at], head[at + 1]]));
-    let machine = if cfg!(target_arch = "x86_64") { libc::EM_X86_64 } else { libc::EM_AARCH64 };
     let table = usize::from_le_bytes(core::array::from_fn(|byte| head[32 + byte]));
-    if half(18) != usize::from(machine) || half(54) != HEADER_BYTES {
+    if half(18) != usize::from(ELF_MACHINE) || half(54) != HEADER_BYTES {
         return false;
     }
     (0..half(56).min(64)).any(|index| {

@@ -32,6 +32,7 @@
 //! | `globals`, `main_stack`, `in_place` | memory that stays outside the region and gets huge pages in place |
 //! | `spans` | which ranges are reserved or outside the region, and why |
 //! | `state`, `raw` | shared state, system calls |
+//! | `arch` | what differs between x86-64 and AArch64 |
 //!
 //! Invariants: the agent runs inside another program. It uses no allocator, no thread-local
 //! storage, no lock, no panic and no libc function that could be interposed.
@@ -48,6 +49,9 @@
 #[cfg(any(test, not(panic = "abort")))]
 extern crate std;
 
+#[cfg_attr(target_arch = "x86_64", path = "arch/x86_64.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "arch/aarch64.rs")]
+mod arch;
 mod bits;
 mod calls;
 mod descriptors;

@@ -23,7 +23,7 @@ std::thread_local! {
 
 /// A mapped page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Page {
+pub(crate) struct MappedPage {
     mapping: u32,
     pub(crate) value: u32,
 }
@@ -31,7 +31,7 @@ pub(crate) struct Page {
 /// The first pages of an address space that starts at the base of the region, zero. There is no
 /// memory above them.
 pub(crate) struct AddressSpace {
-    pages: Vec<Option<Page>>,
+    pages: Vec<Option<MappedPage>>,
     mappings: u32,
     /// Makes munmap(2) fail, as for a program at the limit of mappings.
     pub(crate) refuses_unmaps: bool,
@@ -73,7 +73,7 @@ pub(crate) fn handle(number: libc::c_long, args: [usize; 6]) -> Option<RawResult
 }
 
 impl AddressSpace {
-    pub(crate) fn page(&self, page: usize) -> Option<Page> {
+    pub(crate) fn page(&self, page: usize) -> Option<MappedPage> {
         self.pages.get(page).copied().flatten()
     }
 
@@ -98,7 +98,7 @@ impl AddressSpace {
             return Err(libc::EEXIST);
         }
         self.mappings += 1;
-        self.pages[first..first + count].fill(Some(Page { mapping: self.mappings, value: 0 }));
+        self.pages[first..first + count].fill(Some(MappedPage { mapping: self.mappings, value: 0 }));
         Ok(first * PAGE)
     }
 
@@ -132,7 +132,7 @@ impl AddressSpace {
             return self.unmap(old + new, count - new).map(|_| old * PAGE);
         }
         if self.is_free(old + count, new - count) {
-            self.pages[old + count..old + new].fill(Some(Page { value: 0, ..first }));
+            self.pages[old + count..old + new].fill(Some(MappedPage { value: 0, ..first }));
             return Ok(old * PAGE);
         }
         if flags & libc::MREMAP_MAYMOVE == 0 {

@@ -14,15 +14,12 @@
 
 use core::ptr::{with_exposed_provenance as at, with_exposed_provenance_mut as at_mut};
 
+use crate::arch::{self, JUMP};
 use crate::elf::{LoadedObject, SymbolRange};
 use crate::raw;
 use crate::table::PAGE;
 
-#[cfg(target_arch = "x86_64")]
-const JUMP: [u8; 6] = [0xff, 0x25, 0, 0, 0, 0];
-#[cfg(target_arch = "aarch64")]
-const JUMP: [u8; 8] = [0x50, 0, 0, 0x58, 0, 0x02, 0x1f, 0xd6];
-
+/// The jump and the address behind it.
 const JUMP_BYTES: usize = JUMP.len() + 8;
 
 /// A function of libc, its system call, and the address of its replacement.
@@ -39,22 +36,7 @@ fn is_patchable(symbol: SymbolRange, number: libc::c_long) -> bool {
     }
     // SAFETY: a defined function of a loaded object is readable for its size.
     let code = unsafe { core::slice::from_raw_parts(at::<u8>(symbol.address), symbol.bytes.min(320)) };
-    makes_call(code, number as u32)
-}
-
-#[cfg(target_arch = "x86_64")]
-fn makes_call(code: &[u8], number: u32) -> bool {
-    let [a, b, c, d] = number.to_le_bytes();
-    // mov $number,%eax directly followed by syscall
-    code.windows(7).any(|bytes| bytes == [0xb8, a, b, c, d, 0x0f, 0x05])
-}
-
-#[cfg(target_arch = "aarch64")]
-fn makes_call(code: &[u8], number: u32) -> bool {
-    // mov x8, #number and svc #0
-    let set = (0xd280_0008 | number << 5).to_le_bytes();
-    let has = |word: [u8; 4]| code.chunks_exact(4).any(|bytes| bytes == word);
-    has(set) && has(0xd400_0001_u32.to_le_bytes())
+    arch::makes_call(code, number as u32)
 }
 
 /// The function of libc that `patch` replaces, if it can be patched.
@@ -96,47 +78,12 @@ fn overwrite(address: usize, target: usize) {
     // SAFETY: the page is writable now, the function is long enough, and no other thread exists
     // that runs it.
     unsafe { core::ptr::copy_nonoverlapping(code.as_ptr(), at_mut::<u8>(address), JUMP_BYTES) };
-    flush(address);
-}
-
-#[cfg(target_arch = "x86_64")]
-fn flush(_address: usize) {}
-
-#[cfg(target_arch = "aarch64")]
-fn flush(address: usize) {
-    // SAFETY: the instructions maintain caches for mapped code and change no data.
-    unsafe {
-        core::arch::asm!(
-            "dc cvau, {0}", "dc cvau, {1}", "dsb ish", "ic ivau, {0}", "ic ivau, {1}", "dsb ish", "isb",
-            in(reg) address, in(reg) address + JUMP_BYTES - 1);
-    }
+    arch::flush(address..address + JUMP_BYTES);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[cfg(target_arch = "x86_64")]
-    #[test]
-    fn a_call_is_its_number_and_the_instruction() {
-        let code = [0xf3, 0x0f, 0x1e, 0xfa, 0xb8, 0x0b, 0, 0, 0, 0x0f, 0x05, 0xc3];
-        assert!(makes_call(&code, 11));
-        assert!(!makes_call(&code, 9), "another number");
-        assert!(!makes_call(&code[..10], 11), "cut off");
-        let apart = [0xb8, 0x0b, 0, 0, 0, 0x90, 0x0f, 0x05];
-        assert!(!makes_call(&apart, 11), "another instruction may have changed the number");
-    }
-
-    #[cfg(target_arch = "aarch64")]
-    #[test]
-    fn a_call_is_its_number_and_the_instruction() {
-        // mov x8, #215; svc #0; ret
-        let words = [0xd280_1ae8_u32, 0xd400_0001, 0xd65f_03c0];
-        let code: std::vec::Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        assert!(makes_call(&code, 215));
-        assert!(!makes_call(&code, 222), "another number");
-        assert!(!makes_call(&code[..4], 215), "no call");
-    }
 
     #[test]
     fn a_short_function_cannot_be_patched() {

@@ -3,9 +3,9 @@
 //! The agent patches functions of libc that make these calls (see `entries`), so it must not call
 //! those functions. A result in `-4095..0` is a negated errno.
 
-#![allow(unsafe_code, reason = "system calls are made here and nowhere else in the agent")]
+#![allow(unsafe_code, reason = "system calls are made through here and nowhere else in the agent")]
 
-use core::arch::asm;
+use crate::arch;
 
 /// The result of a system call, or a negated errno.
 pub(crate) type RawResult = isize;
@@ -26,34 +26,7 @@ pub(crate) unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> RawResul
         return result;
     }
     // SAFETY: the caller upholds the requirements of this system call.
-    unsafe { trap(number, args) }
-}
-
-#[cfg(target_arch = "x86_64")]
-unsafe fn trap(number: libc::c_long, args: [usize; 6]) -> RawResult {
-    let result: isize;
-    // SAFETY: the kernel clobbers only rax, rcx and r11; the caller upholds the requirements of the
-    // call.
-    unsafe {
-        asm!("syscall", inlateout("rax") number as isize => result,
-            in("rdi") args[0], in("rsi") args[1], in("rdx") args[2],
-            in("r10") args[3], in("r8") args[4], in("r9") args[5],
-            lateout("rcx") _, lateout("r11") _, options(nostack));
-    }
-    result
-}
-
-#[cfg(target_arch = "aarch64")]
-unsafe fn trap(number: libc::c_long, args: [usize; 6]) -> RawResult {
-    let result: isize;
-    // SAFETY: the kernel preserves every register but x0; the caller upholds the requirements of
-    // the call.
-    unsafe {
-        asm!("svc 0", in("x8") number, inlateout("x0") args[0] as isize => result,
-            in("x1") args[1], in("x2") args[2], in("x3") args[3], in("x4") args[4], in("x5") args[5],
-            options(nostack));
-    }
-    result
+    unsafe { arch::syscall(number, args) }
 }
 
 /// `mmap(2)`.

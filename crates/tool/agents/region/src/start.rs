@@ -16,18 +16,12 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use fieldstone_wire::{Config, DormancyReason, PageKind, ProcessPhase, ProcessSlot, Session};
 
+use crate::arch::BASES;
 use crate::elf::{self, LoadedObject};
 use crate::spans::KNOWN_SPANS;
 use crate::state::{self, TABLE, initialize};
 use crate::table::{GRANULE, GRANULES, GranuleState, PAGE};
 use crate::{entries, environment, globals, heap, main_stack, migration, patch, placement, raw};
-
-/// Candidate bases of the region, far from programs and libraries and above every heap: libc's
-/// allocator reports corruption if the break moves down.
-#[cfg(target_arch = "x86_64")]
-const BASES: [usize; 3] = [0x6000_0000_0000, 0x6800_0000_0000, 0x5800_0000_0000];
-#[cfg(target_arch = "aarch64")]
-const BASES: [usize; 3] = [0xc000_0000_0000, 0xd000_0000_0000, 0xb800_0000_0000];
 
 const GIB: usize = 1 << 30;
 /// `PATH_MAX` of Linux.

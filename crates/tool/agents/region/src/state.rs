@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsiz
 
 use fieldstone_wire::{Config, PageKind, PlacementReason, ProcessSlot, Session, mosaic};
 
+use crate::arch::ADDRESS_SPACE_END;
 use crate::raw;
 use crate::table::{GRANULE, GRANULES, GranuleState, PAGE, RegionTable, TableChunk};
 
@@ -30,9 +31,6 @@ static HUGETLB: AtomicBool = AtomicBool::new(false);
 static MEMORY: AtomicUsize = AtomicUsize::new(usize::MAX);
 static SESSION: AtomicPtr<Session> = AtomicPtr::new(core::ptr::null_mut());
 static SLOT: AtomicPtr<ProcessSlot> = AtomicPtr::new(core::ptr::null_mut());
-
-/// The first address above the user address space.
-const ADDRESS_SPACE_END: usize = if cfg!(target_arch = "aarch64") { 1 << 48 } else { 1 << 47 };
 
 /// The first granule of the reserve, and the number of granules.
 static RESERVE: (AtomicUsize, AtomicUsize) = (AtomicUsize::new(0), AtomicUsize::new(0));

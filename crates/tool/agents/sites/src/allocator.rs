@@ -8,12 +8,12 @@ use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// The address of an allocated block.
-pub(crate) type Block = *mut c_void;
+pub(crate) type BlockAddress = *mut c_void;
 
 /// A function that takes a number of bytes.
-pub(crate) type SizedFunction = unsafe extern "C" fn(usize) -> Block;
+pub(crate) type SizedFunction = unsafe extern "C" fn(usize) -> BlockAddress;
 /// A function that takes a count or an alignment, then a number of bytes.
-pub(crate) type PairFunction = unsafe extern "C" fn(usize, usize) -> Block;
+pub(crate) type PairFunction = unsafe extern "C" fn(usize, usize) -> BlockAddress;
 
 /// The type of mmap(2).
 pub(crate) type MmapFunction =
@@ -24,15 +24,15 @@ pub(crate) type MmapFunction =
 pub(crate) struct AllocatorFunctions {
     pub(crate) malloc: SizedFunction,
     pub(crate) calloc: PairFunction,
-    pub(crate) realloc: unsafe extern "C" fn(Block, usize) -> Block,
-    pub(crate) free: unsafe extern "C" fn(Block),
-    pub(crate) reallocarray: Option<unsafe extern "C" fn(Block, usize, usize) -> Block>,
+    pub(crate) realloc: unsafe extern "C" fn(BlockAddress, usize) -> BlockAddress,
+    pub(crate) free: unsafe extern "C" fn(BlockAddress),
+    pub(crate) reallocarray: Option<unsafe extern "C" fn(BlockAddress, usize, usize) -> BlockAddress>,
     pub(crate) memalign: Option<PairFunction>,
     pub(crate) aligned_alloc: Option<PairFunction>,
-    pub(crate) posix_memalign: Option<unsafe extern "C" fn(*mut Block, usize, usize) -> c_int>,
+    pub(crate) posix_memalign: Option<unsafe extern "C" fn(*mut BlockAddress, usize, usize) -> c_int>,
     pub(crate) valloc: Option<SizedFunction>,
     pub(crate) pvalloc: Option<SizedFunction>,
-    pub(crate) usable_size: Option<unsafe extern "C" fn(Block) -> usize>,
+    pub(crate) usable_size: Option<unsafe extern "C" fn(BlockAddress) -> usize>,
     pub(crate) mmap: Option<MmapFunction>,
 }
 

@@ -15,7 +15,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use fieldstone_wire::sites::{Announcement, LossReason, Sites};
 
-use crate::allocator::{AllocatorFunctions, Block, PairFunction, SizedFunction, functions};
+use crate::allocator::{AllocatorFunctions, BlockAddress, PairFunction, SizedFunction, functions};
 use crate::stack::{self, StackPointer};
 use crate::thread::{ThreadGuard, in_allocator};
 use crate::{arena, modules, start};
@@ -24,7 +24,7 @@ use crate::{arena, modules, start};
 const PAGE_BYTES: usize = 4096;
 
 /// Announces a block that was returned to the caller at `sp`.
-fn announce_allocation(block: Block, bytes: usize, sp: StackPointer) {
+fn announce_allocation(block: BlockAddress, bytes: usize, sp: StackPointer) {
     if block.is_null() {
         return;
     }
@@ -35,7 +35,7 @@ fn announce_allocation(block: Block, bytes: usize, sp: StackPointer) {
 
 /// The site that calls from `sp`. Counts the block there, and in a measured run may sample its
 /// address.
-fn count_at_site(sites: &Sites, thread: &ThreadGuard, block: Block, bytes: usize, sp: StackPointer) -> u32 {
+fn count_at_site(sites: &Sites, thread: &ThreadGuard, block: BlockAddress, bytes: usize, sp: StackPointer) -> u32 {
     let site = stack::site(sites, thread, sp);
     match sites.entries.get(site as usize) {
         Some(entry) if site != 0 => {
@@ -51,7 +51,7 @@ fn count_at_site(sites: &Sites, thread: &ThreadGuard, block: Block, bytes: usize
 }
 
 /// Announces that a block is freed.
-fn announce_free(block: Block) {
+fn announce_free(block: BlockAddress) {
     if block.is_null() {
         return;
     }
@@ -61,19 +61,19 @@ fn announce_free(block: Block) {
 }
 
 /// Records malloc(3).
-pub(crate) unsafe extern "C" fn malloc(bytes: usize, sp: StackPointer) -> Block {
+pub(crate) unsafe extern "C" fn malloc(bytes: usize, sp: StackPointer) -> BlockAddress {
     // SAFETY: the caller passes the arguments of malloc.
     unsafe { allocate_sized(|allocator| Some(allocator.malloc), bytes, sp) }
 }
 
 /// Records valloc(3).
-pub(crate) unsafe extern "C" fn valloc(bytes: usize, sp: StackPointer) -> Block {
+pub(crate) unsafe extern "C" fn valloc(bytes: usize, sp: StackPointer) -> BlockAddress {
     // SAFETY: the caller passes the arguments of valloc.
     unsafe { allocate_sized(|allocator| allocator.valloc, bytes, sp) }
 }
 
 /// Records pvalloc(3).
-pub(crate) unsafe extern "C" fn pvalloc(bytes: usize, sp: StackPointer) -> Block {
+pub(crate) unsafe extern "C" fn pvalloc(bytes: usize, sp: StackPointer) -> BlockAddress {
     // SAFETY: the caller passes the arguments of pvalloc.
     unsafe { allocate_sized(|allocator| allocator.pvalloc, bytes, sp) }
 }
@@ -82,7 +82,7 @@ unsafe fn allocate_sized(
     function: impl Fn(&AllocatorFunctions) -> Option<SizedFunction>,
     bytes: usize,
     sp: StackPointer,
-) -> Block {
+) -> BlockAddress {
     let Some(allocator) = functions() else { return arena::alloc(bytes) };
     // SAFETY: the caller upholds the contract of `function`, which takes a size.
     let block = function(allocator).map_or(null_mut(), |function| in_allocator(|| unsafe { function(bytes) }));
@@ -91,7 +91,7 @@ unsafe fn allocate_sized(
 }
 
 /// Records calloc(3).
-pub(crate) unsafe extern "C" fn calloc(count: usize, bytes: usize, sp: StackPointer) -> Block {
+pub(crate) unsafe extern "C" fn calloc(count: usize, bytes: usize, sp: StackPointer) -> BlockAddress {
     let total = count.saturating_mul(bytes);
     let Some(allocator) = functions() else { return arena::alloc(total) };
     // SAFETY: the caller passes the arguments of calloc.
@@ -101,13 +101,13 @@ pub(crate) unsafe extern "C" fn calloc(count: usize, bytes: usize, sp: StackPoin
 }
 
 /// Records memalign(3).
-pub(crate) unsafe extern "C" fn memalign(alignment: usize, bytes: usize, sp: StackPointer) -> Block {
+pub(crate) unsafe extern "C" fn memalign(alignment: usize, bytes: usize, sp: StackPointer) -> BlockAddress {
     // SAFETY: the caller passes the arguments of memalign.
     unsafe { allocate_aligned(|allocator| allocator.memalign, alignment, bytes, sp) }
 }
 
 /// Records aligned_alloc(3).
-pub(crate) unsafe extern "C" fn aligned_alloc(alignment: usize, bytes: usize, sp: StackPointer) -> Block {
+pub(crate) unsafe extern "C" fn aligned_alloc(alignment: usize, bytes: usize, sp: StackPointer) -> BlockAddress {
     // SAFETY: the caller passes the arguments of aligned_alloc.
     unsafe { allocate_aligned(|allocator| allocator.aligned_alloc, alignment, bytes, sp) }
 }
@@ -118,7 +118,7 @@ unsafe fn allocate_aligned(
     alignment: usize,
     bytes: usize,
     sp: StackPointer,
-) -> Block {
+) -> BlockAddress {
     // SAFETY: the caller upholds the contract of `function`.
     let call = |function: PairFunction| in_allocator(|| unsafe { function(alignment, bytes) });
     let block = functions().and_then(function).map_or(null_mut(), call);
@@ -128,7 +128,7 @@ unsafe fn allocate_aligned(
 
 /// Records posix_memalign(3).
 pub(crate) unsafe extern "C" fn posix_memalign(
-    into: *mut Block,
+    into: *mut BlockAddress,
     alignment: usize,
     bytes: usize,
     sp: StackPointer,
@@ -144,13 +144,18 @@ pub(crate) unsafe extern "C" fn posix_memalign(
 }
 
 /// Records realloc(3).
-pub(crate) unsafe extern "C" fn realloc(block: Block, bytes: usize, sp: StackPointer) -> Block {
+pub(crate) unsafe extern "C" fn realloc(block: BlockAddress, bytes: usize, sp: StackPointer) -> BlockAddress {
     // SAFETY: the caller passes the arguments of realloc.
     unsafe { resize_block(block, bytes, sp, |allocator| (allocator.realloc)(block, bytes)) }
 }
 
 /// Records reallocarray(3).
-pub(crate) unsafe extern "C" fn reallocarray(block: Block, count: usize, bytes: usize, sp: StackPointer) -> Block {
+pub(crate) unsafe extern "C" fn reallocarray(
+    block: BlockAddress,
+    count: usize,
+    bytes: usize,
+    sp: StackPointer,
+) -> BlockAddress {
     let total = count.saturating_mul(bytes);
     // SAFETY: the caller passes the arguments of reallocarray; on overflow `total` is too large to
     // allocate.
@@ -163,11 +168,11 @@ pub(crate) unsafe extern "C" fn reallocarray(block: Block, count: usize, bytes: 
 }
 
 unsafe fn resize_block(
-    block: Block,
+    block: BlockAddress,
     bytes: usize,
     sp: StackPointer,
-    resize: impl FnOnce(&AllocatorFunctions) -> Block,
-) -> Block {
+    resize: impl FnOnce(&AllocatorFunctions) -> BlockAddress,
+) -> BlockAddress {
     if functions().is_none() || arena::owns(block) {
         // SAFETY: the caller passes a block of this family, or null.
         return unsafe { move_from_arena(block, bytes, sp) };
@@ -186,7 +191,7 @@ unsafe fn resize_block(
 }
 
 /// Reallocates a block of the arena, or allocates before the functions are found.
-unsafe fn move_from_arena(block: Block, bytes: usize, sp: StackPointer) -> Block {
+unsafe fn move_from_arena(block: BlockAddress, bytes: usize, sp: StackPointer) -> BlockAddress {
     // SAFETY: the caller passes a valid size.
     let moved = unsafe { malloc(bytes, sp) };
     if !block.is_null() && !moved.is_null() {
@@ -197,7 +202,7 @@ unsafe fn move_from_arena(block: Block, bytes: usize, sp: StackPointer) -> Block
 }
 
 /// Records free(3).
-pub(crate) unsafe fn free(block: Block) {
+pub(crate) unsafe fn free(block: BlockAddress) {
     if arena::owns(block) {
         return;
     }

@@ -18,7 +18,7 @@
 use core::arch::naked_asm;
 use core::ffi::{c_int, c_void};
 
-use crate::allocator::Block;
+use crate::allocator::BlockAddress;
 use crate::calls;
 
 /// Defines an exported function that jumps to `calls` with the stack pointer in `$register`, its
@@ -41,15 +41,15 @@ macro_rules! entry {
     };
 }
 
-entry!(malloc(_bytes: usize) -> Block, "rsi");
-entry!(calloc(_count: usize, _bytes: usize) -> Block, "rdx");
-entry!(realloc(_block: Block, _bytes: usize) -> Block, "rdx");
-entry!(reallocarray(_block: Block, _count: usize, _bytes: usize) -> Block, "rcx");
-entry!(memalign(_alignment: usize, _bytes: usize) -> Block, "rdx");
-entry!(aligned_alloc(_alignment: usize, _bytes: usize) -> Block, "rdx");
-entry!(posix_memalign(_into: *mut Block, _alignment: usize, _bytes: usize) -> c_int, "rcx");
-entry!(valloc(_bytes: usize) -> Block, "rsi");
-entry!(pvalloc(_bytes: usize) -> Block, "rsi");
+entry!(malloc(_bytes: usize) -> BlockAddress, "rsi");
+entry!(calloc(_count: usize, _bytes: usize) -> BlockAddress, "rdx");
+entry!(realloc(_block: BlockAddress, _bytes: usize) -> BlockAddress, "rdx");
+entry!(reallocarray(_block: BlockAddress, _count: usize, _bytes: usize) -> BlockAddress, "rcx");
+entry!(memalign(_alignment: usize, _bytes: usize) -> BlockAddress, "rdx");
+entry!(aligned_alloc(_alignment: usize, _bytes: usize) -> BlockAddress, "rdx");
+entry!(posix_memalign(_into: *mut BlockAddress, _alignment: usize, _bytes: usize) -> c_int, "rcx");
+entry!(valloc(_bytes: usize) -> BlockAddress, "rsi");
+entry!(pvalloc(_bytes: usize) -> BlockAddress, "rsi");
 
 /// Defines an exported mmap. Its arguments fill all argument registers, so two that are half a
 /// register long share one.
@@ -89,7 +89,7 @@ map_entry!(mmap64);
 /// # Safety
 /// The caller passes a block of this family, or null.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn free(block: Block) {
+pub(crate) unsafe extern "C" fn free(block: BlockAddress) {
     // SAFETY: the caller passes a block of this family, or null.
     unsafe { calls::free(block) }
 }

@@ -38,8 +38,8 @@
 //! Invariants: the recorder runs inside another program. It uses no allocator, no thread-local
 //! storage, no lock and no panic. The unwinder is the program's libgcc; its allocations are passed
 //! through.
+#![cfg(target_arch = "x86_64")]
 #![no_std]
-#![cfg_attr(not(target_arch = "x86_64"), allow(unused, reason = "there is nothing for other machines yet"))]
 #![allow(
     clippy::cast_sign_loss,
     clippy::cast_possible_truncation,
@@ -52,24 +52,15 @@
 #[cfg(any(test, not(panic = "abort")))]
 extern crate std;
 
-#[cfg(target_arch = "x86_64")]
 mod allocator;
-#[cfg(target_arch = "x86_64")]
 mod arena;
-#[cfg(target_arch = "x86_64")]
 mod calls;
-#[cfg(target_arch = "x86_64")]
 mod entries;
 mod environment;
-#[cfg(target_arch = "x86_64")]
 mod modules;
-#[cfg(target_arch = "x86_64")]
 mod stack;
-#[cfg(target_arch = "x86_64")]
 mod start;
-#[cfg(target_arch = "x86_64")]
 mod thread;
-#[cfg(target_arch = "x86_64")]
 mod unwind;
 
 /// The loader's constructor array. A test binary does not run it.
@@ -84,7 +75,6 @@ mod hooks {
         unsafe { libc::abort() }
     }
 
-    #[cfg(target_arch = "x86_64")]
     #[used]
     #[cfg_attr(not(test), unsafe(link_section = ".init_array"))]
     static START: unsafe extern "C" fn(core::ffi::c_int, *const *const core::ffi::c_char, *mut *mut core::ffi::c_char) =

@@ -14,9 +14,9 @@
 
 use crate::callback_word::CallbackWord;
 use crate::callbacks::{on_access, on_block, on_first_access, on_marker, on_marker_only, on_uncounted_access};
-use crate::decode::{AccessKind, BlockEnd, InstructionDecoder, MemoryEffect, Operand, block_end};
+use crate::decode::{AccessKind, BlockEnd, GuestOperand, InstructionDecoder, MemoryEffect, block_end};
 use crate::marker::{ExecutionCounts, Marker};
-use crate::qemu::{self, BOTH, Block, Id, Instruction, NO_REGISTERS};
+use crate::qemu::{self, BOTH, Id, Instruction, NO_REGISTERS, TranslationBlock};
 use crate::trace::{set_guest_base, trace};
 use crate::{mailbox, translations};
 
@@ -45,7 +45,7 @@ impl BlockPlan {
     fn of<'a>(code: impl Iterator<Item = (&'a [u8], u64)>) -> Self {
         let mut decoder = InstructionDecoder::new();
         let mut plan = Self { watches: Vec::new(), omitted: 0, end: BlockEnd::default() };
-        let (mut last, mut changes): (Option<Operand>, Vec<u16>) = (None, Vec::new());
+        let (mut last, mut changes): (Option<GuestOperand>, Vec<u16>) = (None, Vec::new());
         let (mut start, mut final_code) = (None, None);
         for (bytes, address) in code {
             start.get_or_insert(address);
@@ -116,7 +116,7 @@ impl BlockPlan {
 }
 
 /// QEMU translates a block; it calls this on one thread at a time.
-pub(crate) extern "C" fn on_translation(_: Id, block: *mut Block) {
+pub(crate) extern "C" fn on_translation(_: Id, block: *mut TranslationBlock) {
     // SAFETY: QEMU's block and the instructions that it returns are valid during this call.
     let instructions: Vec<*mut Instruction> = unsafe {
         (0..qemu::qemu_plugin_tb_n_insns(block)).map(|at| qemu::qemu_plugin_tb_get_insn(block, at)).collect()
@@ -145,7 +145,7 @@ pub(crate) extern "C" fn on_translation(_: Id, block: *mut Block) {
     register(block, &instructions, &BlockPlan::of(code));
 }
 
-fn register(block: *mut Block, instructions: &[*mut Instruction], plan: &BlockPlan) {
+fn register(block: *mut TranslationBlock, instructions: &[*mut Instruction], plan: &BlockPlan) {
     let Some(start) = plan.watches.first() else { return };
     let run = ExecutionCounts { accesses: plan.accesses() as u64, instructions: instructions.len() as u64 };
     let has_markers_only = translations::is_marker_only();

@@ -5,6 +5,9 @@
 
 #![allow(unsafe_code, reason = "reads a register of QEMU's code")]
 
+#[cfg_attr(not(target_arch = "x86_64"), path = "callbacks/without_state.rs")]
+mod with_state;
+
 use std::ffi::{c_uint, c_void};
 
 use crate::callback_word::CallbackWord;
@@ -12,28 +15,10 @@ use crate::marker::Marker;
 use crate::qemu::Id;
 use crate::thread::{GuestThread, all_states, release_state, thread_state};
 
-/// Defines a call-back that calls `$body` with the guest state as additional argument; 0 on other
-/// architectures.
-macro_rules! with_state {
-    ($(#[$about:meta])* $name:ident($($argument:ident: $kind:ty),+) in $register:literal, $body:ident) => {
-        $(#[$about])*
-        #[cfg(target_arch = "x86_64")]
-        #[unsafe(naked)]
-        pub(crate) extern "C" fn $name($($argument: $kind),+) {
-                        // QEMU's code for x86-64 hosts keeps the guest state in rbp.
-            std::arch::naked_asm!(concat!("mov ", $register, ", rbp"), "jmp {body}", body = sym $body)
-        }
-
-        $(#[$about])*
-        #[cfg(not(target_arch = "x86_64"))]
-        pub(crate) extern "C" fn $name($($argument: $kind),+) {
-            $body($($argument),+, 0);
-        }
-    };
-}
+use with_state::with_state;
 
 with_state! {
-        /// A marker in code with all call-backs.
+    /// A marker in code with all call-backs.
     on_marker(number: c_uint, marker: *mut c_void) in "rdx", marker_with_state
 }
 
@@ -47,7 +32,7 @@ extern "C" fn marker_with_state(number: c_uint, marker: *mut c_void, state: u64)
 }
 
 with_state! {
-        /// A marker in code with marker call-backs only.
+    /// A marker in code with marker call-backs only.
     on_marker_only(number: c_uint, marker: *mut c_void) in "rdx", marker_only_with_state
 }
 

@@ -8,7 +8,7 @@ use crate::qemu::{BOTH, ONCE};
 
 /// A memory operand, by the registers of its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Operand {
+pub(crate) struct GuestOperand {
     segment: Register,
     base: Register,
     index: Register,
@@ -17,7 +17,7 @@ pub(crate) struct Operand {
     bytes: usize,
 }
 
-impl Operand {
+impl GuestOperand {
     fn of(memory: &UsedMemory) -> Self {
         Self {
             segment: memory.segment(),
@@ -52,7 +52,7 @@ pub(crate) enum MemoryEffect {
     /// None.
     None,
     /// One operand at each run, recorded by one call-back of these kinds.
-    One(Operand, i32, AccessKind),
+    One(GuestOperand, i32, AccessKind),
     /// Several accesses, or a varying number: each has its own call-back.
     Several,
 }
@@ -83,7 +83,7 @@ impl InstructionDecoder {
 
     /// Decodes the instruction at `address`, and whether it changes the address of the operand
     /// `operand`.
-    pub(crate) fn decode(&mut self, bytes: &[u8], address: u64, operand: Option<&Operand>) -> DecodedInstruction {
+    pub(crate) fn decode(&mut self, bytes: &[u8], address: u64, operand: Option<&GuestOperand>) -> DecodedInstruction {
         let instruction = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE).decode();
         if instruction.is_invalid() {
             return DecodedInstruction::UNKNOWN;
@@ -148,9 +148,9 @@ fn effect(instruction: &Instruction, memory: &[UsedMemory]) -> MemoryEffect {
     }
     match first.access() {
         // A read and the write back count as one access.
-        OpAccess::ReadWrite => MemoryEffect::One(Operand::of(first), ONCE, access_kind(instruction, first)),
+        OpAccess::ReadWrite => MemoryEffect::One(GuestOperand::of(first), ONCE, access_kind(instruction, first)),
         OpAccess::Read | OpAccess::Write => {
-            MemoryEffect::One(Operand::of(first), BOTH, access_kind(instruction, first))
+            MemoryEffect::One(GuestOperand::of(first), BOTH, access_kind(instruction, first))
         }
         _ => MemoryEffect::Several,
     }

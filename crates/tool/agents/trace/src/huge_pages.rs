@@ -25,10 +25,10 @@ const MAPPINGS: usize = 512;
 static ADVISED: AdvisedMappings = AdvisedMappings::new();
 
 /// The mappings that were advised.
-struct AdvisedMappings([Mapping; MAPPINGS]);
+struct AdvisedMappings([HugeMapping; MAPPINGS]);
 
 /// One mapping; a free entry has zero bytes, and one being changed has a zero start.
-struct Mapping {
+struct HugeMapping {
     start: AtomicU64,
     bytes: AtomicU64,
 }
@@ -72,12 +72,12 @@ pub(crate) fn reset_in_child() {
 
 impl AdvisedMappings {
     const fn new() -> Self {
-        Self([const { Mapping { start: AtomicU64::new(0), bytes: AtomicU64::new(0) } }; MAPPINGS])
+        Self([const { HugeMapping { start: AtomicU64::new(0), bytes: AtomicU64::new(0) } }; MAPPINGS])
     }
 
     /// Stores a mapping; false if there is no free entry.
     fn add(&self, start: u64, bytes: u64) -> bool {
-        let claims = |mapping: &&Mapping| mapping.bytes.compare_exchange(0, bytes, AcqRel, Relaxed).is_ok();
+        let claims = |mapping: &&HugeMapping| mapping.bytes.compare_exchange(0, bytes, AcqRel, Relaxed).is_ok();
         let Some(mapping) = self.0.iter().find(claims) else { return false };
         mapping.start.store(start, Release);
         true
@@ -85,7 +85,7 @@ impl AdvisedMappings {
 
     /// Removes the mappings within `range` and returns their bytes.
     fn remove(&self, range: &Range<u64>) -> u64 {
-        let remove = |mapping: &Mapping| {
+        let remove = |mapping: &HugeMapping| {
             let start = mapping.start.load(Acquire);
             let is_removed = start != 0
                 && range.contains(&start)

@@ -12,7 +12,7 @@ pub(crate) type Id = u64;
 
 /// A block of guest code that is being translated.
 #[repr(C)]
-pub(crate) struct Block {
+pub(crate) struct TranslationBlock {
     _opaque: [u8; 0],
 }
 
@@ -45,7 +45,7 @@ pub(crate) const BOTH: c_int = 3;
 pub(crate) const ONCE: c_int = 1;
 
 pub(crate) type SimpleCall = extern "C" fn(Id, c_uint);
-pub(crate) type TranslateCall = extern "C" fn(Id, *mut Block);
+pub(crate) type TranslateCall = extern "C" fn(Id, *mut TranslationBlock);
 pub(crate) type EnterCall = extern "C" fn(c_uint, *mut c_void);
 pub(crate) type AccessCall = extern "C" fn(c_uint, u32, u64, *mut c_void);
 pub(crate) type ExitCall = extern "C" fn(Id, *mut c_void);
@@ -59,8 +59,8 @@ unsafe extern "C" {
     pub(crate) fn qemu_plugin_register_vcpu_syscall_cb(id: Id, call: SyscallCall);
     pub(crate) fn qemu_plugin_register_vcpu_syscall_ret_cb(id: Id, call: SyscallReturnCall);
 
-    pub(crate) fn qemu_plugin_tb_n_insns(block: *const Block) -> usize;
-    pub(crate) fn qemu_plugin_tb_get_insn(block: *const Block, index: usize) -> *mut Instruction;
+    pub(crate) fn qemu_plugin_tb_n_insns(block: *const TranslationBlock) -> usize;
+    pub(crate) fn qemu_plugin_tb_get_insn(block: *const TranslationBlock, index: usize) -> *mut Instruction;
     pub(crate) fn qemu_plugin_insn_data(instruction: *const Instruction) -> *const c_void;
     pub(crate) fn qemu_plugin_insn_size(instruction: *const Instruction) -> usize;
     /// The host address of the instruction.
@@ -72,7 +72,7 @@ unsafe extern "C" {
     pub(crate) fn qemu_plugin_mem_size_shift(information: u32) -> c_uint;
 
     pub(crate) fn qemu_plugin_register_vcpu_tb_exec_cb(
-        block: *mut Block,
+        block: *mut TranslationBlock,
         call: EnterCall,
         flags: c_int,
         data: *mut c_void,

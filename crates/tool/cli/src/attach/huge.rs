@@ -67,7 +67,7 @@ fn report_skipped(processes: usize) {
 fn collapse_process(target: &CollapseTarget, interrupt: &Interrupt) -> Result<CollapsedProcess, Error> {
     let name = process::comm(target.pid())?;
     let began = Instant::now();
-    let mut progress = Progress { began, bar: None };
+    let mut progress = CollapseProgress { began, bar: None };
     let done = collapse(target, |position, all| {
         progress.update(position, all);
         interrupt.check().is_ok()
@@ -77,12 +77,12 @@ fn collapse_process(target: &CollapseTarget, interrupt: &Interrupt) -> Result<Co
 }
 
 /// A progress bar that appears after [`BAR_DELAY`], on a terminal only.
-struct Progress {
+struct CollapseProgress {
     began: Instant,
     bar: Option<ProgressBar>,
 }
 
-impl Progress {
+impl CollapseProgress {
     fn update(&mut self, position: u64, all: u64) {
         if self.bar.is_none() && self.began.elapsed() > BAR_DELAY && std::io::stderr().is_terminal() {
             let bar = ProgressBar::new(all);

@@ -56,7 +56,7 @@ pub(crate) struct Arguments {
         default_value = "2m,1g,direct-segment",
         requires = "trace"
     )]
-    models: Vec<Model>,
+    models: Vec<TranslationModel>,
     /// Do not record allocations: faster, and for programs that cannot load a preloaded library
     #[arg(long, requires = "trace")]
     no_sites: bool,
@@ -64,7 +64,7 @@ pub(crate) struct Arguments {
 
 /// A model of address translation, compared with 4 KiB pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Model {
+enum TranslationModel {
     /// The region on pages of 2 MiB
     #[value(name = "2m")]
     Large,
@@ -84,7 +84,7 @@ enum Model {
     None,
 }
 
-impl Model {
+impl TranslationModel {
     fn configurations(self, machine: &Mmu) -> Vec<Configuration> {
         let paged = |size| Configuration::paged(machine, size);
         match self {
@@ -107,7 +107,7 @@ impl Model {
 /// The mosaics to measure beside `pages`: those that are modelled, if transparent pages are
 /// compared.
 pub(crate) fn mosaics(arguments: &Arguments, pages: &[Mixture]) -> Vec<Mixture> {
-    let is_requested = arguments.models.contains(&Model::Mosaics) && pages.contains(&PageKind::Thp.into());
+    let is_requested = arguments.models.contains(&TranslationModel::Mosaics) && pages.contains(&PageKind::Thp.into());
     if is_requested { MOSAIC_PERCENTS.into_iter().filter_map(Mixture::mosaic).collect() } else { Vec::new() }
 }
 

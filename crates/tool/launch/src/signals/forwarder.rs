@@ -94,7 +94,6 @@ impl SignalForwarder {
     ///
     /// # Errors
     /// As [`Self::prepare`].
-    #[cfg(target_arch = "x86_64")]
     pub fn prepare_with_death_handler(on_death: fn(u32)) -> Result<Self> {
         Self::prepare_with(|| Witness::start_with_cleanup(on_death))
     }

@@ -113,7 +113,7 @@ impl Residency {
 fn thp_remedy() -> String {
     match huge_pages::transparent().global {
         None => "this kernel has no transparent huge pages".to_owned(),
-        Some(huge_pages::Mode::Never) => {
+        Some(huge_pages::ThpMode::Never) => {
             format!("`echo madvise | sudo tee {}` allows them", huge_pages::global_mode_path().display())
         }
         Some(_) => {

@@ -1,27 +1,23 @@
 //! Time the same loads on small and on huge pages, alternately.
 
 use fieldstone_launch::clock::thread_cpu_ns;
-use fieldstone_stats::{Estimate, Rounds, median};
+use fieldstone_stats::{Estimate, Interval, Rounds, median};
 use fieldstone_wire::PageKind;
-use serde::{Deserialize, Serialize};
 
 use super::array::ZeroArray;
 use super::load_sequence::{LoadPhase, LoadSequence};
 use crate::error::{Error, Result};
 
 /// The extra time of a load on small pages, in nanoseconds, from paired runs.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoadDifference {
     /// Median time of a load on 4 KiB pages.
     pub ns_4k: f64,
     /// Median time of a load on 2 MiB pages.
     pub ns_2m: f64,
-    /// Lower end of the interval of the median difference; a 95 % interval with six pairs or more.
-    pub low: f64,
-    /// Median of the differences of the pairs.
-    pub median: f64,
-    /// Upper end of the interval.
-    pub high: f64,
+    /// Median of the differences of the pairs, with its 95 % interval; with the range of the
+    /// differences for fewer than six pairs. NaN without pairs.
+    pub difference: Interval,
 }
 
 /// Minimum time of a timed pass, in nanoseconds, so that one interrupt has little influence.
@@ -127,9 +123,8 @@ impl LoadDifference {
         let medians = [median(&of(|pair| pair.0)), median(&of(|pair| pair.1))];
         let [ns_4k, ns_2m] = medians.map(|ns| ns.unwrap_or(f64::NAN));
         let difference = Estimate::of_median(&of(|pair| pair.0 - pair.1));
-        let (low, median, high) =
-            difference.map_or((f64::NAN, f64::NAN, f64::NAN), |found| (found.low, found.median, found.high));
-        Self { ns_4k, ns_2m, low, median, high }
+        let difference = difference.map_or(Interval::exact(f64::NAN), |found| found.interval());
+        Self { ns_4k, ns_2m, difference }
     }
 }
 
@@ -191,7 +186,7 @@ mod tests {
         // The machine gets slower: each pair differs by 5, whatever the medians are.
         let drifting: Vec<(f64, f64)> = (0..7).map(|i| (f64::from(i * 10) + 5.0, f64::from(i * 10))).collect();
         let found = LoadDifference::of(&drifting);
-        assert_eq!((found.low, found.median, found.high), (5.0, 5.0, 5.0));
+        assert_eq!(found.difference, Interval { low: 5.0, likely: 5.0, high: 5.0 });
         assert_eq!((found.ns_4k, found.ns_2m), (35.0, 30.0));
     }
 }

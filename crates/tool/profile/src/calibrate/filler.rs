@@ -5,6 +5,10 @@
 
 #![allow(unsafe_code, reason = "inline assembly, because a compiler removes code without effect")]
 
+#[cfg_attr(target_arch = "x86_64", path = "filler/x86_64.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "filler/aarch64.rs")]
+mod arch;
+
 /// Instructions of the loop of loads itself, per load.
 const LOOP_INSTRUCTIONS: f64 = 5.0;
 /// Instructions per round of filler.
@@ -27,31 +31,7 @@ pub(super) fn run(rounds: u32) {
     if rounds == 0 {
         return;
     }
-    // SAFETY: the code uses only its operand registers, no memory and no stack, and it ends after
-    // `rounds` iterations.
-    unsafe {
-        #[cfg(target_arch = "x86_64")]
-        core::arch::asm!(
-            "2:",
-            "inc {a:e}", "inc {b:e}", "inc {c:e}", "inc {a:e}", "inc {b:e}", "inc {c:e}",
-            "dec {rounds:e}",
-            "jnz 2b",
-            rounds = inout(reg) rounds => _,
-            a = inout(reg) 0_u32 => _, b = inout(reg) 0_u32 => _, c = inout(reg) 0_u32 => _,
-            options(nomem, nostack)
-        );
-        #[cfg(target_arch = "aarch64")]
-        core::arch::asm!(
-            "2:",
-            "add {a:w}, {a:w}, #1", "add {b:w}, {b:w}, #1", "add {c:w}, {c:w}, #1",
-            "add {a:w}, {a:w}, #1", "add {b:w}, {b:w}, #1", "add {c:w}, {c:w}, #1",
-            "subs {rounds:w}, {rounds:w}, #1",
-            "b.ne 2b",
-            rounds = inout(reg) rounds => _,
-            a = inout(reg) 0_u32 => _, b = inout(reg) 0_u32 => _, c = inout(reg) 0_u32 => _,
-            options(nomem, nostack)
-        );
-    }
+    arch::run(rounds);
 }
 
 #[cfg(test)]

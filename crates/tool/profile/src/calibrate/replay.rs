@@ -6,8 +6,8 @@
 //! the program runs. Two more replays use the lowest and the highest plausible share, which gives
 //! the interval.
 
+use fieldstone_stats::Interval;
 use fieldstone_sys::limits::free_memory_bytes;
-use serde::{Deserialize, Serialize};
 
 use super::array::{array_bytes, calibration_error};
 use super::difference::{ArrayPair, Effort, LoadDifference};
@@ -24,23 +24,18 @@ pub(super) const PLACEMENTS: usize = 3;
 pub struct PhaseDependence {
     /// Number of addresses.
     pub loads: usize,
-    /// Lowest plausible share.
-    pub fewest: f64,
-    /// Most likely share.
-    pub likely: f64,
-    /// Highest plausible share.
-    pub most: f64,
+    /// The most likely share, between the lowest and the highest plausible one.
+    pub share: Interval,
 }
 
 /// The extra time on 4 KiB pages for the replayed addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReplayResult {
     /// Number of replayed addresses.
     pub loads: u64,
     /// Size of the 2 MiB chunks that contain them, in bytes.
     pub footprint_bytes: u64,
     /// Filler instructions between two loads.
-    #[serde(rename = "others")]
     pub filler_instructions: u32,
     /// With the most likely share of dependent loads.
     pub likely: LoadDifference,
@@ -74,14 +69,14 @@ pub fn replay(
     check_memory(footprint_bytes, free_memory_bytes())?;
     let sequential = LoadSequence::page_by_page(footprint_bytes, loads.len()).map_err(calibration_error)?;
     let rounds = filler::rounds(instructions);
-    let phases = |share: fn(&PhaseDependence) -> f64| -> Vec<LoadPhase> {
-        let phase = |of: &PhaseDependence| LoadPhase { loads: of.loads, chains: Chains::waiting(share(of)) };
+    let phases = |bound: fn(&Interval) -> f64| -> Vec<LoadPhase> {
+        let phase = |of: &PhaseDependence| LoadPhase { loads: of.loads, chains: Chains::waiting(bound(&of.share)) };
         dependence.iter().map(phase).collect()
     };
     let variants = [
-        (&loads, phases(|of| of.likely)),
-        (&loads, phases(|of| of.fewest)),
-        (&loads, phases(|of| of.most)),
+        (&loads, phases(|share| share.likely)),
+        (&loads, phases(|share| share.low)),
+        (&loads, phases(|share| share.high)),
         (&sequential, Vec::new()),
     ];
     let mut timed = [const { Vec::new() }; 4];

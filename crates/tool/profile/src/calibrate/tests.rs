@@ -1,6 +1,7 @@
 //! End-to-end measurements on small inputs, without absolute times.
 
 use fieldstone_launch::Error as LaunchError;
+use fieldstone_stats::Interval;
 use fieldstone_stats::random::SplitMix64;
 
 use super::array::lock_arrays;
@@ -22,10 +23,12 @@ fn unless_skipped<T>(result: Result<T>) -> Option<T> {
 }
 
 /// The full range of dependent shares.
-const ANY: [PhaseDependence; 1] = [PhaseDependence { loads: usize::MAX, fewest: 0.0, likely: 0.5, most: 1.0 }];
+const ANY: [PhaseDependence; 1] =
+    [PhaseDependence { loads: usize::MAX, share: Interval { low: 0.0, likely: 0.5, high: 1.0 } }];
 
 fn is_interval(found: &LoadDifference) -> bool {
-    found.low <= found.median && found.median <= found.high && found.ns_4k > 0.0 && found.ns_2m > 0.0
+    let Interval { low, likely, high } = found.difference;
+    low <= likely && likely <= high && found.ns_4k > 0.0 && found.ns_2m > 0.0
 }
 
 /// Addresses of a heap, a stack and a table, far apart.
@@ -75,7 +78,7 @@ fn dependent_scattered_loads_cost_the_most_and_more_on_small_pages() {
         let Some(found) = unless_skipped(replay(&addresses, 0.0, &ANY, EFFORT, || Ok(()))) else { return };
         let [fewest, likely, most] = [found.fewest, found.likely, found.most].map(|found| found.ns_2m);
         assert!(most > 1.5 * fewest && most > 1.5 * found.sequential.ns_2m, "{found:?}");
-        assert!(found.most.median > 0.0, "{found:?}");
+        assert!(found.most.difference.likely > 0.0, "{found:?}");
         let in_order = fewest < likely && likely < most;
         assert!(in_order || attempts_left > 0, "{found:?}");
         if in_order {

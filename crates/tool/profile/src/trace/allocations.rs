@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 /// The owner of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum MemoryOwner {
+pub enum AddressOwner {
     /// An allocation or a mapping of the program, by the number of its site; 0 if an allocation's
     /// site is unknown.
     Site(u32),
@@ -66,11 +66,11 @@ impl Allocations {
 
     /// The owner of `address`.
     #[must_use]
-    pub(super) fn owner(&self, address: u64, in_region: bool) -> MemoryOwner {
+    pub(super) fn owner(&self, address: u64, in_region: bool) -> AddressOwner {
         match self.live.site(address).or_else(|| self.mapped.site(address)) {
-            Some(site) => MemoryOwner::Site(site),
-            None if in_region => MemoryOwner::Mapped,
-            None => MemoryOwner::Outside,
+            Some(site) => AddressOwner::Site(site),
+            None if in_region => AddressOwner::Mapped,
+            None => AddressOwner::Outside,
         }
     }
 }
@@ -144,15 +144,15 @@ mod tests {
         let mut allocations = Allocations::default();
         allocations.add(0x1000, 0x100, 1);
         allocations.add(0x1100, 0x80, 2);
-        assert_eq!(allocations.owner(0xfff, true), MemoryOwner::Mapped);
-        assert_eq!(allocations.owner(0x1000, true), MemoryOwner::Site(1));
-        assert_eq!(allocations.owner(0x10ff, true), MemoryOwner::Site(1));
-        assert_eq!(allocations.owner(0x1100, true), MemoryOwner::Site(2));
-        assert_eq!(allocations.owner(0x1180, false), MemoryOwner::Outside);
+        assert_eq!(allocations.owner(0xfff, true), AddressOwner::Mapped);
+        assert_eq!(allocations.owner(0x1000, true), AddressOwner::Site(1));
+        assert_eq!(allocations.owner(0x10ff, true), AddressOwner::Site(1));
+        assert_eq!(allocations.owner(0x1100, true), AddressOwner::Site(2));
+        assert_eq!(allocations.owner(0x1180, false), AddressOwner::Outside);
         allocations.remove(0x1100);
-        assert_eq!(allocations.owner(0x1100, true), MemoryOwner::Mapped);
+        assert_eq!(allocations.owner(0x1100, true), AddressOwner::Mapped);
         allocations.add(0x1000, 0x10, 3);
-        assert_eq!(allocations.owner(0x1008, true), MemoryOwner::Site(3), "the address was allocated again");
+        assert_eq!(allocations.owner(0x1008, true), AddressOwner::Site(3), "the address was allocated again");
     }
 
     /// Site 7 maps four pages at 0x1000. In them, site 1 allocates 0x100 bytes at 0x2000.
@@ -169,13 +169,13 @@ mod tests {
         let owner = |allocations: &Allocations| [0x1fff, 0x2000, 0x20ff, 0x2100].map(|at| allocations.owner(at, true));
         assert_eq!(
             owner(&allocations),
-            [MemoryOwner::Site(7), MemoryOwner::Site(1), MemoryOwner::Site(1), MemoryOwner::Site(7)]
+            [AddressOwner::Site(7), AddressOwner::Site(1), AddressOwner::Site(1), AddressOwner::Site(7)]
         );
         allocations.remove(0x2000);
-        assert_eq!(owner(&allocations), [MemoryOwner::Site(7); 4], "the mapping is still there");
+        assert_eq!(owner(&allocations), [AddressOwner::Site(7); 4], "the mapping is still there");
         allocations.add_mapped(0x2000, 0x1000, 0);
-        assert_eq!(allocations.owner(0x2000, true), MemoryOwner::Mapped, "the site is unknown");
-        assert_eq!(allocations.owner(0x3000, true), MemoryOwner::Site(7));
+        assert_eq!(allocations.owner(0x2000, true), AddressOwner::Mapped, "the site is unknown");
+        assert_eq!(allocations.owner(0x3000, true), AddressOwner::Site(7));
     }
 
     #[test]
@@ -185,7 +185,7 @@ mod tests {
         let expected =
             [(0x1fff, Some(7)), (0x207f, Some(1)), (0x2080, None), (0x307f, None), (0x3080, Some(7)), (0x5000, None)];
         for (at, site) in expected {
-            assert_eq!(allocations.owner(at, true), site.map_or(MemoryOwner::Mapped, MemoryOwner::Site), "{at:#x}");
+            assert_eq!(allocations.owner(at, true), site.map_or(AddressOwner::Mapped, AddressOwner::Site), "{at:#x}");
         }
         allocations.clear(0, u64::MAX);
         assert!(allocations.live.0.is_empty() && allocations.mapped.0.is_empty());
@@ -204,10 +204,10 @@ mod tests {
             (0x10_7000, None),
         ];
         for (at, site) in expected {
-            assert_eq!(allocations.owner(at, true), site.map_or(MemoryOwner::Mapped, MemoryOwner::Site), "{at:#x}");
+            assert_eq!(allocations.owner(at, true), site.map_or(AddressOwner::Mapped, AddressOwner::Site), "{at:#x}");
         }
         allocations.move_range(0x10_1000, 0x6000, 0x10_1000, 0x1000);
-        assert_eq!(allocations.owner(0x10_1fff, true), MemoryOwner::Site(7));
-        assert_eq!(allocations.owner(0x10_2000, true), MemoryOwner::Mapped, "the range shrank");
+        assert_eq!(allocations.owner(0x10_1fff, true), AddressOwner::Site(7));
+        assert_eq!(allocations.owner(0x10_2000, true), AddressOwner::Mapped, "the range shrank");
     }
 }

@@ -7,12 +7,12 @@ use super::allocations::Allocations;
 
 /// The memory of a process.
 #[derive(Clone, Debug, Default)]
-pub(super) struct ProcessMemory {
+pub(super) struct TracedMemory {
     pub(super) region: PrimaryRegion,
     pub(super) allocations: Allocations,
 }
 
-impl ProcessMemory {
+impl TracedMemory {
     /// Applies an event. Returns whether it may change the primary region.
     pub(super) fn apply_event(&mut self, code: u64, operands: &[Record]) -> bool {
         let [Record(first), Record(second), Record(third), Record(fourth)] = *operands else { return false };
@@ -54,17 +54,17 @@ impl ProcessMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::MemoryOwner;
+    use crate::trace::AddressOwner;
 
-    fn apply_event(process: &mut ProcessMemory, event: MemoryEvent, operands: [u64; 4]) -> bool {
+    fn apply_event(process: &mut TracedMemory, event: MemoryEvent, operands: [u64; 4]) -> bool {
         process.apply_event(event as u64, &operands.map(Record))
     }
 
     #[test]
     fn a_moved_mapping_keeps_its_offset_in_the_region() {
-        let mut process = ProcessMemory::default();
+        let mut process = TracedMemory::default();
         assert!(apply_event(&mut process, MemoryEvent::Map, [0x10_0000, 0x4000, 1, 0]));
-        let placed = |process: &mut ProcessMemory, address| process.region.offset_of(address);
+        let placed = |process: &mut TracedMemory, address| process.region.offset_of(address);
         assert!(apply_event(&mut process, MemoryEvent::Move, [0x10_0000, 0x4000, 0x20_0000, 0x6000]));
         assert_eq!((process.region.bytes(), placed(&mut process, 0x20_3fff)), (0x6000, Some(0x3fff)));
         assert_eq!((placed(&mut process, 0x10_0000), placed(&mut process, 0x20_5000).is_some()), (None, true));
@@ -78,21 +78,24 @@ mod tests {
 
     #[test]
     fn a_mapping_has_its_site_until_it_is_replaced() {
-        let mut process = ProcessMemory::default();
+        let mut process = TracedMemory::default();
         apply_event(&mut process, MemoryEvent::Map, [0x10_0000, 0x4000, 1, 0]);
         assert!(!apply_event(&mut process, MemoryEvent::MapSite, [0x10_0000, 0x4000, 5, 0]));
         assert!(!apply_event(&mut process, MemoryEvent::Alloc, [0x10_1000, 0x10, 6, 0]));
-        let owner = |process: &ProcessMemory, at| process.allocations.owner(at, true);
-        assert_eq!([0x10_0fff, 0x10_1000].map(|at| owner(&process, at)), [MemoryOwner::Site(5), MemoryOwner::Site(6)]);
+        let owner = |process: &TracedMemory, at| process.allocations.owner(at, true);
+        assert_eq!(
+            [0x10_0fff, 0x10_1000].map(|at| owner(&process, at)),
+            [AddressOwner::Site(5), AddressOwner::Site(6)]
+        );
         apply_event(&mut process, MemoryEvent::Free, [0x10_1000, 0, 0, 0]);
-        assert_eq!(owner(&process, 0x10_1000), MemoryOwner::Site(5));
+        assert_eq!(owner(&process, 0x10_1000), AddressOwner::Site(5));
         apply_event(&mut process, MemoryEvent::Move, [0x10_0000, 0x4000, 0x20_0000, 0x2000]);
-        assert_eq!(owner(&process, 0x20_1fff), MemoryOwner::Site(5));
+        assert_eq!(owner(&process, 0x20_1fff), AddressOwner::Site(5));
         apply_event(&mut process, MemoryEvent::Map, [0x20_0000, 0x1000, 1, 0]);
         apply_event(&mut process, MemoryEvent::Unmap, [0x20_1000, 0x1000, 0, 0]);
         assert_eq!(
             [0x20_0000, 0x20_1000].map(|at| owner(&process, at)),
-            [MemoryOwner::Mapped; 2],
+            [AddressOwner::Mapped; 2],
             "a new mapping, and no mapping"
         );
     }

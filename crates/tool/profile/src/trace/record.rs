@@ -9,6 +9,7 @@
 //! of killed processes.
 
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
@@ -50,18 +51,6 @@ impl SharedTrace {
         Ok(Self(shared))
     }
 
-    /// The mapped trace.
-    #[must_use]
-    pub fn record(&self) -> &Trace {
-        self.0.record()
-    }
-
-    /// The path by which another process of this user can open the trace.
-    #[must_use]
-    pub fn path(&self) -> String {
-        self.0.path()
-    }
-
     /// Path of the last program that replaced a traced one by exec; `None` if there was none.
     #[must_use]
     pub fn last_program(&self) -> Option<String> {
@@ -84,6 +73,14 @@ impl SharedTrace {
     pub fn wake_reader(&self) {
         self.record().doorbell.fetch_add(1, AcqRel);
         let _ = futex::wake(&self.record().doorbell, futex::Flags::empty(), 1);
+    }
+}
+
+impl Deref for SharedTrace {
+    type Target = SharedRecord<Trace>;
+
+    fn deref(&self) -> &SharedRecord<Trace> {
+        &self.0
     }
 }
 

@@ -27,7 +27,7 @@ const MIN_RELATIVE_WALKS: f64 = 0.5;
 
 /// Walks, and how many of them depend on a loaded address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WalkCounts {
+pub struct DependenceCounts {
     /// All walks.
     pub all: u64,
     /// Walks whose dependence was classified.
@@ -38,7 +38,7 @@ pub struct WalkCounts {
     pub certain: u64,
 }
 
-impl WalkCounts {
+impl DependenceCounts {
     /// Counts the walks of these records.
     pub(super) fn of(records: impl Iterator<Item = Record>) -> Self {
         records.fold(Self::default(), |mut walks, record| {
@@ -93,7 +93,7 @@ impl StreamTotals {
 struct Piece {
     positions: Range<u64>,
     addresses: Vec<u64>,
-    walks: WalkCounts,
+    walks: DependenceCounts,
 }
 
 impl Piece {
@@ -140,7 +140,7 @@ impl AddressSample {
     }
 
     /// Adds a piece with this weight.
-    pub(crate) fn add_piece(&mut self, addresses: impl Iterator<Item = u64>, walks: WalkCounts, weight: u64) {
+    pub(crate) fn add_piece(&mut self, addresses: impl Iterator<Item = u64>, walks: DependenceCounts, weight: u64) {
         let positions = self.advance(weight);
         if is_kept(&positions, self.interval) {
             let piece = Piece { positions, addresses: addresses.collect(), walks };
@@ -199,8 +199,8 @@ impl AddressSample {
     /// The lengths of phases of the sampled addresses, with their walks; each with at least 64
     /// classified walks, except the last.
     #[must_use]
-    pub fn phases(&self) -> Vec<(usize, WalkCounts)> {
-        let mut phases: Vec<(usize, WalkCounts)> = Vec::new();
+    pub fn phases(&self) -> Vec<(usize, DependenceCounts)> {
+        let mut phases: Vec<(usize, DependenceCounts)> = Vec::new();
         for piece in self.pieces() {
             match phases.last_mut().filter(|(_, walks)| walks.classified < MIN_CLASSIFIED) {
                 Some((loads, walks)) => {
@@ -229,7 +229,7 @@ mod tests {
         const PIECE: u64 = 1 << 14;
         const PIECES: u64 = 3000;
         for piece in 0..PIECES {
-            sample.add_piece(piece * PIECE..(piece + 1) * PIECE, WalkCounts::default(), 1);
+            sample.add_piece(piece * PIECE..(piece + 1) * PIECE, DependenceCounts::default(), 1);
         }
         let kept = sample.addresses();
         assert!(kept.len() <= MAX_ADDRESSES && kept.len() > MAX_ADDRESSES / 4, "{}", kept.len());
@@ -241,21 +241,21 @@ mod tests {
     #[test]
     fn a_short_trace_is_kept_whole() {
         let mut sample = AddressSample::default();
-        sample.add_piece([3, 1, 2].into_iter(), WalkCounts::default(), 1);
-        sample.add_piece([7].into_iter(), WalkCounts::default(), 1);
+        sample.add_piece([3, 1, 2].into_iter(), DependenceCounts::default(), 1);
+        sample.add_piece([7].into_iter(), DependenceCounts::default(), 1);
         assert_eq!(sample.addresses(), [3, 1, 2, 7]);
     }
 
     #[test]
     fn phases_are_as_short_as_the_classified_walks_allow() {
         let mut sample = AddressSample::default();
-        let piece = |classified, dependent| WalkCounts { all: 100, classified, dependent, certain: 0 };
+        let piece = |classified, dependent| DependenceCounts { all: 100, classified, dependent, certain: 0 };
         for (addresses, of) in [(10, piece(40, 0)), (10, piece(30, 0)), (5, piece(70, 70)), (1, piece(3, 1))] {
             sample.add_piece(0..addresses, of, 1);
         }
         assert_eq!(
             sample.phases(),
-            [(20, WalkCounts { all: 200, ..piece(70, 0) }), (5, piece(70, 70)), (1, piece(3, 1))]
+            [(20, DependenceCounts { all: 200, ..piece(70, 0) }), (5, piece(70, 70)), (1, piece(3, 1))]
         );
         let loads: usize = sample.phases().iter().map(|(loads, _)| loads).sum();
         assert_eq!(loads, sample.addresses().len());
@@ -270,7 +270,10 @@ mod tests {
             record.with_dependence(true),
             record.with(CHASES).with_dependence(true),
         ];
-        assert_eq!(WalkCounts::of(all.into_iter()), WalkCounts { all: 4, classified: 3, dependent: 2, certain: 1 });
+        assert_eq!(
+            DependenceCounts::of(all.into_iter()),
+            DependenceCounts { all: 4, classified: 3, dependent: 2, certain: 1 }
+        );
     }
 
     #[test]
@@ -280,7 +283,7 @@ mod tests {
             // Half of the pieces have weight 1, half weight 4, all 100 addresses.
             for piece in 0..pieces {
                 let weight = if piece < pieces / 2 { 1 } else { 4 };
-                sample.add_piece(std::iter::repeat_n(weight, 100), WalkCounts::default(), weight);
+                sample.add_piece(std::iter::repeat_n(weight, 100), DependenceCounts::default(), weight);
             }
             let kept = sample.addresses();
             let of = |weight| kept.iter().filter(|&&address| address == weight).count() as f64;
@@ -295,7 +298,7 @@ mod tests {
 
     #[test]
     fn pieces_with_few_walks_are_dropped_first() {
-        let walks = |all| WalkCounts { all, ..WalkCounts::default() };
+        let walks = |all| DependenceCounts { all, ..DependenceCounts::default() };
         let mut sample = AddressSample::default();
         // Ten thousand pieces with few walks, as many with 100 times the rate, and again as many
         // with few walks.
@@ -310,7 +313,7 @@ mod tests {
 
     #[test]
     fn the_totals_of_a_burst_include_dropped_pieces() {
-        let walks = |all| WalkCounts { all, ..WalkCounts::default() };
+        let walks = |all| DependenceCounts { all, ..DependenceCounts::default() };
         let mut sample = AddressSample::default();
         for (address, walks, pieces) in [(1, walks(4), 100), (2, walks(40), 3000)] {
             let mut burst = AddressSample::for_burst();

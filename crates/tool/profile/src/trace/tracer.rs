@@ -35,7 +35,7 @@ impl QemuTracer {
     /// # Errors
     /// [`Error::Tracer`] if there is no QEMU, or none that supports the plugin.
     pub fn find(plugin: AgentFile, recorder: Option<AgentFile>) -> Result<Self> {
-        if cfg!(not(target_arch = "x86_64")) {
+        if std::env::consts::ARCH != "x86_64" {
             return Err(Error::Tracer { why: "the plugin is for x86-64 machines".to_owned() });
         }
         let found = Program::find(&[QEMU.into()]);

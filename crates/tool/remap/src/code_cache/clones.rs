@@ -18,15 +18,15 @@ use fieldstone_rewrite::clone::ClonePlan;
 use fieldstone_rewrite::patch::JUMP_BYTES;
 use fieldstone_rewrite::walk::LoopAccess;
 use fieldstone_rewrite::{CachedMemory, Flow, HeadPatch, Liveness, Loop, LoopClone, Redirect, Registers, Walk};
+use fieldstone_sys::process::ProcessMemory;
 use iced_x86::Instruction;
 
 use crate::code_cache::CodeCache;
 use crate::code_cache::heads::{InstalledClone, JUMP, LoopHead, UnpatchedMemory, jump};
 use crate::code_cache::probes::MAX_CODE_PAGES;
 use crate::error::{Result, ignore_gone};
-use crate::memory::ProcessMemory;
 use crate::page_table::moved::{PageMap, ProgramView, page_with};
-use crate::space::Mapping;
+use crate::space::MapsEntry;
 use crate::tracer::Tracer;
 
 /// Maximum number of clones of one loop that are for single addresses.
@@ -147,7 +147,7 @@ impl CodeCache {
         let prepared = self.update_probes(tracer, pages).and_then(|()| self.clear_heads(tracer));
         let memory = tracer.memory();
         let write = || memory.write(station, &station_jump).and_then(|()| memory.write(head, &head_jump));
-        let written = prepared.and_then(|()| write());
+        let written = prepared.and_then(|()| Ok(write()?));
         tracer.resume_all(self)?;
         written
     }
@@ -307,7 +307,7 @@ fn is_permanent(tracer: &Tracer, request: &CloneRequest) -> Result<bool> {
     let end = blocks.map(|block| block.end).max().unwrap_or(0).max(within.head + JUMP_BYTES);
     let table = tracer.mappings()?;
     let mapping = table.iter().find(|mapping| mapping.range.contains(&within.head));
-    let is_written = |mapping: &Mapping| table.iter().any(|other| other.writes_file_of(mapping));
+    let is_written = |mapping: &MapsEntry| table.iter().any(|other| other.writes_file_of(mapping));
     Ok(mapping.is_some_and(|mapping| mapping.range.end >= end && mapping.is_lasting_code() && !is_written(mapping)))
 }
 

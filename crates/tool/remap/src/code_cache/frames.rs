@@ -14,11 +14,10 @@
 //! code of Linux. Limits: a frame that a handler copied elsewhere, or one above [`SCANNED_BYTES`],
 //! is not found.
 
-use fieldstone_rewrite::Memory as _;
-use fieldstone_sys::ptrace::Registers;
+use fieldstone_sys::process::ProcessMemory;
+use fieldstone_sys::ptrace::TraceeRegisters;
 
 use crate::error::Result;
-use crate::memory::ProcessMemory;
 
 /// `cs` 0x33, `gs` 0, `fs` 0, `ss` 0x2b, of 16 bits each.
 const SEGMENTS: u64 = 0x002b_0000_0000_0033;
@@ -70,17 +69,55 @@ impl SignalFrame {
     }
 
     /// The saved registers, completed by those of `now`.
-    pub(crate) const fn registers(&self, now: &Registers) -> Registers {
+    pub(crate) const fn registers(&self, now: &TraceeRegisters) -> TraceeRegisters {
         let [r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, eflags] = self.words;
-        Registers { r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, eflags, ..*now }
+        TraceeRegisters {
+            r8,
+            r9,
+            r10,
+            r11,
+            r12,
+            r13,
+            r14,
+            r15,
+            rdi,
+            rsi,
+            rbp,
+            rbx,
+            rdx,
+            rax,
+            rcx,
+            rsp,
+            rip,
+            eflags,
+            ..*now
+        }
     }
 
     /// Replaces the saved registers.
-    pub(crate) fn set(&self, memory: &ProcessMemory, to: &Registers) -> Result<()> {
-        let Registers {
-            r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, eflags, ..
+    pub(crate) fn set(&self, memory: &ProcessMemory, to: &TraceeRegisters) -> Result<()> {
+        let TraceeRegisters {
+            r8,
+            r9,
+            r10,
+            r11,
+            r12,
+            r13,
+            r14,
+            r15,
+            rdi,
+            rsi,
+            rbp,
+            rbx,
+            rdx,
+            rax,
+            rcx,
+            rsp,
+            rip,
+            eflags,
+            ..
         } = *to;
         let words = [r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, eflags];
-        memory.write(self.at, words.map(u64::to_le_bytes).as_flattened())
+        Ok(memory.write(self.at, words.map(u64::to_le_bytes).as_flattened())?)
     }
 }

@@ -22,10 +22,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fieldstone_rewrite::patch::{HeadCopy, JUMP_BYTES};
 use fieldstone_rewrite::{HeadPatch, LoopClone, Redirect};
+use fieldstone_sys::process::ProcessMemory;
 use fieldstone_sys::ptrace;
 use serde::{Deserialize, Serialize};
 
-use crate::memory::ProcessMemory;
 use crate::page_table::moved::{PAGE_BYTES, page_with};
 
 /// Maximum number of clones of one loop. A thread that no clone fits runs through as many checks,
@@ -113,7 +113,7 @@ impl HeadTable {
     }
 
     /// Moves a thread from an overwritten instruction to its copy; returns whether it was at one.
-    pub(super) fn move_to_copy(&self, registers: &mut ptrace::Registers) -> bool {
+    pub(super) fn move_to_copy(&self, registers: &mut ptrace::TraceeRegisters) -> bool {
         let copy = self.copies().into_iter().find(|&(original, _)| original == registers.rip);
         if let Some((_, copy)) = copy {
             registers.rip = copy;
@@ -273,7 +273,7 @@ pub(super) struct UnpatchedMemory<'a> {
     pub(super) heads: &'a HeadTable,
 }
 
-impl fieldstone_rewrite::Memory for UnpatchedMemory<'_> {
+impl fieldstone_rewrite::ReadableMemory for UnpatchedMemory<'_> {
     fn read(&self, address: u64, into: &mut [u8]) -> usize {
         let got = self.memory.read(address, into);
         self.heads.restore_bytes(self.memory, address, &mut into[..got]);
@@ -310,7 +310,8 @@ mod tests {
         // The code is read by system calls.
         let mut code = std::hint::black_box(Box::new(LOOP));
         let at = code.as_ptr().addr() as u64;
-        let patch = HeadPatch::new(&Flow::discover(&memory, at).unwrap(), at, *code.first_chunk().unwrap()).unwrap();
+        let flow = Flow::discover(&|address: u64, into: &mut [u8]| memory.read(address, into), at).unwrap();
+        let patch = HeadPatch::new(&flow, at, *code.first_chunk().unwrap()).unwrap();
         // The second instruction begins at the last byte of the jump, so that byte must be a trap.
         let low = patch.pun.entry_from(at - (1 << 30)).unwrap();
         let copy = HeadCopy { at: 0, code: Vec::new(), moved: Vec::new() };

@@ -16,13 +16,13 @@
 
 use std::time::{Duration, Instant};
 
+use fieldstone_sys::process::ProcessMemory;
 use fieldstone_sys::{ptrace, scheduling};
 use iced_x86::{Code as Kind, Decoder, DecoderOptions, Instruction, Register};
 
 use crate::code_cache::CodeCache;
 use crate::code_cache::frames::SignalFrame;
 use crate::error::{Error, Result, ignore_gone};
-use crate::memory::ProcessMemory;
 use crate::tracer::Tracer;
 use crate::tracer::status::{cpu_time_ns, user_ip, user_stack_pointer};
 use crate::tracer::traced_thread::TracedThread;
@@ -71,7 +71,7 @@ impl CodeCache {
 
     /// Changes the registers of a thread in the cache to those in the program's unpatched code.
     /// Returns false if that is impossible.
-    pub(crate) fn leave(&self, memory: &ProcessMemory, registers: &mut ptrace::Registers) -> bool {
+    pub(crate) fn leave(&self, memory: &ProcessMemory, registers: &mut ptrace::TraceeRegisters) -> bool {
         let (mut now, mut pushed) = (*registers, Vec::new());
         for _ in 0..MAX_INSTRUCTIONS {
             if let Some(original) = self.original(now.rip) {
@@ -155,7 +155,12 @@ impl CodeCache {
     }
 
     /// What looks like a frame may be stale data whose code is removed. It stays.
-    fn leave_frame(&self, memory: &ProcessMemory, frame: &SignalFrame, mut registers: ptrace::Registers) -> Result<()> {
+    fn leave_frame(
+        &self,
+        memory: &ProcessMemory,
+        frame: &SignalFrame,
+        mut registers: ptrace::TraceeRegisters,
+    ) -> Result<()> {
         let is_inside = self.arena.contains(registers.rip);
         let has_left = is_inside && self.leave(memory, &mut registers);
         if has_left { frame.set(memory, &registers) } else { Ok(()) }
@@ -165,9 +170,13 @@ impl CodeCache {
 /// Emulates one generated instruction. Pushed values are kept in `pushed`, by address, and popped
 /// from there. They are not written: after an interruption, the handler's frame may be at those
 /// addresses.
-fn run_one(memory: &ProcessMemory, registers: &mut ptrace::Registers, pushed: &mut Vec<(u64, u64)>) -> Option<()> {
+fn run_one(
+    memory: &ProcessMemory,
+    registers: &mut ptrace::TraceeRegisters,
+    pushed: &mut Vec<(u64, u64)>,
+) -> Option<()> {
     let mut bytes = [0; 15];
-    let got = fieldstone_rewrite::Memory::read(memory, registers.rip, &mut bytes);
+    let got = memory.read(registers.rip, &mut bytes);
     let instruction = Decoder::with_ip(64, &bytes[..got], registers.rip, DecoderOptions::NONE).decode();
     registers.rip = instruction.next_ip();
     let flags = registers.eflags;
@@ -209,12 +218,12 @@ fn run_one(memory: &ProcessMemory, registers: &mut ptrace::Registers, pushed: &m
     Some(())
 }
 
-fn push(registers: &mut ptrace::Registers, pushed: &mut Vec<(u64, u64)>, value: u64) {
+fn push(registers: &mut ptrace::TraceeRegisters, pushed: &mut Vec<(u64, u64)>, value: u64) {
     registers.rsp = registers.rsp.wrapping_sub(8);
     pushed.push((registers.rsp, value));
 }
 
-fn pop(memory: &ProcessMemory, registers: &mut ptrace::Registers, pushed: &[(u64, u64)]) -> Option<u64> {
+fn pop(memory: &ProcessMemory, registers: &mut ptrace::TraceeRegisters, pushed: &[(u64, u64)]) -> Option<u64> {
     let here = pushed.iter().rev().find(|&&(at, _)| at == registers.rsp);
     let value = here.map_or_else(|| memory.word(registers.rsp).ok(), |&(_, value)| Some(value))?;
     registers.rsp = registers.rsp.wrapping_add(8);
@@ -222,7 +231,7 @@ fn pop(memory: &ProcessMemory, registers: &mut ptrace::Registers, pushed: &[(u64
 }
 
 /// `base + index * scale + displacement`, of 64-bit registers.
-fn address(instruction: &Instruction, registers: &mut ptrace::Registers) -> Option<u64> {
+fn address(instruction: &Instruction, registers: &mut ptrace::TraceeRegisters) -> Option<u64> {
     let mut value = |part| if part == Register::None { Some(0) } else { register(registers, part).map(|value| *value) };
     let base = value(instruction.memory_base())?;
     let index = value(instruction.memory_index())?.wrapping_mul(u64::from(instruction.memory_index_scale()));
@@ -230,7 +239,7 @@ fn address(instruction: &Instruction, registers: &mut ptrace::Registers) -> Opti
 }
 
 /// Compares a register with `other`. Sets only the flags that `ja`, `jb`, `jbe` and `jne` read.
-fn compare(instruction: &Instruction, registers: &mut ptrace::Registers, other: u64) -> Option<()> {
+fn compare(instruction: &Instruction, registers: &mut ptrace::TraceeRegisters, other: u64) -> Option<()> {
     let one = *register(registers, instruction.op0_register())?;
     let flags = if one < other { CARRY } else { 0 } | if one == other { ZERO } else { 0 };
     registers.eflags = registers.eflags & !(CARRY | ZERO) | flags;
@@ -238,7 +247,7 @@ fn compare(instruction: &Instruction, registers: &mut ptrace::Registers, other: 
 }
 
 /// A 64-bit general register.
-const fn register(registers: &mut ptrace::Registers, register: Register) -> Option<&mut u64> {
+const fn register(registers: &mut ptrace::TraceeRegisters, register: Register) -> Option<&mut u64> {
     let r = registers;
     Some(match register {
         Register::RAX => &mut r.rax,
@@ -358,7 +367,7 @@ pub(crate) mod tests {
     }
 
     /// Registers of a stopped child.
-    pub(crate) fn registers() -> ptrace::Registers {
+    pub(crate) fn registers() -> ptrace::TraceeRegisters {
         let mut child = std::process::Command::new("sleep").arg("10").spawn().unwrap();
         let mut tracee = ptrace::Tracee::seize(child.id()).unwrap();
         tracee.interrupt().unwrap();

@@ -20,13 +20,13 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use fieldstone_rewrite::probe::{BYTES_PER_PAGE, LOAD_BYTES, PageProbe, probe_code};
+use fieldstone_sys::process::ProcessMemory;
 use memchr::memmem::find_iter;
 use serde::{Deserialize, Serialize};
 
 use crate::code_cache::CodeCache;
 use crate::code_cache::heads::{JUMP, jump};
 use crate::error::{Error, Result, ignore_gone};
-use crate::memory::ProcessMemory;
 use crate::page_table::moved::PageMap;
 use crate::tracer::Tracer;
 
@@ -188,7 +188,7 @@ fn calls(memory: &ProcessMemory, range: &Range<u64>) -> Vec<(u64, u32)> {
     for start in range.clone().step_by(PIECE) {
         let bytes = usize::try_from(range.end - start).unwrap_or(usize::MAX).min(PIECE + overlap);
         let mut piece = vec![0; bytes];
-        let got = fieldstone_rewrite::Memory::read(memory, start, &mut piece);
+        let got = memory.read(start, &mut piece);
         for (number, pattern) in &patterns {
             // Behind a prefix, the instruction loads another register.
             let is_alone =

@@ -3,11 +3,11 @@
 
 use fieldstone_rewrite::rewritelet::AccessSite;
 use fieldstone_rewrite::{LiveSet, Rewritelet, RewriteletForm};
+use fieldstone_sys::process::ProcessMemory;
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 use serde::{Deserialize, Serialize};
 
 use crate::code_cache::CodeCache;
-use crate::memory::ProcessMemory;
 use crate::tracer::Tracer;
 
 /// The longest instruction, in bytes.
@@ -36,7 +36,7 @@ impl CodeCache {
     /// The program's own instruction at an address.
     pub(crate) fn instruction(&self, memory: &ProcessMemory, ip: u64) -> Option<Instruction> {
         let mut bytes = [0; MAX_INSTRUCTION_BYTES];
-        let got = fieldstone_rewrite::Memory::read(memory, ip, &mut bytes);
+        let got = memory.read(ip, &mut bytes);
         self.heads.restore_bytes(memory, ip, &mut bytes[..got]);
         let mut decoder = Decoder::with_ip(64, &bytes[..got], ip, DecoderOptions::NONE);
         let instruction = decoder.decode();

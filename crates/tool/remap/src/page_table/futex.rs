@@ -8,8 +8,8 @@
 //! Limits: mutexes with another layout than glibc's are not recognized. Neither is `FUTEX_WAKE_OP`
 //! by an instruction, since no thread waits in that call.
 
-use fieldstone_rewrite::Memory;
-use fieldstone_sys::ptrace::Registers;
+use fieldstone_rewrite::ReadableMemory;
+use fieldstone_sys::ptrace::TraceeRegisters;
 use iced_x86::Instruction;
 
 const WAKE_OP: u64 = 5;
@@ -30,7 +30,7 @@ const NO_KIND: u32 = !0x3ff;
 const WORD_BYTES: u32 = 4;
 
 /// Words that the kernel writes in the system call of a thread with these registers.
-pub(crate) fn written_words(registers: &Registers) -> Vec<u64> {
+pub(crate) fn written_words(registers: &TraceeRegisters) -> Vec<u64> {
     if registers.orig_rax != libc::SYS_futex.cast_unsigned() {
         return Vec::new();
     }
@@ -43,7 +43,12 @@ pub(crate) fn written_words(registers: &Registers) -> Vec<u64> {
 
 /// Whether an instruction that accesses `bytes` bytes at `address` looks like a lock or unlock of a
 /// priority-inheriting mutex.
-pub(crate) fn locks_inheriting_mutex(instruction: &Instruction, memory: &dyn Memory, address: u64, bytes: u32) -> bool {
+pub(crate) fn locks_inheriting_mutex(
+    instruction: &Instruction,
+    memory: &dyn ReadableMemory,
+    address: u64,
+    bytes: u32,
+) -> bool {
     let mut kind = [0; 4];
     let mut is_read = || memory.read(address.wrapping_add(KIND_OFFSET), &mut kind) == kind.len();
     if !instruction.has_lock_prefix() || bytes != WORD_BYTES || !is_read() {

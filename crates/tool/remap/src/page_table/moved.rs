@@ -17,10 +17,10 @@ use std::ops::Range;
 
 use fieldstone_rewrite::page::LINE_BYTES;
 use fieldstone_rewrite::{PagePiece, RemapRule, RemappedPage};
+use fieldstone_sys::process::ProcessMemory;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::memory::ProcessMemory;
 
 /// Bytes of a page.
 pub(crate) const PAGE_BYTES: u64 = 4096;
@@ -185,7 +185,7 @@ impl<'a> ProgramView<'a> {
     }
 }
 
-impl fieldstone_rewrite::Memory for ProgramView<'_> {
+impl fieldstone_rewrite::ReadableMemory for ProgramView<'_> {
     fn read(&self, address: u64, into: &mut [u8]) -> usize {
         let mut got = 0;
         while got < into.len() {

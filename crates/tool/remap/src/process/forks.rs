@@ -10,14 +10,14 @@
 
 use std::time::{Duration, Instant};
 
+use fieldstone_sys::process::ProcessMemory;
 use fieldstone_sys::process::has_ended;
 use fieldstone_sys::ptrace::Tracee;
 use fieldstone_sys::scheduling;
 
-use crate::children::{ChildWatch, Snapshot, restore_child};
+use crate::children::{ChildWatch, ProcessSnapshot, restore_child};
 use crate::error::Result;
 use crate::event::RemapEvent;
-use crate::memory::ProcessMemory;
 use crate::page_table::moved::MovedPage;
 use crate::process::Process;
 use crate::tracer::status::current_system_call;
@@ -64,7 +64,7 @@ impl Process {
         // one is unknown until it stops.
         let may_fork = !self.forking().is_empty();
         let (pages, code) = (self.pages.pages(), &self.code);
-        let now = || Snapshot { pages: pages.clone(), code: code.clone() };
+        let now = || ProcessSnapshot { pages: pages.clone(), code: code.clone() };
         self.before = may_fork.then(|| self.before.take().unwrap_or_else(now));
         Ok(())
     }

@@ -26,7 +26,7 @@ use crate::process::forks::LONGEST_FORK;
 
 impl Process {
     /// Restores the children of untraced forks, before the parent is restored. `stub_page` is that
-    /// of the killed repairer.
+    /// of the killed repairer. All threads are stopped on return.
     ///
     /// # Errors
     /// If the process or such a child cannot be traced.

@@ -33,7 +33,7 @@ const MANY_REDIRECTS: u32 = 8;
 
 /// An access that is to be redirected.
 #[derive(Clone, Copy, Debug)]
-struct Access {
+struct RedirectedAccess {
     instruction: Instruction,
     operand: Operand,
     /// The program's address of the bytes.
@@ -83,7 +83,7 @@ impl Process {
         if let Some(traced) = self.tracer.thread(thread) {
             traced.tracee.set_registers(&kernel)?;
         }
-        let Access { operand, address, .. } = access;
+        let RedirectedAccess { operand, address, .. } = access;
         let (ip, bytes) = (registers.rip, operand.bytes);
         let watched = WatchedAccess { thread, ip, address, bytes, read: operand.read, write: operand.write };
         let redirected = RemapEvent::Redirected { thread, ip, page, new, route };
@@ -91,7 +91,11 @@ impl Process {
     }
 
     /// Where the thread continues, whether code was made for that, and the kind of the code.
-    fn route(&mut self, access: &Access, registers: &Registers) -> std::result::Result<(u64, bool, Route), String> {
+    fn route(
+        &mut self,
+        access: &RedirectedAccess,
+        registers: &Registers,
+    ) -> std::result::Result<(u64, bool, Route), String> {
         if access.is_jump {
             let to = self.tracer.memory().word(access.address.wrapping_add_signed(access.delta));
             return to.map(|to| (to, false, Route::Alone)).map_err(|error| error.to_string());
@@ -107,7 +111,7 @@ impl Process {
     }
 
     /// Address of the rewritelet for an access, and whether it is new.
-    fn rewritelet(&mut self, access: &Access) -> std::result::Result<(u64, bool), String> {
+    fn rewritelet(&mut self, access: &RedirectedAccess) -> std::result::Result<(u64, bool), String> {
         let (entry, new) = self.code.rewritelet(&mut self.tracer, access.instruction, access.delta)?;
         if new {
             self.update_record().map_err(|error| error.to_string())?;
@@ -119,7 +123,7 @@ impl Process {
     /// clone that was made ([`Route::Alone`]: none). No clone is tried if that has failed often
     /// here, since the attempt costs more than the redirect, nor if a clone redirects this access
     /// already. Then the thread is on its way to the loop's head.
-    fn try_clone(&mut self, access: &Access, registers: &Registers) -> (Option<u64>, Route) {
+    fn try_clone(&mut self, access: &RedirectedAccess, registers: &Registers) -> (Option<u64>, Route) {
         let failures = self.code.failures(registers.rip);
         if failures >= MAX_FAILURES {
             return (None, Route::Alone);
@@ -177,7 +181,7 @@ impl Process {
     ///
     /// # Errors
     /// The reason why it cannot be redirected.
-    fn access(&self, registers: &Registers, page: u64) -> std::result::Result<Access, String> {
+    fn access(&self, registers: &Registers, page: u64) -> std::result::Result<RedirectedAccess, String> {
         let instruction = self.code.instruction(self.tracer.memory(), registers.rip);
         let instruction = instruction.ok_or("no instruction can be read there")?;
         let mut factory = InstructionInfoFactory::new();
@@ -193,12 +197,12 @@ impl Process {
             return Err("it locks a mutex that inherits priority, for which the kernel waits for no page".to_owned());
         }
         let is_watched = moved.is_watched(address, operand.bytes);
-        Ok(Access { instruction, operand, address, delta: piece.delta, is_watched, is_jump })
+        Ok(RedirectedAccess { instruction, operand, address, delta: piece.delta, is_watched, is_jump })
     }
 }
 
 /// The registers that an access may depend on.
-const fn from_kernel(kernel: &fieldstone_sys::ptrace::Registers) -> Registers {
+const fn from_kernel(kernel: &fieldstone_sys::ptrace::TraceeRegisters) -> Registers {
     let k = kernel;
     Registers {
         gpr: [

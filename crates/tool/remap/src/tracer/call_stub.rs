@@ -16,12 +16,12 @@
 //! thread enters the stub until it has left. A stub page with `busy` set is never reused or
 //! unmapped by a later tracer, because a signal handler may still return to it.
 
-use fieldstone_sys::ptrace::Registers;
+use fieldstone_sys::process::ProcessMemory;
+use fieldstone_sys::ptrace::TraceeRegisters;
 use fieldstone_sys::userfault::Message;
 
 use crate::error::{Error, Result};
-use crate::memory::ProcessMemory;
-use crate::space::Mapping;
+use crate::space::MapsEntry;
 
 /// Size of the stub page, and of it together with the data page that follows.
 const PAGE_BYTES: u64 = 4096;
@@ -77,7 +77,7 @@ impl CallStub {
 
     /// Saves the registers and the blocked signals of the calling thread; returns the address of
     /// the `syscall` instruction.
-    pub(crate) fn prepare(self, memory: &ProcessMemory, before: &Registers, mask: u64) -> Result<u64> {
+    pub(crate) fn prepare(self, memory: &ProcessMemory, before: &TraceeRegisters, mask: u64) -> Result<u64> {
         let mut words = saved_words(before);
         words.extend(mask.to_le_bytes());
         words.extend(1_u64.to_le_bytes());
@@ -93,7 +93,7 @@ impl CallStub {
 
 /// Marks the stub at `address` as left by its thread.
 pub(crate) fn mark_idle(memory: &ProcessMemory, address: u64) -> Result<()> {
-    memory.write(address + BUSY_AT as u64, &0_u64.to_le_bytes())
+    Ok(memory.write(address + BUSY_AT as u64, &0_u64.to_le_bytes())?)
 }
 
 /// The stub that contains the instruction at `rip`, or `None`.
@@ -106,12 +106,16 @@ pub(crate) fn stub_at(memory: &ProcessMemory, rip: u64) -> Option<u64> {
 
 /// Registers and blocked signals of a thread before its injected call. `now` are its current
 /// registers.
-pub(crate) fn saved_registers(memory: &ProcessMemory, address: u64, now: &Registers) -> Result<(Registers, u64)> {
+pub(crate) fn saved_registers(
+    memory: &ProcessMemory,
+    address: u64,
+    now: &TraceeRegisters,
+) -> Result<(TraceeRegisters, u64)> {
     let word = |number: usize| memory.word(address + (SAVED_AT + number * WORD) as u64);
     let (rax, rcx, rdx, rsi, rdi) = (word(0)?, word(1)?, word(2)?, word(3)?, word(4)?);
     let (r8, r9, r10, r11, rip) = (word(5)?, word(6)?, word(7)?, word(8)?, word(9)?);
     // `u64::MAX`: the thread is in no system call any more.
-    let before = Registers { rax, rcx, rdx, rsi, rdi, r8, r9, r10, r11, rip, orig_rax: u64::MAX, ..*now };
+    let before = TraceeRegisters { rax, rcx, rdx, rsi, rdi, r8, r9, r10, r11, rip, orig_rax: u64::MAX, ..*now };
     Ok((before, memory.word(address + MASK_AT as u64)?))
 }
 
@@ -135,8 +139,8 @@ pub(crate) fn is_busy(memory: &ProcessMemory, page: u64) -> bool {
 ///
 /// # Errors
 /// [`Error::Refused`] if no code page has enough unused bytes.
-pub(crate) fn write_bootstrap_stub(pid: u32, memory: &ProcessMemory, mappings: &[Mapping]) -> Result<u64> {
-    let is_code = |mapping: &&Mapping| mapping.permissions == "r-xp";
+pub(crate) fn write_bootstrap_stub(pid: u32, memory: &ProcessMemory, mappings: &[MapsEntry]) -> Result<u64> {
+    let is_code = |mapping: &&MapsEntry| mapping.permissions == "r-xp";
     let vdso = mappings.iter().filter(|mapping| mapping.name == "[vdso]");
     for mapping in vdso.chain(mappings).filter(is_code) {
         let mut page = [0; 4096];
@@ -158,7 +162,7 @@ pub(crate) fn write_bootstrap_stub(pid: u32, memory: &ProcessMemory, mappings: &
 
 /// Clears the bytes of the bootstrap stub. No thread may be in it.
 pub(crate) fn clear_bootstrap_stub(memory: &ProcessMemory, bootstrap: u64) -> Result<()> {
-    memory.write(bootstrap, &[0; STUB_BYTES])
+    Ok(memory.write(bootstrap, &[0; STUB_BYTES])?)
 }
 
 /// Machine code of the stub.
@@ -180,7 +184,7 @@ pub(crate) fn stub_code() -> Vec<u8> {
 
 /// The saved words that resume a thread with these registers. They restart an interrupted call, as
 /// the kernel does.
-fn saved_words(before: &Registers) -> Vec<u8> {
+fn saved_words(before: &TraceeRegisters) -> Vec<u8> {
     let (mut rax, mut rip) = (before.rax, before.rip);
     if before.orig_rax.cast_signed() >= 0 {
         let ended = before.rax.cast_signed();
@@ -235,7 +239,7 @@ mod tests {
     #[test]
     fn an_interrupted_call_is_restarted() {
         let mut before = crate::code_cache::leave::tests::registers();
-        let words = |registers: &Registers| {
+        let words = |registers: &TraceeRegisters| {
             let saved = saved_words(registers);
             let word = |at: usize| u64::from_le_bytes(saved[at * WORD..][..WORD].try_into().unwrap());
             (word(0), word(9))

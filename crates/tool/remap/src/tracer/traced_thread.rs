@@ -1,11 +1,11 @@
 //! A traced thread: its state, its pending signals, and system calls made on its behalf.
 
-use fieldstone_sys::ptrace::{Registers, SignalInfo, Tracee, is_raised_by_code};
+use fieldstone_sys::process::ProcessMemory;
+use fieldstone_sys::ptrace::{SignalInfo, Tracee, TraceeRegisters, is_raised_by_code};
 
 use super::call_stub::CallStub;
 use super::status::{has_pending_signal, ignores_signal};
 use crate::error::{Result, ignore_gone};
-use crate::memory::ProcessMemory;
 
 /// Code segment selector of 64-bit code.
 const CODE_SELECTOR_64_BIT: u64 = 0x33;
@@ -184,7 +184,7 @@ impl TracedThread {
             return Ok(());
         }
         let rip = registers.rip - SYSCALL_BYTES;
-        ignore_gone(self.tracee.set_registers(&Registers { rax: call, orig_rax: u64::MAX, rip, ..registers }))
+        ignore_gone(self.tracee.set_registers(&TraceeRegisters { rax: call, orig_rax: u64::MAX, rip, ..registers }))
     }
 
     /// Detaches it and delivers its first signal.
@@ -221,6 +221,6 @@ impl TracedThread {
 }
 
 /// Whether these registers belong to 64-bit code.
-pub(crate) const fn is_64_bit(registers: &Registers) -> bool {
+pub(crate) const fn is_64_bit(registers: &TraceeRegisters) -> bool {
     registers.cs == CODE_SELECTOR_64_BIT
 }

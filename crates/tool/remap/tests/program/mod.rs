@@ -144,8 +144,8 @@ impl ProgramBuilder {
     }
 
     /// Builds and starts the program.
-    pub(crate) fn start(&self) -> RunningProgram {
-        RunningProgram::start(&Arc::new(self.build()))
+    pub(crate) fn start(&self) -> ProgramUnderTest {
+        ProgramUnderTest::start(&Arc::new(self.build()))
     }
 
     /// Builds the program.
@@ -203,7 +203,7 @@ pub(crate) fn open_or_skip(pid: u32) -> Option<Process> {
 }
 
 /// A running program, and its output.
-pub(crate) struct RunningProgram {
+pub(crate) struct ProgramUnderTest {
     pub(crate) child: Child,
     lines: Receiver<String>,
     output: Vec<String>,
@@ -213,7 +213,7 @@ pub(crate) struct RunningProgram {
     _file: Arc<tempfile::TempPath>,
 }
 
-impl Drop for RunningProgram {
+impl Drop for ProgramUnderTest {
     fn drop(&mut self) {
         let _ = self.child.kill();
     }
@@ -222,7 +222,7 @@ impl Drop for RunningProgram {
 /// A program that takes longer hangs.
 const LONGEST: Duration = Duration::from_secs(60);
 
-impl RunningProgram {
+impl ProgramUnderTest {
     /// Starts a built program.
     pub(crate) fn start(file: &Arc<tempfile::TempPath>) -> Self {
         Self::start_by(&mut Command::new(&**file), file)

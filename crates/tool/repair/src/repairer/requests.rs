@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 
 use fieldstone_remap::{PageRequest, page_with};
 
+use super::Repairer;
+use super::put_back::PutBackReason;
 use super::selection::is_on_line;
-use super::{PutBackReason, Repairer};
 use crate::error::Result;
 use crate::event::RepairEvent;
 use crate::tuning::FIRST_RETRY_NS;

@@ -86,9 +86,9 @@ fn watch(program: u32, repairer: u32, program_ended: &OwnedFd) -> WatchResult {
         is_over |= program_end;
         if message && is_open {
             match receive(channel) {
-                Message::Userfault(fd) => userfault = Some(fd),
-                Message::Dismiss => return WatchResult::Dismissed,
-                Message::Closed => is_open = false,
+                WatchdogMessage::Userfault(fd) => userfault = Some(fd),
+                WatchdogMessage::Dismiss => return WatchResult::Dismissed,
+                WatchdogMessage::Closed => is_open = false,
             }
         } else if is_over && repaired_by(program).is_none() {
             return WatchResult::Dismissed;
@@ -101,14 +101,14 @@ fn watch(program: u32, repairer: u32, program_ended: &OwnedFd) -> WatchResult {
 }
 
 /// A message of the repairer.
-enum Message {
+enum WatchdogMessage {
     Userfault(OwnedFd),
     Dismiss,
     /// The repairer has closed the channel: it is dying.
     Closed,
 }
 
-fn receive(channel: BorrowedFd<'_>) -> Message {
+fn receive(channel: BorrowedFd<'_>) -> WatchdogMessage {
     let mut buffer = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut buffer);
     let mut byte = [0];
@@ -118,9 +118,9 @@ fn receive(channel: BorrowedFd<'_>) -> Message {
         _ => None,
     });
     match (received, descriptor) {
-        (Ok(received), Some(fd)) if received.bytes == 1 && byte == [USERFAULT] => Message::Userfault(fd),
-        (Ok(received), None) if received.bytes == 1 => Message::Dismiss,
-        _ => Message::Closed,
+        (Ok(received), Some(fd)) if received.bytes == 1 && byte == [USERFAULT] => WatchdogMessage::Userfault(fd),
+        (Ok(received), None) if received.bytes == 1 => WatchdogMessage::Dismiss,
+        _ => WatchdogMessage::Closed,
     }
 }
 

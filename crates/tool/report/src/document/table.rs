@@ -15,9 +15,9 @@ pub struct Table {
     /// The columns, from left to right.
     pub columns: Vec<Column>,
     /// The rows, in the order of reading.
-    pub rows: Vec<Row>,
+    pub rows: Vec<TableRow>,
     /// How many rows are shown where there are many; all of them if `None`.
-    pub limit: Option<Limit>,
+    pub limit: Option<RowLimit>,
 }
 
 /// A column.
@@ -36,9 +36,9 @@ pub struct Column {
 
 /// A row.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Row {
+pub struct TableRow {
     /// One for each column.
-    pub cells: Vec<Cell>,
+    pub cells: Vec<TableCell>,
     /// Where not all rows are shown, those with the largest weight are.
     pub weight: f64,
     /// Whether it is shown in any case.
@@ -47,7 +47,7 @@ pub struct Row {
 
 /// A cell: lines of text, one below the other; empty if there is nothing to show.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Cell(pub Vec<CellLine>);
+pub struct TableCell(pub Vec<CellLine>);
 
 /// A line of a cell.
 #[derive(Debug, Clone, PartialEq)]
@@ -79,7 +79,7 @@ pub enum CellLine {
 
 /// How many rows are shown.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Limit {
+pub struct RowLimit {
     /// On a terminal.
     pub terminal: usize,
     /// On a page.
@@ -108,7 +108,7 @@ impl Table {
 
     /// The same, with these rows.
     #[must_use]
-    pub fn with_rows(self, rows: impl IntoIterator<Item = Row>) -> Self {
+    pub fn with_rows(self, rows: impl IntoIterator<Item = TableRow>) -> Self {
         Self { rows: rows.into_iter().collect(), ..self }
     }
 
@@ -120,22 +120,22 @@ impl Table {
 
     /// The same, with a limit to its rows.
     #[must_use]
-    pub fn with_limit(self, limit: Limit) -> Self {
+    pub fn with_limit(self, limit: RowLimit) -> Self {
         Self { limit: Some(limit), ..self }
     }
 
     /// The rows that a page shows, the last one with the sums of the others, and a sentence on the
     /// others.
-    pub(crate) fn on_page(&self) -> (Vec<Row>, String) {
+    pub(crate) fn on_page(&self) -> (Vec<TableRow>, String) {
         self.shown(|limit| (limit.page, None))
     }
 
     /// The same for a terminal.
-    pub(crate) fn on_terminal(&self) -> (Vec<Row>, String) {
+    pub(crate) fn on_terminal(&self) -> (Vec<TableRow>, String) {
         self.shown(|limit| (limit.terminal, limit.least))
     }
 
-    fn shown(&self, most: impl Fn(&Limit) -> (usize, Option<Value>)) -> (Vec<Row>, String) {
+    fn shown(&self, most: impl Fn(&RowLimit) -> (usize, Option<Value>)) -> (Vec<TableRow>, String) {
         let Some(limit) = &self.limit else { return (self.rows.clone(), String::new()) };
         let (most, least) = most(limit);
         let enough = least.and_then(Value::number).map_or(f64::NEG_INFINITY, |(weight, _)| weight);
@@ -145,8 +145,8 @@ impl Table {
         order.truncate(most);
         let is_shown = |at: usize| self.rows[at].is_pinned || order.contains(&at);
         let (shown, others): (Vec<usize>, Vec<usize>) = (0..self.rows.len()).partition(|&at| is_shown(at));
-        let mut rows: Vec<Row> = shown.into_iter().map(|at| self.rows[at].clone()).collect();
-        let others: Vec<&Row> = others.into_iter().map(|at| &self.rows[at]).collect();
+        let mut rows: Vec<TableRow> = shown.into_iter().map(|at| self.rows[at].clone()).collect();
+        let others: Vec<&TableRow> = others.into_iter().map(|at| &self.rows[at]).collect();
         if others.is_empty() {
             return (rows, String::new());
         }
@@ -164,15 +164,15 @@ impl Table {
     }
 
     /// The row that stands for `others`.
-    fn sum(&self, others: &[&Row], name: &str, least: Option<Value>) -> Row {
+    fn sum(&self, others: &[&TableRow], name: &str, least: Option<Value>) -> TableRow {
         let name = least.map_or_else(|| name.to_owned(), |least| format!("{name}, each under {least}"));
         let sum = |column: usize| {
             let numbers = others.iter().filter_map(|row| row.cells.get(column)?.number());
             let sum = numbers.reduce(|(sum, unit), (number, _)| (sum + number, unit));
-            sum.map_or_else(Cell::default, |(sum, unit)| unit.of(sum).into())
+            sum.map_or_else(TableCell::default, |(sum, unit)| unit.of(sum).into())
         };
         let sums = (1..self.columns.len()).map(sum);
-        Row::new(std::iter::once(name.into()).chain(sums).collect())
+        TableRow::new(std::iter::once(name.into()).chain(sums).collect())
     }
 }
 
@@ -182,7 +182,7 @@ fn more(number: usize, one: &str, many: &str) -> String {
 }
 
 /// `9 only read, 3 true sharing`: how many rows have which words in a column.
-fn kinds(rows: &[&Row], column: usize) -> String {
+fn kinds(rows: &[&TableRow], column: usize) -> String {
     let mut kinds: Vec<(String, u64)> = Vec::new();
     for words in rows.iter().filter_map(|row| Some(row.cells.get(column)?.to_string())) {
         match kinds.iter_mut().find(|(known, _)| *known == words) {
@@ -217,9 +217,9 @@ impl Column {
     }
 }
 
-impl Row {
+impl TableRow {
     /// A row without a weight.
-    pub fn new(cells: Vec<Cell>) -> Self {
+    pub fn new(cells: Vec<TableCell>) -> Self {
         Self { cells, weight: 0.0, is_pinned: false }
     }
 
@@ -238,11 +238,11 @@ impl Row {
 
 /// A row of cells that are made of whatever can be one.
 macro_rules! row {
-    ($($cell:expr),* $(,)?) => { $crate::document::Row::new(vec![$($crate::document::Cell::from($cell)),*]) };
+    ($($cell:expr),* $(,)?) => { $crate::document::TableRow::new(vec![$($crate::document::TableCell::from($cell)),*]) };
 }
 pub(crate) use row;
 
-impl Cell {
+impl TableCell {
     /// The number that a sum counts, with its unit.
     fn number(&self) -> Option<(f64, super::Unit)> {
         self.0.iter().find_map(|line| match line {
@@ -252,7 +252,7 @@ impl Cell {
     }
 }
 
-impl std::fmt::Display for Cell {
+impl std::fmt::Display for TableCell {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
     }
@@ -275,37 +275,37 @@ impl std::fmt::Display for CellLine {
     }
 }
 
-impl From<CellLine> for Cell {
+impl From<CellLine> for TableCell {
     fn from(line: CellLine) -> Self {
         Self(vec![line])
     }
 }
 
-impl From<String> for Cell {
+impl From<String> for TableCell {
     fn from(words: String) -> Self {
         CellLine::Text(words).into()
     }
 }
 
-impl From<&str> for Cell {
+impl From<&str> for TableCell {
     fn from(words: &str) -> Self {
         words.to_owned().into()
     }
 }
 
-impl From<&String> for Cell {
+impl From<&String> for TableCell {
     fn from(words: &String) -> Self {
         words.clone().into()
     }
 }
 
-impl From<Value> for Cell {
+impl From<Value> for TableCell {
     fn from(value: Value) -> Self {
         CellLine::Value(value).into()
     }
 }
 
-impl<T: Into<Cell>> From<Option<T>> for Cell {
+impl<T: Into<TableCell>> From<Option<T>> for TableCell {
     fn from(value: Option<T>) -> Self {
         value.map_or_else(|| CellLine::Missing.into(), Into::into)
     }
@@ -316,7 +316,7 @@ mod tests {
     use super::*;
     use crate::document::Unit;
 
-    fn table(weights: &[f64], limit: Limit) -> Table {
+    fn table(weights: &[f64], limit: RowLimit) -> Table {
         let row = |(at, weight): (usize, &f64)| {
             row![format!("row {at}"), Unit::Share.of(*weight), if at % 2 == 0 { "even" } else { "odd" }]
                 .weighing(*weight)
@@ -325,14 +325,14 @@ mod tests {
         Table::new(columns).with_rows(weights.iter().enumerate().map(row)).with_limit(limit)
     }
 
-    fn words(rows: &[Row]) -> Vec<String> {
+    fn words(rows: &[TableRow]) -> Vec<String> {
         rows.iter().map(|row| row.cells.iter().map(ToString::to_string).collect::<Vec<_>>().join("|")).collect()
     }
 
     #[test]
     fn the_heaviest_rows_stay_in_their_order_and_the_others_are_a_sum() {
         let least = Some(Unit::Share.of(0.1));
-        let limit = Limit { terminal: 2, page: 3, least, rest: Rest::Sum("site", "sites") };
+        let limit = RowLimit { terminal: 2, page: 3, least, rest: Rest::Sum("site", "sites") };
         let table = table(&[0.05, 0.3, 0.2, 0.5], limit);
         let shown = words(&table.on_terminal().0);
         assert_eq!(shown, ["row 1|30.0 %|odd", "row 3|50.0 %|odd", "2 more sites|25.0 %|"]);
@@ -343,7 +343,7 @@ mod tests {
     #[test]
     fn rows_below_the_least_weight_are_named_as_such() {
         let least = Some(Unit::Share.of(0.1));
-        let limit = Limit { terminal: 9, page: 9, least, rest: Rest::Sum("site", "sites") };
+        let limit = RowLimit { terminal: 9, page: 9, least, rest: Rest::Sum("site", "sites") };
         let mut table = table(&[0.05, 0.3, 0.02], limit);
         assert!(words(&table.on_terminal().0)[1].starts_with("2 more sites, each under 10.0 %|"));
         assert_eq!(table.on_page().0.len(), 3);
@@ -353,7 +353,7 @@ mod tests {
 
     #[test]
     fn the_others_are_counted_by_their_words() {
-        let limit = Limit { terminal: 1, page: 9, least: None, rest: Rest::Count("line", "lines", Some(2)) };
+        let limit = RowLimit { terminal: 1, page: 9, least: None, rest: Rest::Count("line", "lines", Some(2)) };
         let table = table(&[4.0, 3.0, 2.0, 1.0], limit);
         assert_eq!(table.on_terminal().1, "And 3 more lines: 2 odd, 1 even.");
         assert_eq!(table.on_page().1, "");

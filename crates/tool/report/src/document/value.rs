@@ -4,8 +4,7 @@
 //! see [`quantity`].
 
 use crate::quantity;
-use crate::stats::Estimate;
-use crate::translation::Interval;
+use fieldstone_stats::{Estimate, Interval};
 use std::fmt;
 
 /// What stands behind a number that a noisy measurement is behind.

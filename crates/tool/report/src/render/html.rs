@@ -11,7 +11,7 @@ mod bytes;
 
 use super::plot;
 use crate::Error;
-use crate::document::{Block, Cell, CellLine, Document, Legend, Plot, Section, Table};
+use crate::document::{Block, CellLine, Document, Legend, Plot, Section, Table, TableCell};
 use crate::shell::printable;
 use crate::translation::sites::{shortened, shortened_path};
 use bytes::MapRow;
@@ -30,11 +30,11 @@ const PATH_LETTERS: usize = 48;
 /// # Errors
 /// [`Error::Plot`] and [`Error::Page`]; what could be loaded causes neither.
 pub fn render(document: &Document) -> Result<String, Error> {
-    let mut flat = Flat::default();
+    let mut flat = FlatBlocks::default();
     flat.blocks(&document.blocks, 2)?;
     let blocks = std::mem::take(&mut flat.blocks);
     flat.blocks(&document.lead.blocks, 2)?;
-    let page = Page {
+    let page = PageData {
         kind: printable(&document.kind),
         subject: printable(&document.subject),
         title: printable(&document.title),
@@ -56,7 +56,7 @@ pub fn render(document: &Document) -> Result<String, Error> {
 }
 
 #[derive(Serialize)]
-struct Page {
+struct PageData {
     kind: String,
     subject: String,
     title: String,
@@ -113,12 +113,12 @@ struct DrawnLegend {
 
 /// The blocks one after the other.
 #[derive(Default)]
-struct Flat {
+struct FlatBlocks {
     blocks: Vec<Drawn>,
     sections: usize,
 }
 
-impl Flat {
+impl FlatBlocks {
     fn blocks(&mut self, blocks: &[Block], level: u8) -> Result<(), Error> {
         blocks.iter().filter(|block| !block.is_empty()).try_for_each(|block| self.block(block, level))
     }
@@ -186,7 +186,7 @@ fn table(table: &Table) -> Drawn {
     }
 }
 
-fn drawn_cell(Cell(lines): &Cell) -> DrawnCell {
+fn drawn_cell(TableCell(lines): &TableCell) -> DrawnCell {
     let words = |line: &CellLine| match line {
         CellLine::Function(name) => shortened(&printable(name), NAME_LETTERS),
         CellLine::Path(path) => shortened_path(&printable(path), PATH_LETTERS),
@@ -218,11 +218,11 @@ fn drawn_legend(of: &Legend) -> DrawnLegend {
 mod tests {
     use super::*;
     use crate::document::{Axis, Colour, ColumnSeries};
-    use crate::document::{ByteMap, ByteUser, Chart, Column, Columns, Quotation, row};
+    use crate::document::{ByteMap, ByteUser, Chart, Column, Columns, QuotedSentence, row};
 
     /// A document with every kind of block, each with `words`.
     fn document(words: &str) -> Document {
-        let name = || Cell(vec![CellLine::Function(words.into()), CellLine::Path(words.into())]);
+        let name = || TableCell(vec![CellLine::Function(words.into()), CellLine::Path(words.into())]);
         let table = Table::new([Column::text(words), Column::number(words).explained(words)]);
         let series =
             ColumnSeries { colour: Colour(1, 2, 3), is_joined: true, values: vec![None], rings: vec![Some(0.5)] };
@@ -245,7 +245,7 @@ mod tests {
             table.with_rows([row![name(), words]]).with_caption(words).into(),
             Some(plot).into(),
             Block::ByteMap(ByteMap { bytes: 8, users: vec![user], description: words.into() }),
-            Block::Quotation(Quotation { sentence: words.into(), ..Quotation::default() }),
+            Block::Quotation(QuotedSentence { sentence: words.into(), ..QuotedSentence::default() }),
             Block::Detail(vec![Block::folded(words, [Block::folded(words, [Block::Paragraph(words.into())])])]),
         ];
         Document {

@@ -68,11 +68,11 @@ fn one_line(words: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document::{Cell, CellLine, Column, row};
+    use crate::document::{CellLine, Column, TableCell, row};
 
     #[test]
     fn sections_tables_and_lists_have_their_marks() {
-        let number = Cell(vec![CellLine::Text("3.21".into()), CellLine::Quoted("paper 2.97".into())]);
+        let number = TableCell(vec![CellLine::Text("3.21".into()), CellLine::Quoted("paper 2.97".into())]);
         let table = Table::new([Column::text(""), Column::number("4 | MB")]).with_rows([row!["a row", number]]);
         let inner = Block::section("table", [table.with_caption("Ratios.").into(), Block::List(vec!["a note".into()])]);
         let blocks = vec![Block::Paragraph("words".into()), Block::section("experiment", [inner])];

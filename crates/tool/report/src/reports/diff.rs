@@ -2,12 +2,13 @@
 
 use super::translation;
 use crate::diff::{ConfigurationDiff, PriceDiff, SiteDiff};
-use crate::document::{Block, Cell, CellLine, Column, Document, Limit, Rest, Row, Table, Unit, Value, row};
+use crate::document::{
+    Block, CellLine, Column, Document, Rest, RowLimit, Table, TableCell, TableRow, Unit, Value, row,
+};
 use crate::render::csv::{Records, full};
 use crate::reports::profile::estimate_fields;
-use crate::stats::Estimate;
-use crate::translation::Interval;
 use crate::{Diff, KindDiff};
+use fieldstone_stats::{Estimate, Interval};
 
 /// Sites that a terminal shows; the others are one row.
 const MOST_SITES: usize = 10;
@@ -70,16 +71,16 @@ fn prices(prices: &[PriceDiff]) -> Table {
 fn sites(sites: &[SiteDiff]) -> Table {
     let columns = [Column::text("memory from"), Column::number("A"), Column::number("B"), Column::number("B - A")];
     let share = |share: Option<f64>| share.map(|share| Unit::Share.of(share));
-    let rows = sites.iter().map(|of| -> Row {
+    let rows = sites.iter().map(|of| -> TableRow {
         let change = Unit::Percent.of(of.change());
         let change = match (of.a_share, of.b_share) {
             (Some(_), None) => CellLine::Worded("only in A".into(), change),
             (None, Some(_)) => CellLine::Worded("only in B".into(), change),
             _ => CellLine::Value(change),
         };
-        row![translation::site_cell(&of.name, &of.place), share(of.a_share), share(of.b_share), Cell::from(change)]
+        row![translation::site_cell(&of.name, &of.place), share(of.a_share), share(of.b_share), TableCell::from(change)]
     });
-    let limit = Limit { terminal: MOST_SITES, page: 100, least: None, rest: Rest::Sum("site", "sites") };
+    let limit = RowLimit { terminal: MOST_SITES, page: 100, least: None, rest: Rest::Sum("site", "sites") };
     Table::new(columns).with_rows(rows).with_limit(limit)
 }
 

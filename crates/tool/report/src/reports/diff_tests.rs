@@ -70,17 +70,17 @@ fn it_shows_the_sites_of_both_traces() {
 
 #[test]
 fn hundreds_of_sites_are_ten_and_one_line_within_the_width() {
-    use crate::translation::Site;
+    use crate::translation::AllocationSite;
     let mut a = crate::fixture::profile();
     let traced = a.translation.as_mut().unwrap();
     let file = Some("/tmp/python-build.20260509073455.222/Python-3.11.7/Objects/dictobject.c".to_owned());
-    let site = |n| Site {
+    let site = |n| AllocationSite {
         function: format!("site{n:03}<{}>", "std::pair<int, long>, ".repeat(9)),
         file: file.clone(),
         line: Some(n),
         walks: 1000,
         bytes: 1,
-        ..Site::default()
+        ..AllocationSite::default()
     };
     traced.sites = (100..400).map(site).collect();
     let mut b = a.clone();

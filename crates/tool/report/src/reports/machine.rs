@@ -1,10 +1,10 @@
 //! Facts on the machine that measured.
 
-use crate::profile::Machine;
+use crate::profile::MachineRecord;
 use crate::quantity::{bytes, plural};
 
 /// The processor and memory, and the kernel: names and values.
-pub(super) fn facts(machine: &Machine) -> [(&'static str, String); 2] {
+pub(super) fn facts(machine: &MachineRecord) -> [(&'static str, String); 2] {
     let has_memory = machine.memory_bytes > 0;
     let hardware = [
         Some(machine.cpu.clone()),

@@ -14,7 +14,9 @@ pub use records::records;
 
 use super::run::pages_got;
 use super::{machine, translation};
-use crate::document::{Block, Cell, Column, Document, Plot, Quotation, Row, Section, Table, Unit, Value, row};
+use crate::document::{
+    Block, Column, Document, Plot, QuotedSentence, Section, Table, TableCell, TableRow, Unit, Value, row,
+};
 use crate::quantity::{bytes, moment, percent, share};
 use crate::{Footprint, FootprintPoint, Metric, PermissionShare, Profile, RegionStats, Summary, shell};
 use std::cmp::Reverse;
@@ -83,7 +85,7 @@ fn faster(profile: &Profile, summary: &Summary) -> Block {
             kind.ratio.map(|ratio| Unit::Ratio.of(ratio.median)),
             kind.ratio.and_then(|ratio| Value::interval(&ratio, Unit::Ratio)),
         ];
-        let a_request = |requests: u64| Cell::from(value.map(|value| Unit::Seconds.of(value / requests as f64)));
+        let a_request = |requests: u64| TableCell::from(value.map(|value| Unit::Seconds.of(value / requests as f64)));
         row.cells.extend(requests.map(a_request));
         row
     });
@@ -150,17 +152,18 @@ fn memory(profile: &Profile) -> Block {
 }
 
 fn footprints(profile: &Profile) -> Table {
-    type Size = (&'static str, fn(&FootprintPoint) -> u64);
+    type FootprintBytes = (&'static str, fn(&FootprintPoint) -> u64);
     let peaks: Vec<_> =
         profile.footprints.iter().filter_map(|footprint| Some((footprint, *footprint.peak()?))).collect();
-    let sizes: [Size; 4] = [
+    let sizes: [FootprintBytes; 4] = [
         ("in 4 KiB", |peak| peak.small_bytes),
         ("in folios", |peak| peak.folio_bytes),
         ("in 2 MiB", |peak| peak.huge_2m_bytes),
         ("in 1 GiB", |peak| peak.huge_1g_bytes),
     ];
     // A column for each page size that any kind got.
-    let sizes: Vec<Size> = sizes.into_iter().filter(|size| peaks.iter().any(|(_, peak)| size.1(peak) > 0)).collect();
+    let sizes: Vec<FootprintBytes> =
+        sizes.into_iter().filter(|size| peaks.iter().any(|(_, peak)| size.1(peak) > 0)).collect();
     let sized = sizes.iter().map(|size| Column::number(size.0));
     let columns = [Column::text("pages"), Column::number("resident")].into_iter().chain(sized).chain([
         Column::number("swapped").explained("Swapped: the most at any time."),
@@ -168,9 +171,9 @@ fn footprints(profile: &Profile) -> Table {
     ]);
     Table::new(columns).with_rows(peaks.iter().map(|(footprint, peak)| {
         let mut row = row![&footprint.kind, Value::bytes(peak.resident_bytes)];
-        row.cells.extend(sizes.iter().map(|size| Cell::from(Value::bytes(size.1(peak)))));
+        row.cells.extend(sizes.iter().map(|size| TableCell::from(Value::bytes(size.1(peak)))));
         let read_write = footprint.read_write_share().map(|share| Unit::Share.of(share));
-        row.cells.extend([Cell::from(Value::bytes(footprint.swap_peak_bytes())), read_write.into()]);
+        row.cells.extend([TableCell::from(Value::bytes(footprint.swap_peak_bytes())), read_write.into()]);
         row
     }))
 }
@@ -178,10 +181,10 @@ fn footprints(profile: &Profile) -> Table {
 /// What the region of each watched run held, and the pages it really got. A column for each thing
 /// that happened at all.
 fn regions(profile: &Profile) -> Table {
-    type Of = fn(&RegionStats) -> Option<u64>;
+    type CountOf = fn(&RegionStats) -> Option<u64>;
     let regions: Vec<_> =
         profile.footprints.iter().filter_map(|footprint| Some((&footprint.kind, footprint.region.as_ref()?))).collect();
-    let optional: [(&str, &str, Of); 4] = [
+    let optional: [(&str, &str, CountOf); 4] = [
         ("in place", "", |region| Some(region.private_rw_in_place_bytes).filter(|bytes| *bytes > 0)),
         ("pool empty", "Pool empty: memory that found no huge page left.", |region| {
             Some(region.fell_back_bytes).filter(|bytes| *bytes > 0)
@@ -208,7 +211,7 @@ fn regions(profile: &Profile) -> Table {
     let rows = regions.iter().map(|(kind, region)| {
         let inside = region.inside_share().map(|share| Unit::Share.of(share));
         let mut row = row![*kind, pages_got(region), Value::bytes(region.mapped_peak_bytes), inside];
-        row.cells.extend(optional.iter().map(|of| Cell::from(of.2(region).map(Value::bytes))));
+        row.cells.extend(optional.iter().map(|of| TableCell::from(of.2(region).map(Value::bytes))));
         row
     });
     let mut sources: Vec<&str> = regions.iter().map(|(_, region)| region.pages_source.as_str()).collect();
@@ -241,7 +244,7 @@ fn permissions(profile: &Profile) -> Option<Block> {
             )),
             plots::permissions(&of.permissions).into(),
             permission_table(&of.permissions).into(),
-            Block::Quotation(Quotation {
+            Block::Quotation(QuotedSentence {
                 sentence: paper::READ_WRITE.to_owned(),
                 language: "es".to_owned(),
                 translation: format!("That is: {}", paper::READ_WRITE_SENSE),
@@ -286,7 +289,7 @@ fn samples(profile: &Profile) -> Block {
     let metric = ["place", "round", profile.metric.noun()].map(Column::number);
     let wall = has_wall.then(|| Column::number("wall"));
     let costs = ["user", "kernel", "faults", "from disk", "resident"].map(Column::number);
-    let rows = samples.into_iter().map(|sample| -> Row {
+    let rows = samples.into_iter().map(|sample| -> TableRow {
         let mut row = row![
             &sample.kind,
             &sample.outcome,
@@ -294,7 +297,7 @@ fn samples(profile: &Profile) -> Block {
             sample.round.to_string(),
             Unit::Seconds.of(sample.value),
         ];
-        row.cells.extend(has_wall.then(|| Cell::from(Unit::Seconds.of(sample.wall_s))));
+        row.cells.extend(has_wall.then(|| TableCell::from(Unit::Seconds.of(sample.wall_s))));
         row.cells.extend(
             row![
                 Unit::Seconds.of(sample.user_s),

@@ -1,7 +1,7 @@
 //! The counts of a run: what each process's region served, the pages really got, what stayed
 //! outside and why.
 
-use crate::document::{Block, Column, Document, Limit, Rest, Row, Section, Table, Unit, Value, row};
+use crate::document::{Block, Column, Document, Rest, RowLimit, Section, Table, TableRow, Unit, Value, row};
 use crate::quantity::{address, bytes, count, share};
 use crate::run::unserved_words;
 use crate::{ProcessStats, RegionStats, RunStats, SmallPages, shell};
@@ -73,7 +73,7 @@ fn processes(processes: &[ProcessStats]) -> Table {
     let others = processes.iter().filter(|process| !process.primary).count();
     let most = MOST_PROCESSES - (processes.len() - others).min(MOST_PROCESSES);
     let rest = Rest::Count("smaller process", "smaller processes", None);
-    Table::new(columns).with_rows(rows).with_limit(Limit { terminal: most, page: 100, least: None, rest })
+    Table::new(columns).with_rows(rows).with_limit(RowLimit { terminal: most, page: 100, least: None, rest })
 }
 
 /// `thp 1.95 GiB, 4k 53 MiB`.
@@ -144,7 +144,7 @@ fn outside(region: &RegionStats) -> Block {
         [Column::text("reason"), Column::number("calls"), Column::number("asked for"), Column::number("resident")];
     let mut reasons: Vec<_> = region.outside.iter().collect();
     reasons.sort_by_key(|outside| Reverse((outside.resident_bytes, outside.bytes)));
-    let rows: Vec<Row> = reasons
+    let rows: Vec<TableRow> = reasons
         .into_iter()
         .map(|of| row![&of.reason, Value::count(of.calls), Value::bytes(of.bytes), Value::bytes(of.resident_bytes)])
         .collect();

@@ -30,7 +30,7 @@ use crate::quantity::{address, count, moment, plural, rate, seconds, share};
 use crate::sharing::{LineReport, MemoryOwner};
 use crate::shell;
 use groups::Group;
-use threads::Threads;
+use threads::NamedThreads;
 
 /// Objects that a terminal shows with all that is known, and that a page shows so; of the others
 /// the lines are listed.
@@ -46,7 +46,7 @@ pub fn document(sharing: &Sharing) -> Document {
     let others = groups::heaviest_first(&sharing.others);
     let in_groups = groups.iter().flat_map(|group| group.lines.iter().copied());
     let all: Vec<&LineReport> = in_groups.chain(others.iter().copied()).collect();
-    let threads = Threads::of(sharing, &all);
+    let threads = NamedThreads::of(sharing, &all);
     let command = shell::join(&sharing.program.command);
     let mut objects = groups.iter().enumerate().map(|(at, group)| object(at + 1, group, &threads));
     let mut blocks = vec![Block::facts(facts(sharing))];
@@ -104,7 +104,7 @@ fn samples(sharing: &Sharing) -> String {
 }
 
 /// An object whose lines are shared falsely.
-fn object(number: usize, group: &Group<'_>, threads: &Threads<'_>) -> Block {
+fn object(number: usize, group: &Group<'_>, threads: &NamedThreads<'_>) -> Block {
     let heading = format!("{number}. {}: {} of the threads’ time", group.name(), groups::cost(&group.cost));
     let mut blocks: Vec<Block> =
         group.places().iter().map(|place| Block::Paragraph(MemoryOwner::words(place))).collect();
@@ -125,7 +125,7 @@ fn object(number: usize, group: &Group<'_>, threads: &Threads<'_>) -> Block {
     Block::section(heading, blocks)
 }
 
-fn line(found: &LineReport, threads: &Threads<'_>) -> Block {
+fn line(found: &LineReport, threads: &NamedThreads<'_>) -> Block {
     let line = &found.judged.line;
     let pair = if uses::only_as_pair(found) { ", only as a pair that the prefetcher fetches together" } else { "" };
     let (verdict, cost) = (found.judged.verdict.words(), groups::cost(&found.cost));

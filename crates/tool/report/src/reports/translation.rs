@@ -4,12 +4,12 @@ mod plots;
 #[cfg(test)]
 mod tests;
 
-use crate::document::{Block, Cell, CellLine, Column, Limit, Rest, Row, Table, Unit, Value, row};
-use crate::stats::Estimate;
+use crate::document::{Block, CellLine, Column, Rest, RowLimit, Table, TableCell, TableRow, Unit, Value, row};
+use crate::translation::Mosaics;
 use crate::translation::sites::{SiteLine, called};
 use crate::translation::sources::sources;
-use crate::translation::{Interval, Mosaics};
 use crate::{Translation, TranslationSummary};
+use fieldstone_stats::{Estimate, Interval};
 
 /// Sites that a terminal shows; the others are one row.
 const MOST_SITES: usize = 15;
@@ -188,18 +188,18 @@ fn sites(summary: &TranslationSummary) -> Table {
             }));
         }
         let mut row = row![name, Unit::Share.of(line.share)];
-        row.cells.extend(has_large.then(|| Cell::from(Unit::Share.of(line.share_large))));
-        let large_on = |kind: &&str| Cell::from(line.large_on(kind).map(|share| Unit::RoughShare.of(share)));
+        row.cells.extend(has_large.then(|| TableCell::from(Unit::Share.of(line.share_large))));
+        let large_on = |kind: &&str| TableCell::from(line.large_on(kind).map(|share| Unit::RoughShare.of(share)));
         row.cells.extend(kinds.iter().map(large_on));
         row.cells.extend([
-            Cell::from(line.walks_per_thousand.map(|walks| Unit::Rate.of(walks))),
+            TableCell::from(line.walks_per_thousand.map(|walks| Unit::Rate.of(walks))),
             line.bytes.map(Value::bytes).into(),
             line.allocations.map(Value::count).into(),
         ]);
         row.weighing(line.share).pinned_if(is_nameless)
     });
-    let rows: Vec<Row> = rows.collect();
-    let limit = Limit {
+    let rows: Vec<TableRow> = rows.collect();
+    let limit = RowLimit {
         terminal: MOST_SITES,
         page: MOST_SITES_ON_PAGE,
         least: Some(Unit::Share.of(LEAST_SHARE)),
@@ -235,9 +235,9 @@ fn site_columns(has_large: bool, kinds: &[&str]) -> Vec<Column> {
 }
 
 /// The name of a site, and where it is.
-pub(super) fn site_cell(name: &str, place: &str) -> Cell {
+pub(super) fn site_cell(name: &str, place: &str) -> TableCell {
     let place = Some(place).filter(|place| !place.is_empty()).map(|place| CellLine::Path(place.to_owned()));
-    Cell(std::iter::once(CellLine::Function(name.to_owned())).chain(place).collect())
+    TableCell(std::iter::once(CellLine::Function(name.to_owned())).chain(place).collect())
 }
 
 /// The whole names of the sites with the stacks of their callers.

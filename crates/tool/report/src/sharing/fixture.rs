@@ -1,7 +1,7 @@
 //! Made-up samples, counted by the real tables of lines: their meaning is known.
 
-use super::{LineReport, MemoryKind, MemoryOwner, SampledCode, SampledThread, Sampling, Sharing};
-use crate::profile::{Machine, Program};
+use super::{LineReport, MemoryKind, MemoryOwner, SampledInstruction, SampledThread, Sampling, Sharing};
+use crate::profile::{MachineRecord, ProfiledProgram};
 use fieldstone_sharing::{JudgedLine, LineCost, LineTable, Member, ObjectLayout, SampledAccess, Settings};
 
 /// Where the array of linear regression begins: 16 bytes behind a line's start, as malloc has it.
@@ -18,10 +18,10 @@ const MEMBERS: [(&str, &str, u64, u64); 8] = [
 ];
 
 /// Thread, first byte, bytes, write.
-type Use = (u32, u64, u32, bool);
+type AccessedBytes = (u32, u64, u32, bool);
 
 /// The lines when all threads do this every millisecond, with a third of the samples elsewhere.
-fn judged(settings: Settings, uses: &[Use]) -> Vec<(JudgedLine, LineCost)> {
+fn judged(settings: Settings, uses: &[AccessedBytes]) -> Vec<(JudgedLine, LineCost)> {
     let mut lines = LineTable::new(settings).unwrap();
     for at_ns in (0..20).map(|at_ms: u64| at_ms * 1_000_000) {
         for &(thread, address, bytes, write) in uses {
@@ -55,19 +55,19 @@ fn sharing(command: &[&str]) -> Sharing {
     Sharing {
         tool_version: "0.1.0".into(),
         taken_at_unix_s: 1_763_655_240,
-        machine: Machine {
+        machine: MachineRecord {
             kernel: "Linux 6.18.5".into(),
             architecture: "x86_64".into(),
             cpu: "AMD EPYC 9R14".into(),
             cpus: 2,
             memory_bytes: 16 << 30,
             virtual_machine: true,
-            ..Machine::default()
+            ..MachineRecord::default()
         },
-        program: Program {
+        program: ProfiledProgram {
             command: command.iter().map(|word| (*word).to_owned()).collect(),
             primary: command[0].to_owned(),
-            ..Program::default()
+            ..ProfiledProgram::default()
         },
         duration_s: 2.0,
         sampling: Sampling {
@@ -92,7 +92,7 @@ pub(crate) fn regression() -> Sharing {
             (100 + thread, address, u32::try_from(bytes).unwrap(), offset >= 24)
         })
     };
-    let uses: Vec<Use> = (0..4).flat_map(touched).collect();
+    let uses: Vec<AccessedBytes> = (0..4).flat_map(touched).collect();
     let lines = judged(Settings::default(), &uses);
     let judged: Vec<JudgedLine> = lines.iter().map(|(judged, _)| judged.clone()).collect();
     let redesign = array().redesign(&judged).unwrap();
@@ -145,9 +145,9 @@ fn place() -> MemoryOwner {
 }
 
 /// Two instructions of one loop: the sums, and the bound.
-fn code(found: &LineReport) -> Vec<SampledCode> {
+fn code(found: &LineReport) -> Vec<SampledInstruction> {
     let line = &found.judged.line;
-    let code = |ip, source_line, writes, weight| SampledCode {
+    let code = |ip, source_line, writes, weight| SampledInstruction {
         ip,
         function: "regress".into(),
         file: Some("src/sharing/linear_regression.c".into()),
@@ -165,7 +165,7 @@ fn code(found: &LineReport) -> Vec<SampledCode> {
 /// kind.
 pub(crate) fn clean() -> Sharing {
     let names = [(0x1000, "counter"), (0x2000, "ring_head"), (0x3000, "flags"), (0x4000, "table"), (0x5000, "scratch")];
-    let uses: [Use; 10] = [
+    let uses: [AccessedBytes; 10] = [
         (1, 0x1000, 8, true),
         (2, 0x1000, 8, true),
         (3, 0x1000, 8, true),

@@ -1,22 +1,22 @@
 //! Reads a saved report on sharing, which [`crate::saved::save`] wrote.
 
 use super::Sharing;
-use crate::{Error, Saved};
+use crate::{Error, SavedFile};
 use std::path::Path;
 
 /// Reads the file at `path`. Fields that this version does not know are skipped.
 ///
 /// # Errors
-/// As [`Saved::load`]; [`Error::OtherSchema`] with the schema that was found, if it holds something
+/// As [`SavedFile::load`]; [`Error::OtherSchema`] with the schema that was found, if it holds something
 /// else.
 pub fn load(path: &Path) -> Result<Sharing, Error> {
     let other = |found: &str| Err(Error::OtherSchema { path: path.to_owned(), found: found.to_owned() });
-    match Saved::load(path)? {
-        Saved::Sharing(sharing) => Ok(*sharing),
-        Saved::Profile(_) => other(crate::Profile::SCHEMA),
-        Saved::RunStats(_) => other(crate::RunStats::SCHEMA),
-        Saved::Collapse(_) => other(crate::Collapse::SCHEMA),
-        Saved::Repair(_) => other(crate::saved::REPAIR_SCHEMA),
+    match SavedFile::load(path)? {
+        SavedFile::Sharing(sharing) => Ok(*sharing),
+        SavedFile::Profile(_) => other(crate::Profile::SCHEMA),
+        SavedFile::RunStats(_) => other(crate::RunStats::SCHEMA),
+        SavedFile::Collapse(_) => other(crate::Collapse::SCHEMA),
+        SavedFile::Repair(_) => other(crate::saved::REPAIR_SCHEMA),
     }
 }
 

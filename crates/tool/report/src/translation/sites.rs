@@ -4,7 +4,7 @@
 //! length; [`shortened`] and [`shortened_path`] cut them.
 
 use super::summary::part;
-use super::{Site, SitePages, Translation};
+use super::{AllocationSite, SitePages, Translation};
 use crate::shell::printable;
 use serde::Serialize;
 
@@ -74,10 +74,10 @@ impl SiteLine {
             allocations: None,
             pages: Vec::new(),
         };
-        let mut sites: Vec<&Site> = traced.sites.iter().collect();
+        let mut sites: Vec<&AllocationSite> = traced.sites.iter().collect();
         sites.sort_by_key(|site| std::cmp::Reverse(site.walks));
         // An entry without allocations is no site, but memory of another origin.
-        let (sites, nameless): (Vec<&Site>, Vec<&Site>) =
+        let (sites, nameless): (Vec<&AllocationSite>, Vec<&AllocationSite>) =
             sites.into_iter().partition(|site| site.allocations > 0 || site.bytes > 0);
         let sites = sites.into_iter().map(|site| Self {
             place: place(site),
@@ -106,7 +106,7 @@ fn attributed(traced: &Translation) -> (u64, u64) {
 }
 
 /// `graph/build.c:214`, or the module where there is no file.
-fn place(site: &Site) -> String {
+fn place(site: &AllocationSite) -> String {
     match (&site.file, site.line) {
         (Some(file), Some(line)) => one_line(&format!("{file}:{line}")),
         (Some(file), None) => one_line(file),
@@ -157,16 +157,16 @@ pub(crate) fn shortened(text: &str, most: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::translation::{ModelledConfiguration, Side};
+    use crate::translation::{ModelledConfiguration, ReportedSide};
 
-    fn nameless(function: &str, walks: u64) -> Site {
-        Site { function: function.into(), walks, ..Site::default() }
+    fn nameless(function: &str, walks: u64) -> AllocationSite {
+        AllocationSite { function: function.into(), walks, ..AllocationSite::default() }
     }
 
     fn traced(walks: u64, sites: &[u64], rest: &[u64]) -> Translation {
-        let site = |walks: &u64| Site { allocations: 1, ..nameless(&format!("site-{walks}"), *walks) };
+        let site = |walks: &u64| AllocationSite { allocations: 1, ..nameless(&format!("site-{walks}"), *walks) };
         let stacks = rest.iter().map(|walks| nameless("stacks", *walks));
-        let data = Side { accesses: 1000, walks, ..Side::default() };
+        let data = ReportedSide { accesses: 1000, walks, ..ReportedSide::default() };
         Translation {
             configurations: vec![ModelledConfiguration { name: "4k".into(), data, ..ModelledConfiguration::default() }],
             sites: sites.iter().map(site).chain(stacks).collect(),
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn walks_on_large_pages_are_known_only_where_they_were_attributed() {
         let mut of = traced(200, &[100], &[]);
-        let large = Side { walks: 50, ..Side::default() };
+        let large = ReportedSide { walks: 50, ..ReportedSide::default() };
         of.configurations.push(ModelledConfiguration {
             name: "2m".into(),
             data: large,

@@ -1,7 +1,7 @@
 //! The source of each number of a trace: counted, modelled, calibrated, measured.
 
 use super::summary::{TranslationSummary, part};
-use super::{CounterReading, Processor, Translation};
+use super::{CounterReading, ModelledProcessor, Translation};
 use crate::quantity::{count, estimate, nanoseconds, rate, share};
 
 /// The name of the entry on the source of the TLBs' sizes.
@@ -42,7 +42,7 @@ fn accesses(traced: &Translation) -> String {
     format!("{all}; counted: {bursts} with {} of them{of}{error}", count(traced.counted_accesses))
 }
 
-fn processor(Processor { name, geometry, .. }: &Processor) -> String {
+fn processor(ModelledProcessor { name, geometry, .. }: &ModelledProcessor) -> String {
     let geometry = if geometry.is_empty() { String::new() } else { format!(": {geometry}") };
     format!("modelled on {name}{geometry}")
 }
@@ -75,11 +75,12 @@ fn counters(traced: &Translation) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Program;
-    use crate::translation::{Interval, WalkCost};
+    use crate::ProfiledProgram;
+    use crate::translation::WalkCost;
+    use fieldstone_stats::Interval;
 
     fn all(traced: &Translation) -> Vec<(&'static str, String)> {
-        sources(traced, &TranslationSummary::of(traced, &[], &Program::default()))
+        sources(traced, &TranslationSummary::of(traced, &[], &ProfiledProgram::default()))
     }
 
     fn said(traced: &Translation, name: &str) -> String {
@@ -102,8 +103,12 @@ mod tests {
 
     #[test]
     fn the_source_of_sizes_is_an_entry_of_its_own() {
-        let processor =
-            Processor { name: "zen4".into(), geometry: "L1 72 full".into(), source: "CPUID".into(), foreign: false };
+        let processor = ModelledProcessor {
+            name: "zen4".into(),
+            geometry: "L1 72 full".into(),
+            source: "CPUID".into(),
+            foreign: false,
+        };
         let mut traced = Translation { processor, ..Translation::default() };
         assert_eq!(said(&traced, "TLBs"), "modelled on zen4: L1 72 full");
         assert_eq!(said(&traced, SIZES), "from CPUID");

@@ -11,12 +11,12 @@
 
 use super::sites::SiteLine;
 use super::verdict::{WalkVerdict, best};
-use super::{Interval, Mixture, ModelledConfiguration, Mosaics, Translation, WalkCost, as_share, canonical};
-use crate::Program;
+use super::{ModelledConfiguration, Mosaics, ReportedMixture, Translation, WalkCost, as_share, canonical};
+use crate::ProfiledProgram;
 use crate::document::NOISY_MARK;
 use crate::quantity;
-use crate::stats::Estimate;
-use crate::summary::{Cost, KindSummary, Verdict, WORTHWHILE};
+use crate::summary::{Cost, KindSummary, KindVerdict, WORTHWHILE};
+use fieldstone_stats::{Estimate, Interval};
 use serde::Serialize;
 
 /// The meaning of a trace.
@@ -98,7 +98,7 @@ pub struct Prediction {
     /// runs on 4 KiB pages.
     pub user: Option<f64>,
     /// The verdict on the measurement alone.
-    pub verdict: Verdict,
+    pub verdict: KindVerdict,
 }
 
 impl Prediction {
@@ -117,7 +117,7 @@ impl Prediction {
 impl TranslationSummary {
     /// Computes the rates, the shares and the verdict of `traced`; `kinds` are the measurements of
     /// `program`.
-    pub fn of(traced: &Translation, kinds: &[KindSummary], program: &Program) -> Self {
+    pub fn of(traced: &Translation, kinds: &[KindSummary], program: &ProfiledProgram) -> Self {
         let configurations: Vec<_> = traced.configurations.iter().map(|of| configuration(of, traced)).collect();
         let (sites, rest) = SiteLine::all(traced);
         let small = traced.configuration("4k").map(|of| of.data).unwrap_or_default();
@@ -188,7 +188,7 @@ impl TranslationSummary {
 
     /// The real runs on the mixture of pages that configuration `name` models, where there were
     /// any.
-    pub fn mixture(&self, name: &str) -> Option<&Mixture> {
+    pub fn mixture(&self, name: &str) -> Option<&ReportedMixture> {
         let name = canonical(name);
         self.mosaics.as_ref()?.mixtures.iter().find(|of| canonical(&of.configuration) == name)
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::fixture;
-use crate::translation::Side;
+use crate::translation::ReportedSide;
 use crate::{Profile, Summary};
 
 fn of(profile: &Profile) -> TranslationSummary {
@@ -14,7 +14,7 @@ fn rates_are_a_thousand_of_what_they_are_of() {
     let mut profile = fixture::profile();
     let traced = profile.translation.as_mut().unwrap();
     traced.counted_instructions = 2000;
-    let data = Side {
+    let data = ReportedSide {
         accesses: 400,
         first_level_misses: 100,
         walks: 50,
@@ -24,7 +24,7 @@ fn rates_are_a_thousand_of_what_they_are_of() {
         in_segment: 0,
     };
     traced.configurations[0].data = data;
-    traced.configurations[0].instruction = Side { walks: 3, ..Side::default() };
+    traced.configurations[0].instruction = ReportedSide { walks: 3, ..ReportedSide::default() };
     let summary = of(&profile);
     let small = &summary.configurations[0];
     assert_eq!((small.misses_per_thousand, small.walks_per_thousand), (Some(250.0), Some(125.0)));
@@ -93,7 +93,7 @@ fn measured_kinds_stand_beside_what_models_them() {
     assert_eq!((thp.user, thp.error()), (Some(user), (0.67 - user).abs()));
     let unknown = Prediction { user: None, ..thp.clone() };
     assert_eq!(unknown.error(), (0.67 - thp.measured.median).abs());
-    assert!(thp.meets() && thp.verdict == Verdict::Gain);
+    assert!(thp.meets() && thp.verdict == KindVerdict::Gain);
     let apart = Prediction { time: Interval { low: 0.9, likely: 0.95, high: 0.99 }, ..thp.clone() };
     assert!(!apart.meets());
 }

@@ -5,10 +5,11 @@
 
 use super::names::plain;
 use super::summary::{TranslationSummary, model_of};
-use super::{Interval, Translation, is_too_wide};
+use super::{Translation, is_too_wide};
 use crate::quantity::{bounds, estimate, percent, rate, share};
-use crate::summary::{KindSummary, Verdict, WORTHWHILE};
-use crate::{Advice, Program};
+use crate::summary::{KindSummary, KindVerdict, WORTHWHILE};
+use crate::{Advice, ProfiledProgram};
+use fieldstone_stats::Interval;
 use serde::Serialize;
 use std::fmt;
 
@@ -128,7 +129,7 @@ impl WalkVerdict {
         summary: &TranslationSummary,
         traced: &Translation,
         kinds: &[KindSummary],
-        program: &Program,
+        program: &ProfiledProgram,
     ) -> Self {
         let verdict = Self::on_counts(summary, kinds, &program.command);
         let says_little = match verdict {
@@ -187,7 +188,7 @@ fn is_little(traced: &Translation, kinds: &[KindSummary]) -> bool {
 }
 
 /// The program that had the most memory in real runs, if it was started by the one that was traced.
-fn largest(program: &Program) -> Option<String> {
+fn largest(program: &ProfiledProgram) -> Option<String> {
     let traced = program.command.first().map_or("", |path| file_name(path));
     Some(&program.primary).filter(|name| !name.is_empty() && *name != traced).cloned()
 }
@@ -199,7 +200,8 @@ fn file_name(path: &str) -> &str {
 /// The fastest page kind, of those that a measurement decided. Mosaics are experiments and not
 /// recommended.
 pub(super) fn best(kinds: &[KindSummary]) -> Option<(String, f64)> {
-    let decided = |kind: &&KindSummary| matches!(kind.verdict, Some(Verdict::Gain | Verdict::Loss | Verdict::NoGain));
+    let decided =
+        |kind: &&KindSummary| matches!(kind.verdict, Some(KindVerdict::Gain | KindVerdict::Loss | KindVerdict::NoGain));
     let gains = kinds
         .iter()
         .filter(|kind| !kind.name.contains(':'))
@@ -226,10 +228,13 @@ impl Cure {
     fn pages(name: &str, saving: Interval, kinds: &[KindSummary], command: &[String]) -> Self {
         let of_name = || kinds.iter().filter(|kind| model_of(&kind.name) == Some(name));
         let decided = |kind: &&KindSummary| {
-            matches!(kind.verdict, Some(Verdict::Gain | Verdict::Loss | Verdict::NoGain | Verdict::Failed))
+            matches!(
+                kind.verdict,
+                Some(KindVerdict::Gain | KindVerdict::Loss | KindVerdict::NoGain | KindVerdict::Failed)
+            )
         };
         // A program that fails may fail fast: that is no gain.
-        let gain = |kind: &KindSummary| kind.gain().filter(|_| kind.verdict != Some(Verdict::Failed));
+        let gain = |kind: &KindSummary| kind.gain().filter(|_| kind.verdict != Some(KindVerdict::Failed));
         // As the advice: transparent huge pages where they are about as good, since they need no
         // reserve.
         let handicap = |kind: &KindSummary| if kind.name == "thp" { 0.0 } else { WORTHWHILE };

@@ -3,7 +3,7 @@
 
 use std::ops::RangeInclusive;
 
-use fieldstone_report::translation::Site;
+use fieldstone_report::translation::AllocationSite;
 use fieldstone_wire::sites::Sites;
 
 /// The name of the row for memory without a recorded allocation site.
@@ -19,7 +19,7 @@ const ARENA_BYTES: RangeInclusive<u64> = 128 << 10..=1 << 20;
 
 /// Advice for the rows `sites`, measured on a program that filled `record`; empty if there is none.
 #[must_use]
-pub fn remedies(sites: &[Site], record: &Sites) -> Vec<String> {
+pub fn remedies(sites: &[AllocationSite], record: &Sites) -> Vec<String> {
     let all: u64 = sites.iter().map(|site| site.walks).sum();
     let has = |walks: u64, share: f64| all > 0 && walks as f64 >= share * all as f64;
     let mut remedies = Vec::new();
@@ -31,7 +31,7 @@ pub fn remedies(sites: &[Site], record: &Sites) -> Vec<String> {
             without_lines.join(", ")
         ));
     }
-    let shared = |site: &&Site| site.function == UNATTRIBUTED || is_arena(site);
+    let shared = |site: &&AllocationSite| site.function == UNATTRIBUTED || is_arena(site);
     if has(sites.iter().filter(shared).map(|site| site.walks).sum(), UNATTRIBUTED_SHARE) && is_python(record) {
         remedies.push(
             "Python keeps objects in its own arenas, so their allocation sites are unknown: run it with PYTHONMALLOC=malloc to see them"
@@ -43,7 +43,7 @@ pub fn remedies(sites: &[Site], record: &Sites) -> Vec<String> {
 
 /// Whether a site of a Python interpreter maps arenas. In a stripped interpreter, the average block
 /// length and the caller's name identify them.
-fn is_arena(site: &Site) -> bool {
+fn is_arena(site: &AllocationSite) -> bool {
     let allocates =
         |frame: &String| ["Malloc", "Calloc", "Realloc"].iter().any(|call| frame.contains(&format!("Object_{call}")));
     let average = site.bytes / site.allocations.max(1);
@@ -52,7 +52,7 @@ fn is_arena(site: &Site) -> bool {
 }
 
 /// The modules without line numbers that have a site for which `matters` is true; each once.
-fn without_lines(sites: &[Site], matters: impl Fn(&Site) -> bool) -> Vec<&str> {
+fn without_lines(sites: &[AllocationSite], matters: impl Fn(&AllocationSite) -> bool) -> Vec<&str> {
     let mut modules: Vec<&str> = Vec::new();
     for site in sites.iter().filter(|site| !site.module.is_empty() && matters(site)) {
         let has_lines = sites.iter().any(|other| other.module == site.module && other.file.is_some());
@@ -78,9 +78,9 @@ mod tests {
     use super::super::tests::record;
     use super::*;
 
-    fn site(function: &str, module: &str, file: Option<&str>, walks: u64) -> Site {
+    fn site(function: &str, module: &str, file: Option<&str>, walks: u64) -> AllocationSite {
         let (function, module) = (function.to_owned(), module.to_owned());
-        Site { function, module, file: file.map(str::to_owned), walks, ..Site::default() }
+        AllocationSite { function, module, file: file.map(str::to_owned), walks, ..AllocationSite::default() }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::modules::LoadedModule;
 
 /// The kind of memory at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum MemoryKind {
+pub enum AddressKind {
     /// A global or static variable, or other memory of a loaded file.
     Global,
     /// A thread-local variable.
@@ -30,7 +30,7 @@ pub enum MemoryKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressInfo {
     /// The kind of memory.
-    pub kind: MemoryKind,
+    pub kind: AddressKind,
     /// The name in a report: a variable, `heap block of 136 bytes`, `stack of thread 17`, or a
     /// mapping. `libx.so+0x1234` if the file has no symbol for the address.
     pub name: String,
@@ -48,14 +48,20 @@ pub struct AddressInfo {
 }
 
 impl AddressInfo {
-    pub(super) fn of(kind: MemoryKind, name: String, range: Range<u64>, address: u64) -> Self {
+    pub(super) fn of(kind: AddressKind, name: String, range: Range<u64>, address: u64) -> Self {
         let offset = address.saturating_sub(range.start);
         Self { kind, name, module: None, range, offset, object: None, unknown_reason: None }
     }
 
     /// A variable known by debug info. `bias` is the distance from its address in the file to
     /// memory.
-    fn of_variable(kind: MemoryKind, module: &LoadedModule, variable: GlobalVariable, bias: u64, address: u64) -> Self {
+    fn of_variable(
+        kind: AddressKind,
+        module: &LoadedModule,
+        variable: GlobalVariable,
+        bias: u64,
+        address: u64,
+    ) -> Self {
         let start = variable.start.wrapping_add(bias);
         let range = start..start.saturating_add(variable.bytes);
         let layout = variable.layout;
@@ -75,7 +81,7 @@ impl AddressInfo {
     }
 
     /// A variable known by its symbol.
-    fn of_symbol(kind: MemoryKind, module: &LoadedModule, symbol: &VariableSymbol, bias: u64, address: u64) -> Self {
+    fn of_symbol(kind: AddressKind, module: &LoadedModule, symbol: &VariableSymbol, bias: u64, address: u64) -> Self {
         let start = symbol.start.wrapping_add(bias);
         let range = start..start.saturating_add(symbol.bytes);
         Self {
@@ -104,17 +110,17 @@ pub(super) fn of_heap(lookup: HeapLookup, mapping: Range<u64>, address: u64) -> 
         HeapLookup::Block(range) => {
             let name = format!("heap block of {} bytes", range.end - range.start);
             let object = Some(plain_object(name.clone(), &range, true));
-            AddressInfo { object, ..AddressInfo::of(MemoryKind::Heap, name, range, address) }
+            AddressInfo { object, ..AddressInfo::of(AddressKind::Heap, name, range, address) }
         }
         HeapLookup::Free(range) => AddressInfo {
             unknown_reason: Some("malloc has not allocated it, or it was freed"),
-            ..AddressInfo::of(MemoryKind::Heap, "free memory of the heap".to_owned(), range, address)
+            ..AddressInfo::of(AddressKind::Heap, "free memory of the heap".to_owned(), range, address)
         },
         HeapLookup::Unknown(why) => AddressInfo {
             unknown_reason: Some(why),
-            ..AddressInfo::of(MemoryKind::Heap, "heap".to_owned(), mapping, address)
+            ..AddressInfo::of(AddressKind::Heap, "heap".to_owned(), mapping, address)
         },
-        HeapLookup::NotMalloc => AddressInfo::of(MemoryKind::Mapping, String::new(), mapping, address),
+        HeapLookup::NotMalloc => AddressInfo::of(AddressKind::Mapping, String::new(), mapping, address),
     }
 }
 
@@ -129,7 +135,7 @@ pub(super) fn of_module(module: &LoadedModule, address: u64, line_bytes: u64) ->
     });
     if let Some((variable, together)) = known {
         let is_on_line = variable.start >= line.start && variable.start + variable.bytes <= line.end;
-        let info = AddressInfo::of_variable(MemoryKind::Global, module, variable, module.bias, address);
+        let info = AddressInfo::of_variable(AddressKind::Global, module, variable, module.bias, address);
         let members = together.into_iter().map(|other| Member {
             name: other.name,
             declaration: other.declaration,
@@ -148,13 +154,13 @@ pub(super) fn of_module(module: &LoadedModule, address: u64, line_bytes: u64) ->
             bytes: other.bytes,
             alignment: 0,
         });
-        let info = AddressInfo::of_symbol(MemoryKind::Global, module, symbol, module.bias, address);
+        let info = AddressInfo::of_symbol(AddressKind::Global, module, symbol, module.bias, address);
         return if is_on_line { joined(info, members.collect(), module.bias) } else { info };
     }
     let name = format!("{}+{file_address:#x}", module.name);
     AddressInfo {
         module: Some(module.name.clone()),
-        ..AddressInfo::of(MemoryKind::Global, name, address..address, address)
+        ..AddressInfo::of(AddressKind::Global, name, address..address, address)
     }
 }
 
@@ -180,14 +186,14 @@ pub(super) fn thread_local(program: &LoadedModule, pointer: u64, address: u64) -
     let offset = address.checked_sub(start).filter(|&offset| offset < bytes)?;
     let known = program.image.debug().and_then(|debug| debug.globals().local_at(&debug.reader(), offset));
     if let Some(variable) = known {
-        return Some(AddressInfo::of_variable(MemoryKind::ThreadLocal, program, variable, start, address));
+        return Some(AddressInfo::of_variable(AddressKind::ThreadLocal, program, variable, start, address));
     }
     if let Some(symbol) = program.image.local_symbol(offset) {
-        return Some(AddressInfo::of_symbol(MemoryKind::ThreadLocal, program, symbol, start, address));
+        return Some(AddressInfo::of_symbol(AddressKind::ThreadLocal, program, symbol, start, address));
     }
     let name = format!("{}: thread-local memory+{offset:#x}", program.name);
     Some(AddressInfo {
         module: Some(program.name.clone()),
-        ..AddressInfo::of(MemoryKind::ThreadLocal, name, start..start + bytes, address)
+        ..AddressInfo::of(AddressKind::ThreadLocal, name, start..start + bytes, address)
     })
 }

@@ -32,8 +32,8 @@ use super::scope::UnitOutline;
 
 pub(super) type Slice<'a> = EndianSlice<'a, LittleEndian>;
 pub(super) type Dwarf<'a> = gimli::Dwarf<Slice<'a>>;
-pub(super) type Unit<'a> = gimli::Unit<Slice<'a>>;
-pub(super) type Value<'a> = AttributeValue<Slice<'a>>;
+pub(super) type DwarfUnit<'a> = gimli::Unit<Slice<'a>>;
+pub(super) type DwarfValue<'a> = AttributeValue<Slice<'a>>;
 
 /// Limits: units of a file, code ranges of an entry, children of an entry.
 const MAX_UNITS: usize = 1 << 20;
@@ -124,7 +124,7 @@ impl UnitIndex {
 /// The code ranges of an entry.
 pub(super) fn ranges<'a>(
     dwarf: &Dwarf<'a>,
-    unit: &Unit<'a>,
+    unit: &DwarfUnit<'a>,
     entry: &DebuggingInformationEntry<Slice<'a>>,
 ) -> Vec<Range<u64>> {
     if let Some(value) = entry.attr_value(gimli::DW_AT_ranges) {
@@ -152,7 +152,7 @@ pub(super) struct DwarfReader<'a> {
     pub(super) dwarf: Dwarf<'a>,
     index: &'a UnitIndex,
     outlines: &'a RefCell<HashMap<usize, Arc<UnitOutline>>>,
-    units: RefCell<HashMap<EntryOffset, Option<Rc<Unit<'a>>>>>,
+    units: RefCell<HashMap<EntryOffset, Option<Rc<DwarfUnit<'a>>>>>,
     scopes: RefCell<HashMap<EntryOffset, String>>,
 }
 
@@ -160,13 +160,13 @@ pub(super) struct DwarfReader<'a> {
 #[derive(Clone, Debug)]
 pub(super) struct DwarfEntry<'a> {
     pub(super) at: EntryOffset,
-    pub(super) unit: Rc<Unit<'a>>,
+    pub(super) unit: Rc<DwarfUnit<'a>>,
     entry: DebuggingInformationEntry<Slice<'a>>,
 }
 
 impl<'a> DwarfReader<'a> {
     /// All units of the file and their offsets. Units are not cached.
-    pub(super) fn units(&self) -> impl Iterator<Item = (usize, Unit<'a>)> {
+    pub(super) fn units(&self) -> impl Iterator<Item = (usize, DwarfUnit<'a>)> {
         self.index
             .units
             .iter()
@@ -174,7 +174,7 @@ impl<'a> DwarfReader<'a> {
     }
 
     /// The units with code at an address in the file; several if debug info is inconsistent.
-    pub(super) fn units_with_code(&self, address: u64) -> Vec<Rc<Unit<'a>>> {
+    pub(super) fn units_with_code(&self, address: u64) -> Vec<Rc<DwarfUnit<'a>>> {
         // Ranges of units do not overlap, except for discarded functions, whose ranges start at 0.
         let code = &self.index.code;
         let below = code.partition_point(|(range, _)| range.start <= address);
@@ -184,7 +184,7 @@ impl<'a> DwarfReader<'a> {
     }
 
     /// The functions of a unit; cached across queries.
-    pub(super) fn outline(&self, unit: &Unit<'a>) -> Option<Arc<UnitOutline>> {
+    pub(super) fn outline(&self, unit: &DwarfUnit<'a>) -> Option<Arc<UnitOutline>> {
         let start = unit.header.debug_info_offset()?.0;
         let cached = self.outlines.borrow().get(&start).cloned();
         Some(cached.unwrap_or_else(|| {
@@ -209,7 +209,7 @@ impl<'a> DwarfReader<'a> {
     }
 
     /// A unit; cached for the query.
-    fn unit(&self, at: EntryOffset) -> Option<Rc<Unit<'a>>> {
+    fn unit(&self, at: EntryOffset) -> Option<Rc<DwarfUnit<'a>>> {
         if let Some(cached) = self.units.borrow().get(&at) {
             return cached.clone();
         }
@@ -218,7 +218,7 @@ impl<'a> DwarfReader<'a> {
         unit
     }
 
-    fn read_unit(&self, at: EntryOffset) -> Option<Unit<'a>> {
+    fn read_unit(&self, at: EntryOffset) -> Option<DwarfUnit<'a>> {
         let dwarf = self.file(at.shared)?;
         dwarf.unit_header(DebugInfoOffset(at.offset)).and_then(|header| dwarf.unit(header)).ok()
     }
@@ -301,7 +301,7 @@ impl<'a> DwarfReader<'a> {
 
 impl<'a> DwarfEntry<'a> {
     /// An entry found while iterating over its unit.
-    pub(super) fn of(unit: &Rc<Unit<'a>>, entry: DebuggingInformationEntry<Slice<'a>>) -> Option<Self> {
+    pub(super) fn of(unit: &Rc<DwarfUnit<'a>>, entry: DebuggingInformationEntry<Slice<'a>>) -> Option<Self> {
         let start = unit.header.debug_info_offset()?.0;
         let at = EntryOffset { shared: false, offset: start.checked_add(entry.offset().0)? };
         Some(Self { at, unit: Rc::clone(unit), entry })
@@ -311,7 +311,7 @@ impl<'a> DwarfEntry<'a> {
         self.entry.tag()
     }
 
-    pub(super) fn value(&self, name: DwAt) -> Option<Value<'a>> {
+    pub(super) fn value(&self, name: DwAt) -> Option<DwarfValue<'a>> {
         self.entry.attr_value(name)
     }
 

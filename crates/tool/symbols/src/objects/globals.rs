@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use addr2line::gimli::{self, Attribute, AttributeValue, Expression, Operation};
 
-use super::dwarf::{DwarfEntry, DwarfReader, Slice, Unit};
+use super::dwarf::{DwarfEntry, DwarfReader, DwarfUnit, Slice};
 use super::layout::{self, TypeLayout};
 
 const MAX_ENTRIES: usize = 30_000_000;
@@ -58,7 +58,7 @@ impl Globals {
         &mut self,
         reader: &DwarfReader<'a>,
         start: usize,
-        unit: &Unit<'a>,
+        unit: &DwarfUnit<'a>,
         remaining: &mut usize,
     ) -> gimli::Result<()> {
         let mut entries = unit.header.entries_raw(&unit.abbreviations, None)?;
@@ -133,7 +133,7 @@ pub(super) fn name_and_type<'a>(reader: &DwarfReader<'a>, entry: &DwarfEntry<'a>
 /// The location of a variable; `None` if it is not a constant.
 fn location<'a>(
     reader: &DwarfReader<'a>,
-    unit: &Unit<'a>,
+    unit: &DwarfUnit<'a>,
     attributes: &[Attribute<Slice<'a>>],
 ) -> Option<StaticLocation> {
     let attribute = attributes.iter().find(|attribute| attribute.name() == gimli::DW_AT_location)?;
@@ -143,7 +143,7 @@ fn location<'a>(
 
 fn constant_location<'a>(
     reader: &DwarfReader<'a>,
-    unit: &Unit<'a>,
+    unit: &DwarfUnit<'a>,
     expression: Expression<Slice<'a>>,
 ) -> Option<StaticLocation> {
     let mut operations = expression.operations(unit.encoding());

@@ -11,7 +11,7 @@
 //!
 //! **Cost.** A walk reads the headers from the start of a heap, which for small chunks is all
 //! memory: at most 256 MiB or 16 million chunks, about 100 ms (estimate). It records marks, from
-//! which later walks continue, until [`Heap::forget`].
+//! which later walks continue, until [`MallocHeaps::forget`].
 //!
 //! **Not supported**: main arenas that use mmap(2) because brk(2) failed, and heaps of
 //! `glibc.malloc.hugetlb`. Freed blocks in a thread's cache look like blocks in use.
@@ -26,7 +26,7 @@ mod window;
 use std::collections::HashMap;
 use std::ops::Range;
 
-use fieldstone_rewrite::Memory;
+use fieldstone_rewrite::ReadableMemory;
 
 use super::maps::{self, Maps};
 use walk::{ChunkWalk, HeapChunk, WalkEnd};
@@ -66,19 +66,19 @@ struct ChunkArea {
 
 /// Positions of chunks in a process's heaps.
 #[derive(Debug, Default)]
-pub(super) struct Heap {
+pub(super) struct MallocHeaps {
     /// Addresses of some chunks of each heap, ordered; by [`ChunkArea::from`].
     marks: HashMap<u64, Vec<u64>>,
 }
 
-impl Heap {
+impl MallocHeaps {
     /// Discards the marks, which may be outdated.
     pub(super) fn forget(&mut self) {
         self.marks.clear();
     }
 
     /// Looks up `address` in the main arena and the arenas of threads.
-    pub(super) fn in_arena(&mut self, memory: &dyn Memory, maps: &Maps, address: u64) -> HeapLookup {
+    pub(super) fn in_arena(&mut self, memory: &dyn ReadableMemory, maps: &Maps, address: u64) -> HeapLookup {
         // The process runs meanwhile, so the headers may have been read during an update: try
         // again.
         match self.look_up(memory, maps, address) {
@@ -90,7 +90,7 @@ impl Heap {
         }
     }
 
-    fn look_up(&mut self, memory: &dyn Memory, maps: &Maps, address: u64) -> HeapLookup {
+    fn look_up(&mut self, memory: &dyn ReadableMemory, maps: &Maps, address: u64) -> HeapLookup {
         let Some(area) = area(memory, maps, address) else { return HeapLookup::NotMalloc };
         // The first word of the next chunk belongs to a chunk in use.
         let Some(target) = address.checked_sub(SHARED) else { return HeapLookup::NotMalloc };
@@ -103,7 +103,7 @@ impl Heap {
         }
     }
 
-    fn walk(&mut self, memory: &dyn Memory, area: &ChunkArea, target: u64) -> WalkEnd {
+    fn walk(&mut self, memory: &dyn ReadableMemory, area: &ChunkArea, target: u64) -> WalkEnd {
         let marks = self.marks.entry(area.from).or_default();
         let mut walk = ChunkWalk::new(memory, area.main);
         let mark_count = marks.partition_point(|&mark| mark <= target);
@@ -131,7 +131,7 @@ impl Heap {
 }
 
 /// Looks up `address` among blocks with their own mapping.
-pub(super) fn in_mapping(memory: &dyn Memory, maps: &Maps, address: u64) -> HeapLookup {
+pub(super) fn in_mapping(memory: &dyn ReadableMemory, maps: &Maps, address: u64) -> HeapLookup {
     let own = maps.at(address).map(|mapping| mapping.start);
     let block = maps.span(address, maps::is_mapped).and_then(|span| mapped::block(memory, &span, own?, address));
     block.map_or(HeapLookup::NotMalloc, HeapLookup::Block)
@@ -139,7 +139,7 @@ pub(super) fn in_mapping(memory: &dyn Memory, maps: &Maps, address: u64) -> Heap
 
 const INCONSISTENT: &str = "its headers are inconsistent: it belongs to another allocator, or malloc is changing it";
 
-fn area(memory: &dyn Memory, maps: &Maps, address: u64) -> Option<ChunkArea> {
+fn area(memory: &dyn ReadableMemory, maps: &Maps, address: u64) -> Option<ChunkArea> {
     match maps.span(address, maps::is_heap) {
         Some(span) => Some(ChunkArea { from: span.start, scan: SCAN_BYTES, end: span.end, main: true }),
         None => arena::area(memory, maps, address),

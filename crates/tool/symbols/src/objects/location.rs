@@ -6,9 +6,9 @@
 use addr2line::gimli::{
     self, AttributeValue, Encoding, Evaluation, EvaluationResult, Expression, Format, Location, Value,
 };
-use fieldstone_rewrite::{Memory, Registers};
+use fieldstone_rewrite::{ReadableMemory, Registers};
 
-use super::dwarf::{DwarfReader, Slice, Unit};
+use super::dwarf::{DwarfReader, DwarfUnit, Slice};
 use super::unwind::{FrameRule, UnwindTables};
 
 /// Limits: operations of an expression, and its requests for registers and memory.
@@ -18,7 +18,7 @@ const MAX_REQUESTS: usize = 64;
 /// The frame of a function at a sample.
 pub(super) struct SampledFrame<'a> {
     pub(super) registers: &'a Registers,
-    pub(super) memory: &'a dyn Memory,
+    pub(super) memory: &'a dyn ReadableMemory,
     /// Distance from addresses in the file to addresses in memory.
     pub(super) bias: u64,
     /// The canonical frame address.
@@ -40,7 +40,7 @@ impl<'a> SampledFrame<'a> {
     /// The frame at `registers`. `tables` give its canonical address.
     pub(super) fn of(
         registers: &'a Registers,
-        memory: &'a dyn Memory,
+        memory: &'a dyn ReadableMemory,
         bias: u64,
         tables: Option<&UnwindTables>,
     ) -> Self {
@@ -71,7 +71,7 @@ impl<'a> SampledFrame<'a> {
     pub(super) fn set_base<'b>(
         &mut self,
         reader: &DwarfReader<'b>,
-        unit: &Unit<'b>,
+        unit: &DwarfUnit<'b>,
         base: Option<AttributeValue<Slice<'b>>>,
     ) {
         self.base = base.and_then(|base| self.locate(reader, unit, base)).map(|location| match location {
@@ -84,7 +84,7 @@ impl<'a> SampledFrame<'a> {
     pub(super) fn locate<'b>(
         &self,
         reader: &DwarfReader<'b>,
-        unit: &Unit<'b>,
+        unit: &DwarfUnit<'b>,
         location: AttributeValue<Slice<'b>>,
     ) -> Option<VariableLocation> {
         let expression = match location {
@@ -98,7 +98,7 @@ impl<'a> SampledFrame<'a> {
     fn list_entry<'b>(
         &self,
         reader: &DwarfReader<'b>,
-        unit: &Unit<'b>,
+        unit: &DwarfUnit<'b>,
         list: AttributeValue<Slice<'b>>,
     ) -> Option<Expression<Slice<'b>>> {
         let counter = self.counter();
@@ -114,7 +114,7 @@ impl<'a> SampledFrame<'a> {
     fn evaluated<'b>(
         &self,
         mut evaluation: Evaluation<Slice<'b>>,
-        within: Option<(&DwarfReader<'b>, &Unit<'b>)>,
+        within: Option<(&DwarfReader<'b>, &DwarfUnit<'b>)>,
     ) -> Option<VariableLocation> {
         evaluation.set_max_iterations(MAX_OPERATIONS);
         let mut state = evaluation.evaluate().ok()?;

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use addr2line::gimli::{self, UnitOffset};
 
-use super::dwarf::{DwarfEntry, DwarfReader, Unit, Value, ranges};
+use super::dwarf::{DwarfEntry, DwarfReader, DwarfUnit, DwarfValue, ranges};
 use super::globals::name_and_type;
 
 /// Limits of entries in a unit and in a function.
@@ -27,9 +27,9 @@ pub(super) struct UnitOutline {
 
 /// The variables in scope at an instruction.
 pub(super) struct Scope<'a> {
-    pub(super) unit: Rc<Unit<'a>>,
+    pub(super) unit: Rc<DwarfUnit<'a>>,
     /// The function's `DW_AT_frame_base`.
-    pub(super) base: Option<Value<'a>>,
+    pub(super) base: Option<DwarfValue<'a>>,
     pub(super) variables: Vec<Variable<'a>>,
 }
 
@@ -37,20 +37,20 @@ pub(super) struct Scope<'a> {
 pub(super) struct Variable<'a> {
     pub(super) name: String,
     pub(super) kind: DwarfEntry<'a>,
-    pub(super) location: Value<'a>,
+    pub(super) location: DwarfValue<'a>,
     /// Whether the variable belongs to the function, not to the source file.
     pub(super) local: bool,
 }
 
 impl UnitOutline {
-    pub(super) fn of<'a>(reader: &DwarfReader<'a>, unit: &Unit<'a>) -> Self {
+    pub(super) fn of<'a>(reader: &DwarfReader<'a>, unit: &DwarfUnit<'a>) -> Self {
         let mut outline = Self::default();
         // After an error, the functions read so far are kept.
         let _ = outline.fill(reader, unit);
         outline
     }
 
-    fn fill<'a>(&mut self, reader: &DwarfReader<'a>, unit: &Unit<'a>) -> gimli::Result<()> {
+    fn fill<'a>(&mut self, reader: &DwarfReader<'a>, unit: &DwarfUnit<'a>) -> gimli::Result<()> {
         let mut entries = unit.header.entries_raw(&unit.abbreviations, None)?;
         let mut function = None;
         for _ in 0..MAX_ENTRIES {
@@ -99,7 +99,7 @@ pub(super) fn at<'a>(reader: &DwarfReader<'a>, counter: u64) -> Option<Scope<'a>
 /// Adds the variables of a function and of functions inlined into it that are in scope.
 fn locals<'a>(
     reader: &DwarfReader<'a>,
-    unit: &Rc<Unit<'a>>,
+    unit: &Rc<DwarfUnit<'a>>,
     function: UnitOffset,
     counter: u64,
     into: &mut Vec<Variable<'a>>,
@@ -137,7 +137,7 @@ fn locals<'a>(
 
 fn variable<'a>(
     reader: &DwarfReader<'a>,
-    unit: &Rc<Unit<'a>>,
+    unit: &Rc<DwarfUnit<'a>>,
     offset: UnitOffset,
     local: bool,
 ) -> Option<Variable<'a>> {

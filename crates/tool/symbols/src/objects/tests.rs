@@ -29,13 +29,13 @@ fn this_process_can_describe_itself() {
     static TABLE: [u64; 100] = [1; 100];
     let mut objects = Objects::open(std::process::id()).unwrap();
     let info = objects.describe(std::ptr::from_ref(&TABLE[7]).addr() as u64, 64);
-    assert_eq!(info.kind, MemoryKind::Global, "{info:?}");
-    assert_eq!(objects.describe(16, 64).kind, MemoryKind::Nothing);
+    assert_eq!(info.kind, AddressKind::Global, "{info:?}");
+    assert_eq!(objects.describe(16, 64).kind, AddressKind::Nothing);
     let vdso = objects.maps.0.iter().find(|mapping| mapping.name == "[vdso]").map(|mapping| mapping.start);
     if let Some(vdso) = vdso {
         assert_eq!(
             (objects.describe(vdso, 64).kind, objects.describe(vdso, 64).name.as_str()),
-            (MemoryKind::Mapping, "[vdso]")
+            (AddressKind::Mapping, "[vdso]")
         );
     }
 }

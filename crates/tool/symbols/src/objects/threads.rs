@@ -18,7 +18,7 @@ use std::fs;
 use std::ops::Range;
 
 use fieldstone_rewrite::registers::RSP;
-use fieldstone_rewrite::{Memory, Registers};
+use fieldstone_rewrite::{ReadableMemory, Registers};
 use fieldstone_sys::process::threads;
 
 use super::maps::Maps;
@@ -54,7 +54,7 @@ impl ThreadStacks {
 
     /// The thread whose stack contains `address`. If the mapping contains several stack pointers,
     /// the nearest one below the address decides.
-    pub(super) fn stack_owner(&self, memory: &dyn Memory, maps: &Maps, address: u64) -> Option<u32> {
+    pub(super) fn stack_owner(&self, memory: &dyn ReadableMemory, maps: &Maps, address: u64) -> Option<u32> {
         let range = maps.at(address).filter(|mapping| mapping.is_read_write())?.range();
         // Memory below the red zone of a stack pointer is not in use.
         let distance = |stack: u64| (stack > address.saturating_add(RED_ZONE_BYTES), address.abs_diff(stack));
@@ -83,7 +83,7 @@ fn waiting_stack_pointer(pid: u32, thread: u32) -> Option<u64> {
 }
 
 /// The first thread pointer from `address` to `end`, within [`MAX_LOCAL_BYTES`].
-pub(super) fn thread_pointer_above(memory: &dyn Memory, address: u64, end: u64) -> Option<u64> {
+pub(super) fn thread_pointer_above(memory: &dyn ReadableMemory, address: u64, end: u64) -> Option<u64> {
     let first = address.checked_next_multiple_of(ALIGNMENT)?;
     let bytes = end.checked_sub(first)?.min(MAX_LOCAL_BYTES);
     let mut read = vec![0; usize::try_from(bytes).ok()?];
@@ -100,7 +100,7 @@ pub(super) fn thread_pointer_above(memory: &dyn Memory, address: u64, end: u64) 
     })
 }
 
-fn word_at(memory: &dyn Memory, address: u64) -> Option<u64> {
+fn word_at(memory: &dyn ReadableMemory, address: u64) -> Option<u64> {
     let mut word = [0; 8];
     (memory.read(address, &mut word) == word.len()).then(|| u64::from_le_bytes(word))
 }

@@ -22,7 +22,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::ops::Range;
 
-use fieldstone_rewrite::{Memory, Registers};
+use fieldstone_rewrite::{ReadableMemory, Registers};
 use fieldstone_sharing::ObjectLayout;
 
 use super::dwarf::{DebugInfo, DwarfEntry, DwarfReader};
@@ -66,7 +66,7 @@ struct TypeEvidence<'a> {
 /// A query for the type at an address.
 pub(super) struct TypeQuery<'a> {
     modules: &'a LoadedModules,
-    memory: &'a dyn Memory,
+    memory: &'a dyn ReadableMemory,
     address: u64,
     /// The block of malloc that contains the address.
     block: Option<Range<u64>>,
@@ -87,7 +87,7 @@ type Candidates<'a> = HashMap<TypeKey, TypeEvidence<'a>>;
 impl<'a> TypeQuery<'a> {
     pub(super) fn new(
         modules: &'a LoadedModules,
-        memory: &'a dyn Memory,
+        memory: &'a dyn ReadableMemory,
         address: u64,
         block: Option<Range<u64>>,
     ) -> Self {

@@ -9,7 +9,7 @@ use addr2line::gimli::{
 use object::read::ReadCache;
 use object::{Endianness, Object, ObjectSection};
 
-type Slice<'a> = EndianSlice<'a, LittleEndian>;
+use super::dwarf::Slice;
 
 /// Limit of a section. A larger section is not read.
 const MAX_BYTES: u64 = 256 << 20;

@@ -3,6 +3,11 @@
 use super::ProbeKind;
 use std::arch::asm;
 
+/// The flag of mmap(2) for an address below 2 GiB; `None` if the architecture has none.
+pub(crate) const MAP_32BIT: Option<i32> = None;
+/// Whether `execute` generates code for this architecture.
+pub(crate) const HAS_GENERATED_CODE: bool = false;
+
 /// Accesses one byte at `address`; whether the access completed without a fault.
 ///
 /// # Safety

@@ -30,7 +30,7 @@ static ONE_TEST: Mutex<()> = Mutex::new(());
 
 /// One step of the program. Numbers are pages, or select one of its mappings.
 #[derive(Clone, Debug)]
-enum Step {
+enum ModelStep {
     Map {
         pages: usize,
         flags: i32,
@@ -76,28 +76,28 @@ fn size() -> impl Strategy<Value = usize> {
     prop_oneof![6 => 1..40_usize, 2 => 40..PAGES, 3 => PAGES..3 * PAGES]
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = ModelStep> {
     let index = 0..1000_usize;
     let flags =
         prop_oneof![8 => Just(0), 1 => Just(libc::MAP_POPULATE | libc::MAP_LOCKED), 1 => Just(libc::MAP_NORESERVE)];
     let prot = prop_oneof![5 => Just(READ_WRITE), 1 => Just(libc::PROT_NONE)];
     let growing = prop_oneof![Just(0), Just(libc::MAP_GROWSDOWN)];
     prop_oneof![
-        10 => (size(), flags, prot).prop_map(|(pages, flags, prot)| Step::Map { pages, flags, prot }),
-        8 => (index.clone(), 0..PAGES, size()).prop_map(|(index, from, pages)| Step::Unmap { index, from, pages }),
+        10 => (size(), flags, prot).prop_map(|(pages, flags, prot)| ModelStep::Map { pages, flags, prot }),
+        8 => (index.clone(), 0..PAGES, size()).prop_map(|(index, from, pages)| ModelStep::Unmap { index, from, pages }),
         4 => (index.clone(), size(), any::<bool>(), any::<bool>())
-            .prop_map(|(index, pages, moves, keeps)| Step::Remap { index, pages, moves, keeps }),
-        2 => (0..MEMORY, 1..700_usize, growing).prop_map(|(at, pages, flags)| Step::MapFixed { at, pages, flags }),
-        3 => (0..4 * PAGES).prop_map(|pages| Step::Break { pages }),
-        6 => (0..12 * PAGES, 1..60_usize).prop_map(|(at, pages)| Step::RawMap { at, pages }),
-        3 => (index.clone(), 0..PAGES, size()).prop_map(|(index, from, pages)| Step::RawUnmap { index, from, pages }),
-        3 => (index, 1..200_usize).prop_map(|(index, pages)| Step::GrowDown { index, pages }),
-        1 => Just(Step::Exact),
+            .prop_map(|(index, pages, moves, keeps)| ModelStep::Remap { index, pages, moves, keeps }),
+        2 => (0..MEMORY, 1..700_usize, growing).prop_map(|(at, pages, flags)| ModelStep::MapFixed { at, pages, flags }),
+        3 => (0..4 * PAGES).prop_map(|pages| ModelStep::Break { pages }),
+        6 => (0..12 * PAGES, 1..60_usize).prop_map(|(at, pages)| ModelStep::RawMap { at, pages }),
+        3 => (index.clone(), 0..PAGES, size()).prop_map(|(index, from, pages)| ModelStep::RawUnmap { index, from, pages }),
+        3 => (index, 1..200_usize).prop_map(|(index, pages)| ModelStep::GrowDown { index, pages }),
+        1 => Just(ModelStep::Exact),
     ]
 }
 
 /// The program: its pages and the values that it wrote there.
-struct Program {
+struct ModelProgram {
     _lock: MutexGuard<'static, ()>,
     values: Vec<Option<u32>>,
     mappings: Vec<core::ops::Range<usize>>,
@@ -105,7 +105,7 @@ struct Program {
     heap: usize,
 }
 
-impl Program {
+impl ModelProgram {
     /// Starts on an empty address space, with an agent in its initial state.
     fn start() -> Self {
         let lock = ONE_TEST.lock().unwrap_or_else(PoisonError::into_inner);
@@ -159,36 +159,36 @@ impl Program {
         Some((first, pages.min(mapping.end - first)))
     }
 
-    fn run(&mut self, step: &Step) {
+    fn run(&mut self, step: &ModelStep) {
         match *step {
-            Step::Map { pages, flags, prot } => self.map(pages, flags, prot),
-            Step::Unmap { index, from, pages } => {
+            ModelStep::Map { pages, flags, prot } => self.map(pages, flags, prot),
+            ModelStep::Unmap { index, from, pages } => {
                 let Some((first, count)) = self.part_of_mapping(index, from, pages) else { return };
                 assert_eq!(calls::munmap(first * PAGE, count * PAGE), 0);
                 assert!(with(|space| space.is_free(first, count)));
                 self.remove(first, count);
             }
-            Step::Remap { index, pages, moves, keeps } => self.remap(index, pages, moves, keeps),
-            Step::MapFixed { at, pages, flags } => {
+            ModelStep::Remap { index, pages, moves, keeps } => self.remap(index, pages, moves, keeps),
+            ModelStep::MapFixed { at, pages, flags } => {
                 if with(|space| space.is_free(at, pages)) {
                     let result = calls::mmap(request(at * PAGE, pages, READ_WRITE, libc::MAP_FIXED | flags));
                     assert_eq!(result, (at * PAGE).cast_signed());
                     self.add(at, pages);
                 }
             }
-            Step::Break { pages } => self.set_break(pages),
-            Step::RawMap { at, pages } => {
+            ModelStep::Break { pages } => self.set_break(pages),
+            ModelStep::RawMap { at, pages } => {
                 if with(|space| space.is_free(at, pages)) {
                     with(|space| space.map(at, pages, true)).unwrap();
                     self.add(at, pages);
                 }
             }
-            Step::RawUnmap { index, from, pages } => {
+            ModelStep::RawUnmap { index, from, pages } => {
                 let Some((first, count)) = self.part_of_mapping(index, from, pages) else { return };
                 with(|space| space.unmap(first, count)).unwrap();
                 self.remove(first, count);
             }
-            Step::GrowDown { index, pages } => {
+            ModelStep::GrowDown { index, pages } => {
                 let Some(mapping) = self.nth_mapping(index) else { return };
                 let first = mapping.start.saturating_sub(pages);
                 if with(|space| space.is_free(first, mapping.start - first)) && first < mapping.start {
@@ -196,7 +196,7 @@ impl Program {
                     self.add(first, mapping.start - first);
                 }
             }
-            Step::Exact => exact::enable(),
+            ModelStep::Exact => exact::enable(),
         }
     }
 
@@ -286,7 +286,7 @@ proptest! {
 
     #[test]
     fn only_named_mappings_are_replaced_or_unmapped(steps in prop::collection::vec(step(), 1..80)) {
-        let mut program = Program::start();
+        let mut program = ModelProgram::start();
         for step in &steps {
             program.run(step);
             program.check();
@@ -297,7 +297,7 @@ proptest! {
 #[test]
 fn a_heap_lowered_to_its_start_grows_again() {
     for is_exact in [false, true] {
-        let mut program = Program::start();
+        let mut program = ModelProgram::start();
         for pages in [1, 0, PAGES + 1, 0, 2 * PAGES] {
             if is_exact && pages == 0 {
                 exact::enable();
@@ -311,8 +311,8 @@ fn a_heap_lowered_to_its_start_grows_again() {
 
 #[test]
 fn the_heap_grows_up_to_a_mapping_in_its_last_granule() {
-    let mut program = Program::start();
-    for step in [Step::RawMap { at: PAGES + 40, pages: 1 }, Step::Break { pages: PAGES + 39 }] {
+    let mut program = ModelProgram::start();
+    for step in [ModelStep::RawMap { at: PAGES + 40, pages: 1 }, ModelStep::Break { pages: PAGES + 39 }] {
         program.run(&step);
     }
     program.check();
@@ -320,7 +320,7 @@ fn the_heap_grows_up_to_a_mapping_in_its_last_granule() {
 
 #[test]
 fn heap_pages_that_could_not_be_unmapped_read_as_zeroes() {
-    let mut program = Program::start();
+    let mut program = ModelProgram::start();
     program.set_break(2 * PAGES + 7);
     with(|space| space.refuses_unmaps = true);
     for pages in [PAGES + 3, 2 * PAGES + 7, 0, 2 * PAGES] {

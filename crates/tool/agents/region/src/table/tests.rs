@@ -124,13 +124,13 @@ static SHARED: RegionTable = RegionTable::new();
 
 /// Pages of one granule that a thread owns.
 #[derive(Clone, Copy)]
-struct Piece {
+struct GranulePiece {
     granule: usize,
     first: usize,
     pages: usize,
 }
 
-impl Piece {
+impl GranulePiece {
     fn whole(granule: usize) -> Self {
         Self { granule, first: 0, pages: PAGES }
     }
@@ -145,13 +145,13 @@ impl Piece {
     }
 }
 
-struct Thread {
+struct TableThread {
     id: u16,
     random: u64,
-    pieces: Vec<Piece>,
+    pieces: Vec<GranulePiece>,
 }
 
-impl Thread {
+impl TableThread {
     fn below(&mut self, bound: usize) -> usize {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -159,7 +159,7 @@ impl Thread {
         self.random as usize % bound
     }
 
-    fn take(&mut self, piece: Piece) {
+    fn take(&mut self, piece: GranulePiece) {
         piece.change_owner(0, self.id);
         self.pieces.push(piece);
     }
@@ -170,18 +170,18 @@ impl Thread {
                 let (count, align) = (1 + self.below(4), 1 << self.below(3));
                 let first = SHARED.claim_free(count, align).unwrap();
                 assert!(first.is_multiple_of(align));
-                (first..first + count).for_each(|granule| self.take(Piece::whole(granule)));
+                (first..first + count).for_each(|granule| self.take(GranulePiece::whole(granule)));
             }
             1 => {
                 let (granule, pages) = (SHARED.claim_free(1, 1).unwrap(), 1 + self.below(PAGES));
-                self.take(Piece { granule, first: 0, pages });
+                self.take(GranulePiece { granule, first: 0, pages });
                 SHARED.open_split(granule, bits(&SHARED, granule), 0, pages, true);
             }
             2 => self.claim_huge(),
             _ => {
                 let pages = 1 + self.below(64);
                 if let Some((granule, first)) = SHARED.claim_pages(0..SHARED.high(), pages) {
-                    self.take(Piece { granule, first, pages });
+                    self.take(GranulePiece { granule, first, pages });
                 }
             }
         }
@@ -190,7 +190,7 @@ impl Thread {
     /// Claims a hugetlb page with a spare end, and makes it Split at once.
     fn claim_huge(&mut self) {
         let (granule, pages) = (SHARED.claim_free(1, 1).unwrap(), 1 + self.below(PAGES));
-        self.take(Piece { granule, first: 0, pages });
+        self.take(GranulePiece { granule, first: 0, pages });
         let table = bits(&SHARED, granule);
         SHARED.set_full(granule, table, GranuleState::Huge);
         bits::set(&table.spare, pages, PAGES - pages);
@@ -210,7 +210,7 @@ impl Thread {
         assert!(SHARED.split_whole(piece.granule, table));
         let empty = SHARED.free_pages(piece.granule, table, piece.first, piece.pages);
         if empty && SHARED.claim_all_pages(piece.granule, table) {
-            Piece::whole(piece.granule).change_owner(0, 0);
+            GranulePiece::whole(piece.granule).change_owner(0, 0);
             SHARED.free(piece.granule);
         }
     }
@@ -234,7 +234,7 @@ fn no_page_is_claimed_twice() {
     std::thread::scope(|scope| {
         for id in 1..=THREADS {
             let random = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(u64::from(id));
-            scope.spawn(move || Thread { id, random, pieces: Vec::new() }.run());
+            scope.spawn(move || TableThread { id, random, pieces: Vec::new() }.run());
         }
     });
     assert!(SHARED.high() <= CHECKED);

@@ -5,7 +5,7 @@ use crate::document::{Curves, Series, SeriesForm};
 use plotters::chart::ChartContext;
 use plotters::prelude::*;
 
-type Chart<'c, 'a> = ChartContext<'c, SVGBackend<'a>, Plane>;
+type CurveChart<'c, 'a> = ChartContext<'c, SVGBackend<'a>, Plane>;
 
 /// Half the width of an interval's ends, as a part of the horizontal axis.
 const END: f64 = 0.006;
@@ -29,7 +29,7 @@ pub(super) fn draw(canvas: &Canvas<'_>, curves: &Curves) -> Result<(), Failure> 
     if has_areas { mesh(&mut chart, curves) } else { Ok(()) }
 }
 
-fn mesh(chart: &mut Chart<'_, '_>, curves: &Curves) -> Result<(), Failure> {
+fn mesh(chart: &mut CurveChart<'_, '_>, curves: &Curves) -> Result<(), Failure> {
     chart
         .configure_mesh()
         .disable_x_mesh()
@@ -45,7 +45,7 @@ fn mesh(chart: &mut Chart<'_, '_>, curves: &Curves) -> Result<(), Failure> {
     Ok(())
 }
 
-fn draw_series(chart: &mut Chart<'_, '_>, series: &Series, curves: &Curves) -> Result<(), Failure> {
+fn draw_series(chart: &mut CurveChart<'_, '_>, series: &Series, curves: &Curves) -> Result<(), Failure> {
     let (x, y, colour) = (curves.x, curves.y, rgb(series.colour));
     let points: Vec<(f64, f64)> = series.points.iter().map(|&(at, value)| (x.place(at), y.place(value))).collect();
     match series.form {

@@ -11,7 +11,7 @@
 
 use super::Sheet;
 use super::wrap::{letters, one_line, wrapped};
-use crate::document::{Cell, CellLine, Column, Row, Table};
+use crate::document::{CellLine, Column, Table, TableCell, TableRow};
 use crate::translation::names::plain;
 use crate::translation::sites::{shortened, shortened_path};
 use std::ops::RangeInclusive;
@@ -26,7 +26,7 @@ const NAME_LETTERS: RangeInclusive<usize> = 26..=44;
 /// Draws the table with its caption and, where rows are left out, a sentence on these.
 pub(super) fn draw(table: &Table, sheet: &mut Sheet) {
     let (rows, rest) = table.on_terminal();
-    let layout = Layout::new(&table.columns, &rows, sheet.room());
+    let layout = TableLayout::new(&table.columns, &rows, sheet.room());
     for (part, shown) in layout.parts.iter().enumerate() {
         if part > 0 {
             sheet.row("");
@@ -61,13 +61,13 @@ fn width_of(columns: &[usize], widths: &[usize]) -> usize {
 }
 
 /// Which columns are shown, in how many parts, and how wide they are.
-struct Layout {
+struct TableLayout {
     parts: Vec<Vec<usize>>,
     widths: Vec<usize>,
 }
 
-impl Layout {
-    fn new(columns: &[Column], rows: &[Row], room: usize) -> Self {
+impl TableLayout {
+    fn new(columns: &[Column], rows: &[TableRow], room: usize) -> Self {
         let widest = |at: usize, of: fn(&CellLine) -> usize| {
             rows.iter().filter_map(|row| row.cells.get(at)).flat_map(|cell| &cell.0).map(of).max().unwrap_or(0)
         };
@@ -139,7 +139,7 @@ fn name_letters(line: &CellLine) -> usize {
     if matches!(line, CellLine::Path(_)) { 0 } else { line_letters(line) }
 }
 
-fn cell_lines(cell: &Cell, width: usize, column: &Column) -> Vec<String> {
+fn cell_lines(cell: &TableCell, width: usize, column: &Column) -> Vec<String> {
     let lines = cell.0.iter().flat_map(|line| match line {
         CellLine::Function(name) => vec![shortened(&one_line(&plain(name)), width)],
         CellLine::Path(path) => vec![shortened_path(&one_line(path), width)],
@@ -164,7 +164,7 @@ fn caller(name: &str, place: &str, width: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::document::{Cell, CellLine, Column, Document, Table, row};
+    use crate::document::{CellLine, Column, Document, Table, TableCell, row};
     use crate::render::text::{Style, render};
 
     fn text(table: Table, width: u16) -> String {
@@ -177,8 +177,8 @@ mod tests {
 
     #[test]
     fn text_gives_way_to_numbers_which_stand_to_the_right() {
-        let path = |path: &str| Cell::from(CellLine::Path(path.to_owned()));
-        let name = |name: &str| Cell::from(CellLine::Function(name.to_owned()));
+        let path = |path: &str| TableCell::from(CellLine::Path(path.to_owned()));
+        let name = |name: &str| TableCell::from(CellLine::Function(name.to_owned()));
         let table = Table::new([Column::text("name"), Column::text("where"), Column::number("n")]).with_rows([
             row![name("a_very_long_name_that_goes_on"), path("/usr/src/deep/below/file.c:12"), "1"],
             row![name("b"), path("c"), "22222"],
@@ -205,7 +205,7 @@ mod tests {
         let number = |heading: &str, order| {
             Column::number(heading).explained(format!("{heading} is explained.")).omissible(order)
         };
-        let name = || Cell::from(CellLine::Function("a_name_of_twenty_six_letters".into()));
+        let name = || TableCell::from(CellLine::Function("a_name_of_twenty_six_letters".into()));
         let columns = [Column::text("name"), number("always", 0), number("first", 2), number("second", 1)];
         let table = Table::new(columns).with_rows([row![name(), "1", "2", "3"]]);
         let wide = text(table.clone(), 100);

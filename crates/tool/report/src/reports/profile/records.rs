@@ -5,11 +5,11 @@
 //! allocation site and for memory of no site (it has no bytes and no allocations).
 
 use crate::render::csv::{Records, full};
-use crate::stats::Estimate;
+use crate::translation::ReportedMixture;
 use crate::translation::sites::SiteLine;
 use crate::translation::summary::ConfigurationSummary;
-use crate::translation::{Interval, Mixture};
 use crate::{KindSummary, Summary, TranslationSummary};
+use fieldstone_stats::{Estimate, Interval};
 
 const SUMMARY: &str = "kind,verdict,runs,failed,value_s,value_low_s,value_high_s,ratio,ratio_low,ratio_high,ratio_confidence,\
                        wall_s,user_s,system_s,minor_faults,major_faults,max_resident_bytes,resident_peak_bytes,resident_growth";
@@ -79,7 +79,7 @@ fn modelled_fields(of: &ConfigurationSummary, is_unclear: bool) -> Vec<String> {
 }
 
 /// Real runs on the mixture of pages; empty where there were none.
-fn mixture_fields(of: Option<&Mixture>) -> Vec<String> {
+fn mixture_fields(of: Option<&ReportedMixture>) -> Vec<String> {
     let range = |range: Option<Interval>| [range.map(|of| of.likely), range.map(|of| of.low), range.map(|of| of.high)];
     let mut fields = vec![of.map(|of| of.walks)];
     fields.extend(range(of.map(|of| of.measured_s)));

@@ -4,7 +4,7 @@ use super::*;
 use crate::fixture;
 use crate::quantity::{ratio, seconds};
 use crate::text::{self, Style};
-use crate::translation::{ModelledConfiguration, Site, Translation};
+use crate::translation::{AllocationSite, ModelledConfiguration, Translation};
 use proptest::prelude::*;
 
 fn text_of(profile: &Profile, style: Style) -> String {
@@ -131,7 +131,7 @@ fn columns_are_explained_where_they_are_there() {
 fn a_hundred_sites_have_their_lines_and_callers_and_the_others_one() {
     let mut profile = fixture::profile();
     let traced = profile.translation.as_mut().unwrap();
-    let site = |n: u64| Site { function: format!("site{n:03}"), ..traced.sites[0].clone() };
+    let site = |n: u64| AllocationSite { function: format!("site{n:03}"), ..traced.sites[0].clone() };
     traced.sites = (0..300).map(site).collect();
     let page = page_of(&profile);
     assert!(page.contains("200 more sites") && page.contains("site099") && !page.contains("site100"));
@@ -170,7 +170,7 @@ proptest! {
         }
         let traced = profile.translation.as_mut().unwrap();
         for (of, (value, bytes)) in traced.configurations.iter_mut().zip(values.iter().zip(&bytes)) {
-            let range = Some(crate::Interval { low: *value, likely: -value, high: value / 2.0 });
+            let range = Some(fieldstone_stats::Interval { low: *value, likely: -value, high: value / 2.0 });
             (of.data_share, of.instruction_share, of.time) = (range, range, range);
             (of.data.accesses, of.data.walks, of.data.far_walks) = (*bytes, bytes.wrapping_mul(3), u64::MAX);
         }
@@ -185,7 +185,7 @@ proptest! {
         }
         let mosaics = traced.mosaics.as_mut().unwrap();
         for (at, of) in mosaics.mixtures.iter_mut().enumerate() {
-            let range = crate::Interval { low: values[at], likely: -values[at], high: values[at + 1] };
+            let range = fieldstone_stats::Interval { low: values[at], likely: -values[at], high: values[at + 1] };
             (of.measured_s, of.priced_s, of.walks, of.share) = (range, Some(range), values[at + 2], values[at + 3]);
             (of.fitted_s, of.left_out_s) = (values[at + 4], values[at + 5]);
         }

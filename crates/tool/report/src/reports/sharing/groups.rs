@@ -3,8 +3,8 @@
 use crate::document::{Unit, Value};
 use crate::quantity::address;
 use crate::sharing::{LineReport, MemoryKind, MemoryOwner, Sharing};
-use crate::translation::Interval;
-use fieldstone_sharing::{Advice, LineCost, Redesign, Verdict};
+use fieldstone_sharing::{LayoutAdvice, LineCost, Redesign, Verdict};
+use fieldstone_stats::Interval;
 use std::collections::BTreeSet;
 
 /// The findings on one object, heaviest first.
@@ -15,11 +15,11 @@ pub(super) struct Group<'a> {
 }
 
 /// An object by its name and address, or a line.
-type Key<'a> = (Option<(&'a str, u64)>, u64);
+type GroupKey<'a> = (Option<(&'a str, u64)>, u64);
 
 /// All findings, by object, the one that costs most first.
 pub(super) fn by_object(sharing: &Sharing) -> Vec<Group<'_>> {
-    let mut by_object: Vec<(Key<'_>, Vec<&LineReport>)> = Vec::new();
+    let mut by_object: Vec<(GroupKey<'_>, Vec<&LineReport>)> = Vec::new();
     for found in heaviest_first(&sharing.findings) {
         let key = key(found);
         match by_object.iter_mut().find(|(other, _)| *other == key) {
@@ -44,7 +44,7 @@ pub(super) fn heaviest_first(lines: &[LineReport]) -> Vec<&LineReport> {
 }
 
 /// The object that the line belongs to; where none is known, or several meet, the line itself.
-fn key(found: &LineReport) -> Key<'_> {
+fn key(found: &LineReport) -> GroupKey<'_> {
     match found.places.as_slice() {
         [place] if place.address > 0 => (Some((place.name.as_str(), place.address)), 0),
         _ => (None, found.judged.line.address),
@@ -94,10 +94,10 @@ impl Group<'_> {
     /// What to change, a sentence each.
     pub(super) fn advice(&self) -> Vec<String> {
         if let Some(redesign) = self.redesign() {
-            return redesign.advice.iter().map(Advice::words).collect();
+            return redesign.advice.iter().map(LayoutAdvice::words).collect();
         }
         let bytes = self.lines.iter().map(|found| found.judged.line.bytes).max().unwrap_or(64);
-        vec![Advice::Part { to: bytes.into() }.words()]
+        vec![LayoutAdvice::Part { to: bytes.into() }.words()]
     }
 
     /// The threads whose bytes share lines falsely.

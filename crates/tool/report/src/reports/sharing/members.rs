@@ -3,7 +3,7 @@
 //! A lock is known by its type or, without a type, by the functions of the C library that use it.
 //! An atomic is known by the sampled instructions.
 
-use super::uses::{Run, full, runs};
+use super::uses::{ByteRun, full, runs};
 use crate::sharing::{LineReport, MemoryOwner};
 use fieldstone_sharing::{Member, ThreadUse};
 
@@ -20,7 +20,7 @@ const LOCKING: [&str; 8] = [
 ];
 
 /// The member of a run with what it is: `[3].m, lock of slots[3], atomic`.
-pub(super) fn marked(run: &Run) -> String {
+pub(super) fn marked(run: &ByteRun) -> String {
     let name = Some(run.member.clone()).filter(|name| !name.is_empty());
     let atomic = run.is_atomic.then(|| "atomic".to_owned());
     [name, run.lock.clone(), atomic].into_iter().flatten().collect::<Vec<_>>().join(", ")
@@ -63,7 +63,7 @@ fn crossings(found: &LineReport) -> Vec<String> {
 }
 
 /// The first and the last member that a run uses, if they are on two lines.
-fn crossing_members(found: &LineReport, run: &Run) -> Vec<String> {
+fn crossing_members(found: &LineReport, run: &ByteRun) -> Vec<String> {
     let line = &found.judged.line;
     let addresses =
         [run.bytes.start, run.bytes.end.saturating_sub(1)].map(|byte| line.address.saturating_add(byte.into()));
@@ -113,7 +113,7 @@ fn locked_by(found: &LineReport) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sharing::{SampledCode, fixture};
+    use crate::sharing::{SampledInstruction, fixture};
     use fieldstone_sharing::Bits;
 
     /// A finding whose first place is one structure of these members, from the line's start on.
@@ -158,7 +158,7 @@ mod tests {
     fn a_lock_without_a_type_is_known_by_the_functions_that_use_it() {
         let mut found = fixture::regression().findings.remove(0);
         assert_eq!(notes(&found), Vec::<String>::new());
-        let code = |function: &str| SampledCode { function: function.into(), ..SampledCode::default() };
+        let code = |function: &str| SampledInstruction { function: function.into(), ..SampledInstruction::default() };
         found.code.extend([code("__pthread_mutex_unlock"), code("pthread_mutex_lock"), code("main")]);
         assert_eq!(notes(&found), ["A lock is on this line: it is used by pthread_mutex_lock, pthread_mutex_unlock."]);
     }

@@ -2,34 +2,34 @@
 
 use super::groups::{cost_value, whose};
 use super::members::marked;
-use super::threads::Threads;
-use super::uses::{Run, runs, span};
-use crate::document::{Cell, CellLine, Column, Limit, Rest, Row, Table, Unit, row};
+use super::threads::NamedThreads;
+use super::uses::{ByteRun, runs, span};
+use crate::document::{CellLine, Column, Rest, RowLimit, Table, TableCell, TableRow, Unit, row};
 use crate::quantity::address;
-use crate::sharing::{LineReport, SampledCode};
+use crate::sharing::{LineReport, SampledInstruction};
 use fieldstone_sharing::Verdict;
 
 /// Letters that are listed in one cell; more threads are counted.
 const MOST_LETTERS: usize = 8;
 
 /// At most this many rows on a terminal and on a page.
-fn limit(terminal: usize, page: usize, rest: Rest) -> Limit {
-    Limit { terminal, page, least: None, rest }
+fn limit(terminal: usize, page: usize, rest: Rest) -> RowLimit {
+    RowLimit { terminal, page, least: None, rest }
 }
 
 /// Threads by the bytes that they use.
-pub(super) fn uses(found: &LineReport, threads: &Threads<'_>) -> Table {
+pub(super) fn uses(found: &LineReport, threads: &NamedThreads<'_>) -> Table {
     let runs = runs(found);
     let has_members = runs.iter().any(|run| !marked(run).is_empty());
     let text = ["thread", "bytes"].map(Column::text).into_iter();
     let columns = text
         .chain(has_members.then(|| Column::text("member")))
         .chain([Column::number("read samples"), Column::number("write samples")]);
-    let rows = runs.iter().map(|run: &Run| {
+    let rows = runs.iter().map(|run: &ByteRun| {
         let name = format!("{} {}", threads.letter(run.thread), threads.name(run.thread));
         let mut row = row![name, span(&run.bytes)].weighing(run.read + run.written);
-        row.cells.extend(has_members.then(|| Cell::from(marked(run))));
-        row.cells.extend([run.read, run.written].map(|samples| Cell::from(Unit::Rate.of(samples))));
+        row.cells.extend(has_members.then(|| TableCell::from(marked(run))));
+        row.cells.extend([run.read, run.written].map(|samples| TableCell::from(Unit::Rate.of(samples))));
         row
     });
     let rest = Rest::Sum("run of bytes", "runs of bytes");
@@ -38,8 +38,8 @@ pub(super) fn uses(found: &LineReport, threads: &Threads<'_>) -> Table {
 
 /// The code that accesses these lines, most samples first. What several lines have in common is one
 /// row.
-pub(super) fn code(lines: &[&LineReport], threads: &Threads<'_>) -> Table {
-    let mut sites: Vec<SampledCode> = Vec::new();
+pub(super) fn code(lines: &[&LineReport], threads: &NamedThreads<'_>) -> Table {
+    let mut sites: Vec<SampledInstruction> = Vec::new();
     for code in lines.iter().flat_map(|found| &found.code) {
         match sites.iter_mut().find(|site| is_same(site, code)) {
             Some(site) => join(site, code),
@@ -48,7 +48,7 @@ pub(super) fn code(lines: &[&LineReport], threads: &Threads<'_>) -> Table {
     }
     sites.sort_by(|a, b| b.weight.total_cmp(&a.weight));
     let text = ["function", "where", "does", "threads"].map(Column::text);
-    let rows = sites.iter().map(|code| -> Row {
+    let rows = sites.iter().map(|code| -> TableRow {
         let function =
             Some(&code.function).filter(|name| !name.is_empty()).map(|name| CellLine::Function(name.clone()));
         row![
@@ -66,13 +66,13 @@ pub(super) fn code(lines: &[&LineReport], threads: &Threads<'_>) -> Table {
 
 /// Of one line of source, all instructions that do the same are one; where no line is known, each
 /// instruction stands alone.
-fn is_same(a: &SampledCode, b: &SampledCode) -> bool {
+fn is_same(a: &SampledInstruction, b: &SampledInstruction) -> bool {
     let by_line = a.line.is_some() && (&a.function, &a.file, a.line) == (&b.function, &b.file, b.line);
     let by_ip = a.ip == b.ip && a.module == b.module;
     by_line || by_ip
 }
 
-fn join(site: &mut SampledCode, other: &SampledCode) {
+fn join(site: &mut SampledInstruction, other: &SampledInstruction) {
     site.reads |= other.reads;
     site.writes |= other.writes;
     site.weight += other.weight;
@@ -82,7 +82,7 @@ fn join(site: &mut SampledCode, other: &SampledCode) {
 }
 
 /// `lr.c:57`, or the instruction's place in its module.
-fn place(code: &SampledCode) -> String {
+fn place(code: &SampledInstruction) -> String {
     match (&code.file, code.line) {
         (Some(file), Some(line)) => format!("{file}:{line}"),
         (Some(file), None) => file.clone(),
@@ -90,7 +90,7 @@ fn place(code: &SampledCode) -> String {
     }
 }
 
-fn does(code: &SampledCode) -> &'static str {
+fn does(code: &SampledInstruction) -> &'static str {
     match (code.reads, code.writes) {
         (true, true) => "reads, writes",
         (false, true) => "writes",
@@ -100,7 +100,7 @@ fn does(code: &SampledCode) -> &'static str {
 }
 
 /// Lines that are no finding: what they are, whose, and what they take.
-pub(super) fn others(lines: &[&LineReport], threads: &Threads<'_>) -> Table {
+pub(super) fn others(lines: &[&LineReport], threads: &NamedThreads<'_>) -> Table {
     let text = ["memory", "what it is", "line", "threads"].map(Column::text);
     let rows = lines.iter().map(|found| {
         let line = &found.judged.line;
@@ -132,7 +132,7 @@ pub(super) fn lines<'a>(lines: impl Iterator<Item = &'a LineReport>) -> Table {
 }
 
 /// The threads that the letters stand for.
-pub(super) fn threads(threads: &Threads<'_>) -> Table {
+pub(super) fn threads(threads: &NamedThreads<'_>) -> Table {
     let rows = threads
         .lettered()
         .into_iter()
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
     use crate::sharing::fixture;
 
-    fn words(row: &Row) -> Vec<String> {
+    fn words(row: &TableRow) -> Vec<String> {
         row.cells.iter().map(ToString::to_string).collect()
     }
 
@@ -157,7 +157,7 @@ mod tests {
     fn code_of_one_source_line_is_one_row_over_all_lines() {
         let sharing = fixture::regression();
         let lines: Vec<&LineReport> = sharing.findings.iter().collect();
-        let threads = Threads::of(&sharing, &lines);
+        let threads = NamedThreads::of(&sharing, &lines);
         let first = words(&code(&lines, &threads).rows[0]);
         assert_eq!(first[..4], ["regress", "src/sharing/linear_regression.c:57", "reads, writes", "A B C D"]);
         let sum: f64 = lines.iter().map(|found| found.code[0].weight).sum();
@@ -173,7 +173,7 @@ mod tests {
             }
         }
         let lines: Vec<&LineReport> = sharing.findings.iter().collect();
-        let table = code(&lines, &Threads::of(&sharing, &lines));
+        let table = code(&lines, &NamedThreads::of(&sharing, &lines));
         assert_eq!(table.rows.len(), 2, "two instructions");
         assert_eq!(words(&table.rows[0])[..2], ["–", "linear_regression+0x1187"]);
     }
@@ -189,7 +189,7 @@ mod tests {
             ..light.clone()
         }));
         let lines: Vec<&LineReport> = sharing.findings.iter().collect();
-        let table = uses(lines[0], &Threads::of(&sharing, &lines));
+        let table = uses(lines[0], &NamedThreads::of(&sharing, &lines));
         let (rows, _) = table.on_terminal();
         assert_eq!(rows.len(), 13);
         let last = words(&rows[12]);
@@ -201,7 +201,7 @@ mod tests {
         let mut sharing = fixture::regression();
         sharing.findings[0].places.clear();
         let lines: Vec<&LineReport> = sharing.findings.iter().collect();
-        let threads = Threads::of(&sharing, &lines);
+        let threads = NamedThreads::of(&sharing, &lines);
         assert_eq!(headings(&uses(lines[0], &threads)), ["thread", "bytes", "read samples", "write samples"]);
         assert_eq!(headings(&uses(lines[1], &threads))[2], "member");
     }
@@ -210,7 +210,7 @@ mod tests {
     fn many_other_lines_are_counted_by_kind() {
         let clean = fixture::clean();
         let lines: Vec<&LineReport> = std::iter::repeat_n(&clean.others, 4).flatten().collect();
-        let (rows, rest) = others(&lines, &Threads::of(&clean, &lines)).on_terminal();
+        let (rows, rest) = others(&lines, &NamedThreads::of(&clean, &lines)).on_terminal();
         assert!(rows.len() == 10 && rest.starts_with("And 10 more lines: "), "{rest}");
         assert!(rest.contains("2 only read") && rest.contains("2 true sharing,"), "{rest}");
     }

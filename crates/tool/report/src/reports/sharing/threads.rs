@@ -22,12 +22,12 @@ const COLOURS: [(&str, &str); 8] = [
 ];
 
 /// The threads that lines name.
-pub(super) struct Threads<'a> {
+pub(super) struct NamedThreads<'a> {
     order: BTreeMap<u32, usize>,
     known: BTreeMap<u32, &'a SampledThread>,
 }
 
-impl<'a> Threads<'a> {
+impl<'a> NamedThreads<'a> {
     pub(super) fn of(sharing: &'a Sharing, lines: &[&LineReport]) -> Self {
         let mut order = BTreeMap::new();
         for thread in lines.iter().flat_map(|found| &found.judged.line.threads) {
@@ -85,7 +85,7 @@ mod tests {
     fn a_thread_has_one_letter_on_all_lines() {
         let sharing = fixture::regression();
         let lines: Vec<&LineReport> = sharing.findings.iter().collect();
-        let threads = Threads::of(&sharing, &lines);
+        let threads = NamedThreads::of(&sharing, &lines);
         assert_eq!(threads.letters(&[100, 101, 102, 103], 3), "A B C and 1 more");
         assert_eq!((threads.name(101), threads.name(7)), ("worker-1 101".into(), "7".into()));
         assert_eq!((threads.letter(7), threads.start(100)), ('?', Some("work")));
@@ -99,7 +99,7 @@ mod tests {
         line.threads =
             (0..60).map(|tid| fieldstone_sharing::ThreadUse { thread: tid, ..line.threads[0].clone() }).collect();
         let lines: Vec<&LineReport> = sharing.findings.iter().take(1).collect();
-        let threads = Threads::of(&sharing, &lines);
+        let threads = NamedThreads::of(&sharing, &lines);
         assert_eq!((threads.letter(25), threads.letter(26), threads.lettered().len()), ('Z', 'A', 60));
         assert_eq!(threads.colours(0), threads.colours(8));
     }

@@ -1,7 +1,7 @@
 //! Which thread uses which bytes of a line: as a map, and as runs of bytes with their weights.
 
 use super::members;
-use super::threads::Threads;
+use super::threads::NamedThreads;
 use crate::document::{ByteMap, ByteUse, ByteUser};
 use crate::sharing::{LineReport, MemoryOwner};
 use fieldstone_sharing::{Bits, LineUse, ThreadUse};
@@ -21,7 +21,7 @@ pub(super) struct ThreadBytes {
 }
 
 /// Neighbouring bytes that a thread uses in the same way.
-pub(super) struct Run {
+pub(super) struct ByteRun {
     pub(super) thread: u32,
     /// Bytes of the line.
     pub(super) bytes: Range<u32>,
@@ -53,7 +53,7 @@ pub(super) fn only_as_pair(found: &LineReport) -> bool {
 }
 
 /// The map of the line's bytes.
-pub(super) fn map(found: &LineReport, threads: &Threads<'_>) -> ByteMap {
+pub(super) fn map(found: &LineReport, threads: &NamedThreads<'_>) -> ByteMap {
     let line = &found.judged.line;
     let user = |row: ThreadBytes| {
         let (background, letter) = threads.colours(row.thread);
@@ -97,7 +97,7 @@ fn use_of(thread: &ThreadUse, byte: usize, least: f64) -> ByteUse {
 }
 
 /// The runs of all threads, by thread and byte.
-pub(super) fn runs(found: &LineReport) -> Vec<Run> {
+pub(super) fn runs(found: &LineReport) -> Vec<ByteRun> {
     let line = &found.judged.line;
     let of = |row: &ThreadBytes| {
         let thread = line.threads.iter().find(|thread| thread.thread == row.thread);
@@ -121,10 +121,10 @@ pub(super) fn runs(found: &LineReport) -> Vec<Run> {
     rows(line).iter().flat_map(of).collect()
 }
 
-fn run(found: &LineReport, thread: &ThreadUse, bytes: Range<usize>) -> Run {
+fn run(found: &LineReport, thread: &ThreadUse, bytes: Range<usize>) -> ByteRun {
     let sum = |weights: &[f32]| weights.iter().take(bytes.end).skip(bytes.start).copied().map(f64::from).sum();
     let address = |byte: usize| found.judged.line.address.saturating_add(byte as u64);
-    Run {
+    ByteRun {
         thread: thread.thread,
         member: member(&found.places, address(bytes.start)..address(bytes.end)),
         lock: members::lock(&found.places, address(bytes.start)..address(bytes.end)),
@@ -170,7 +170,7 @@ pub(super) fn full((object, element, member): &(String, Option<u64>, String)) ->
 }
 
 /// The map in words, for a reader who cannot see it: `A writes bytes 0–15; B reads bytes 24–31`.
-fn in_words(found: &LineReport, threads: &Threads<'_>) -> String {
+fn in_words(found: &LineReport, threads: &NamedThreads<'_>) -> String {
     let words = runs(found).into_iter().map(|run| {
         let verb = if run.written > 0.0 { "writes" } else { "reads" };
         format!("{} {verb} bytes {}", threads.letter(run.thread), span(&run.bytes))

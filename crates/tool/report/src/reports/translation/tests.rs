@@ -3,7 +3,7 @@
 use super::*;
 use crate::fixture;
 use crate::text::{self, Style};
-use crate::translation::{Site, SitePages};
+use crate::translation::{AllocationSite, SitePages};
 use crate::{Profile, Summary};
 
 fn text_of(profile: &Profile, style: Style) -> String {
@@ -65,9 +65,9 @@ fn a_measurement_stands_above_a_prediction_and_what_a_noisy_replay_predicts_is_m
 fn what_can_be_anything_has_bounds_and_no_middle() {
     let mut profile = fixture::profile();
     let traced = profile.translation.as_mut().unwrap();
-    let wide = crate::Interval { low: 0.108, likely: 0.445, high: 1.0 };
+    let wide = fieldstone_stats::Interval { low: 0.108, likely: 0.445, high: 1.0 };
     (traced.configurations[0].data_share, traced.configurations[0].instruction_share) = (Some(wide), None);
-    traced.configurations[1].time = Some(crate::Interval { low: 0.0, likely: 0.46, high: 0.89 });
+    traced.configurations[1].time = Some(fieldstone_stats::Interval { low: 0.0, likely: 0.46, high: 0.89 });
     let text = text_of(&profile, Style { width: 120, colour: false });
     for part in ["from 10.8 % to 100.0 %", " 10.8 % to 100.0 % ", "< 0.01 to 0.89", "only its bounds"] {
         assert!(text.contains(part), "{part}\n{text}");
@@ -96,7 +96,12 @@ fn hundreds_of_sites_are_fifteen_and_one_line() {
     let mut profile = fixture::profile();
     let traced = profile.translation.as_mut().unwrap();
     traced.sites = (0..300)
-        .map(|n| Site { function: format!("site{n:03}"), walks: 100_000 + n, bytes: 1, ..Site::default() })
+        .map(|n| AllocationSite {
+            function: format!("site{n:03}"),
+            walks: 100_000 + n,
+            bytes: 1,
+            ..AllocationSite::default()
+        })
         .collect();
     let text = text_of(&profile, Style::default());
     assert!(text.contains("site299") && text.contains("site285") && !text.contains("site284"), "{text}");
@@ -166,9 +171,9 @@ fn names_have_room_before_the_numbers_of_allocations() {
 fn rows_stand_by_their_share_and_small_ones_are_counted() {
     let mut profile = fixture::profile();
     let traced = profile.translation.as_mut().unwrap();
-    let mapped = Site { function: "(mapped)".into(), walks: 3_000_000, ..Site::default() };
+    let mapped = AllocationSite { function: "(mapped)".into(), walks: 3_000_000, ..AllocationSite::default() };
     traced.sites.push(mapped);
-    let small = |n| Site { function: format!("small{n}"), walks: 9, bytes: 1, ..Site::default() };
+    let small = |n| AllocationSite { function: format!("small{n}"), walks: 9, bytes: 1, ..AllocationSite::default() };
     traced.sites.extend((0..20).map(small));
     let text = text_of(&profile, Style::default());
     let place = |words: &str| text.find(words).unwrap_or_else(|| panic!("no {words}: {text}"));

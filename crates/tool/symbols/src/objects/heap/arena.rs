@@ -10,7 +10,7 @@
 //! ```
 //! Source: glibc, `malloc/arena.c`.
 
-use fieldstone_rewrite::Memory;
+use fieldstone_rewrite::ReadableMemory;
 
 use super::ChunkArea;
 use crate::objects::maps::{Maps, is_mapped};
@@ -26,7 +26,7 @@ const ARENA_BYTES: u64 = 0x400;
 const SCAN_BYTES: u64 = 4096;
 
 /// The heap that contains `address`; `None` without a valid `heap_info`.
-pub(super) fn area(memory: &dyn Memory, maps: &Maps, address: u64) -> Option<ChunkArea> {
+pub(super) fn area(memory: &dyn ReadableMemory, maps: &Maps, address: u64) -> Option<ChunkArea> {
     let heap = start(address);
     let span = maps.span(heap, is_mapped)?;
     let [arena, before, bytes, writable] = read_words::<4>(memory, heap)?;
@@ -45,7 +45,7 @@ pub(super) fn area(memory: &dyn Memory, maps: &Maps, address: u64) -> Option<Chu
     Some(ChunkArea { from, scan: scan.max(1), end, main: false })
 }
 
-fn is_first_heap(memory: &dyn Memory, arena: u64) -> bool {
+fn is_first_heap(memory: &dyn ReadableMemory, arena: u64) -> bool {
     read_words::<2>(memory, start(arena)).is_some_and(|[own, before]| own == arena && before == 0)
 }
 

@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use fieldstone_rewrite::Memory;
+use fieldstone_rewrite::ReadableMemory;
 
 use crate::objects::words::read_words;
 
@@ -26,7 +26,7 @@ const MAX_PAGES: usize = 4096;
 
 /// The user bytes of the block that contains `address`. `own` is the start of its mapping, and
 /// `span` the adjacent mappings.
-pub(super) fn block(memory: &dyn Memory, span: &Range<u64>, own: u64, address: u64) -> Option<Range<u64>> {
+pub(super) fn block(memory: &dyn ReadableMemory, span: &Range<u64>, own: u64, address: u64) -> Option<Range<u64>> {
     let chunk = walk(memory, own, span.end, address)
         .or_else(|| walk(memory, span.start, span.end, address))
         .or_else(|| search(memory, span, address))?;
@@ -35,7 +35,7 @@ pub(super) fn block(memory: &dyn Memory, span: &Range<u64>, own: u64, address: u
 }
 
 /// Walks from the block at `from` to the one that contains `address`.
-fn walk(memory: &dyn Memory, from: u64, end: u64, address: u64) -> Option<Range<u64>> {
+fn walk(memory: &dyn ReadableMemory, from: u64, end: u64, address: u64) -> Option<Range<u64>> {
     let mut at = from;
     for _ in 0..MAX_BLOCKS {
         let chunk = chunk(memory, at, end)?;
@@ -48,14 +48,14 @@ fn walk(memory: &dyn Memory, from: u64, end: u64, address: u64) -> Option<Range<
 }
 
 /// Searches the pages below `address` for a header of a block that contains it.
-fn search(memory: &dyn Memory, span: &Range<u64>, address: u64) -> Option<Range<u64>> {
+fn search(memory: &dyn ReadableMemory, span: &Range<u64>, address: u64) -> Option<Range<u64>> {
     let page = address - address % PAGE_BYTES;
     let pages = (0..MAX_PAGES as u64).map_while(|back| page.checked_sub(back * PAGE_BYTES));
     let mut chunks = pages.take_while(|&at| at >= span.start).filter_map(|at| chunk(memory, at, span.end));
     chunks.find(|chunk| chunk.contains(&address))
 }
 
-fn chunk(memory: &dyn Memory, at: u64, end: u64) -> Option<Range<u64>> {
+fn chunk(memory: &dyn ReadableMemory, at: u64, end: u64) -> Option<Range<u64>> {
     let [before, field] = read_words::<2>(memory, at)?;
     let bytes = field & !FLAGS;
     let is_valid = before == 0 && field & FLAGS == MAPPED && bytes >= PAGE_BYTES && bytes.is_multiple_of(PAGE_BYTES);
@@ -65,7 +65,7 @@ fn chunk(memory: &dyn Memory, at: u64, end: u64) -> Option<Range<u64>> {
 
 /// The address of the block's header. That of an aligned block is searched for every possible
 /// alignment.
-fn header(memory: &dyn Memory, chunk: &Range<u64>) -> u64 {
+fn header(memory: &dyn ReadableMemory, chunk: &Range<u64>) -> u64 {
     let bytes = chunk.end - chunk.start;
     let leads = (5..47).map_while(|bits| {
         let alignment = 1_u64 << bits;

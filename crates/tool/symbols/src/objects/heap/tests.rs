@@ -88,7 +88,7 @@ fn every_address_of_a_heap_has_its_block() {
         }
         let starts = memory.chunks(from, &chunks, end, flags);
         let maps = maps(start, end, name);
-        let mut heap = Heap::default();
+        let mut heap = MallocHeaps::default();
         // Upwards and downwards, so that walks start at marks and behind them.
         let ahead: Vec<u64> = (starts[0] + 8..starts[chunks.len()]).step_by(29_999).collect();
         for &address in ahead.iter().chain(ahead.iter().rev()) {
@@ -119,7 +119,7 @@ fn chunks_are_found_between_other_memory() {
     }
     let second = memory.chunks(HEAP + 0x1_8000, &[(0x30, false), (0x50, false)], HEAP + 0x4_0000, 0);
     let maps = maps(HEAP, HEAP + 0x4_0000, "[heap]");
-    let mut heap = Heap::default();
+    let mut heap = MallocHeaps::default();
     let mut block = |address| heap.in_arena(&memory.0, &maps, address);
     assert_eq!(block(first[0] + 20), HeapLookup::Block(first[0] + 16..first[1] + 8));
     assert_eq!(block(first[1] + 20), HeapLookup::Free(first[1] + 16..first[2]));
@@ -139,11 +139,11 @@ fn an_inconsistent_header_gives_no_answer() {
     for word in [0, 1, 0x10, 0x29, 0x8000_0000_0000_0001, u64::MAX, 0x1001 | 2, 0x1001 | 4, 0x31, 0x12_3451] {
         let mut memory = FakeMemory(sound.0.clone());
         memory.set(broken + 8, word);
-        let found = Heap::default().in_arena(&memory.0, &maps, address);
+        let found = MallocHeaps::default().in_arena(&memory.0, &maps, address);
         assert_eq!(found, HeapLookup::Unknown(INCONSISTENT), "{word:#x}");
         // It does not affect chunks far below it.
         assert_eq!(
-            Some(Heap::default().in_arena(&memory.0, &maps, starts[50] + 8)),
+            Some(MallocHeaps::default().in_arena(&memory.0, &maps, starts[50] + 8)),
             expected(&starts, &chunks, starts[50] + 8)
         );
     }
@@ -151,9 +151,9 @@ fn an_inconsistent_header_gives_no_answer() {
     let free = (100..140).find(|&index: &usize| chunks[index].1).unwrap();
     let mut memory = FakeMemory(sound.0.clone());
     memory.set(starts[free + 1], 0x4440);
-    assert_eq!(Heap::default().in_arena(&memory.0, &maps, address), HeapLookup::Unknown(INCONSISTENT));
+    assert_eq!(MallocHeaps::default().in_arena(&memory.0, &maps, address), HeapLookup::Unknown(INCONSISTENT));
     assert_eq!(
-        Heap::default().in_arena(&MemoryImage::default(), &maps, address),
+        MallocHeaps::default().in_arena(&MemoryImage::default(), &maps, address),
         HeapLookup::Unknown(INCONSISTENT),
         "the memory vanished"
     );
@@ -170,7 +170,7 @@ fn random_memory_is_no_heap() {
             memory.set(HEAP + at, seed >> (20 + seed % 40));
         }
         let maps = maps(HEAP, HEAP + 0x2_0000, "[heap]");
-        let found = Heap::default().in_arena(&memory.0, &maps, HEAP + 0x1_8000);
+        let found = MallocHeaps::default().in_arena(&memory.0, &maps, HEAP + 0x1_8000);
         assert_eq!(found, HeapLookup::Unknown(INCONSISTENT), "round {round}");
     }
 }
@@ -178,7 +178,7 @@ fn random_memory_is_no_heap() {
 /// Endless chunks of 32 bytes.
 struct EndlessChunks;
 
-impl Memory for EndlessChunks {
+impl ReadableMemory for EndlessChunks {
     fn read(&self, address: u64, into: &mut [u8]) -> usize {
         into.fill(0);
         let first = usize::try_from((8_u64.wrapping_sub(address)) % 32).unwrap();
@@ -191,7 +191,7 @@ impl Memory for EndlessChunks {
 fn a_walk_is_limited_and_continues_at_the_next_query() {
     let end = HEAP + (640 << 20);
     let maps = maps(HEAP, end, "[heap]");
-    let mut heap = Heap::default();
+    let mut heap = MallocHeaps::default();
     let last = HEAP + (600 << 20);
     let mut queries = 0;
     let found = loop {
@@ -220,13 +220,17 @@ fn later_heaps_of_an_arena_refer_to_the_first() {
     memory.set(second - 0x10 + 8, 0x1);
     let later = memory.chunks(second + 0x30, &[(0x500, false), (0x40, false)], memory.end(), 4);
     let maps = maps(first, memory.end(), "");
-    let mut heap = Heap::default();
+    let mut heap = MallocHeaps::default();
     assert_eq!(heap.in_arena(&memory.0, &maps, starts[1] + 20), HeapLookup::Block(starts[1] + 16..starts[2] + 8));
     assert_eq!(heap.in_arena(&memory.0, &maps, later[1] + 20), HeapLookup::Block(later[1] + 16..later[2] + 8));
     for (at, word) in [(0, first + 0x31_0000), (0, 7), (16, 1 << 40), (24, 0), (8, 5)] {
         let mut memory = FakeMemory(memory.0.clone());
         memory.set(second + at, word);
-        assert_eq!(Heap::default().in_arena(&memory.0, &maps, later[1] + 20), HeapLookup::NotMalloc, "{at}: {word:#x}");
+        assert_eq!(
+            MallocHeaps::default().in_arena(&memory.0, &maps, later[1] + 20),
+            HeapLookup::NotMalloc,
+            "{at}: {word:#x}"
+        );
     }
 }
 

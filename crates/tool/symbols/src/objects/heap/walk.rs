@@ -13,7 +13,7 @@
 //!
 //! Source: glibc 2.26 to 2.41, `malloc/malloc.c`, the comment on chunks.
 
-use fieldstone_rewrite::Memory;
+use fieldstone_rewrite::ReadableMemory;
 
 use super::window::{ChunkHeader, MemoryWindow};
 
@@ -61,7 +61,7 @@ pub(super) enum WalkEnd {
 
 /// A walk and its remaining limits.
 pub(super) struct ChunkWalk<'a> {
-    memory: &'a dyn Memory,
+    memory: &'a dyn ReadableMemory,
     window: MemoryWindow<'a>,
     left_chunks: usize,
     /// Flags that no chunk of this heap can have.
@@ -69,7 +69,7 @@ pub(super) struct ChunkWalk<'a> {
 }
 
 impl<'a> ChunkWalk<'a> {
-    pub(super) fn new(memory: &'a dyn Memory, main: bool) -> Self {
+    pub(super) fn new(memory: &'a dyn ReadableMemory, main: bool) -> Self {
         let forbidden = if main { MAPPED | NOT_MAIN } else { MAPPED };
         Self { memory, window: MemoryWindow::new(memory, MAX_BYTES), left_chunks: MAX_CHUNKS, forbidden }
     }

@@ -1,6 +1,6 @@
 //! A read buffer over a process's memory, for words at increasing addresses.
 
-use fieldstone_rewrite::Memory;
+use fieldstone_rewrite::ReadableMemory;
 
 /// Smallest and largest read. Reads grow while the requested addresses are adjacent.
 const MIN_BYTES: usize = 4096;
@@ -11,7 +11,7 @@ pub(super) type ChunkHeader = [u64; 2];
 
 /// The buffer of the last read.
 pub(super) struct MemoryWindow<'a> {
-    memory: &'a dyn Memory,
+    memory: &'a dyn ReadableMemory,
     start: u64,
     bytes: Vec<u8>,
     /// Bytes that may still be read.
@@ -19,7 +19,7 @@ pub(super) struct MemoryWindow<'a> {
 }
 
 impl<'a> MemoryWindow<'a> {
-    pub(super) fn new(memory: &'a dyn Memory, most_bytes: usize) -> Self {
+    pub(super) fn new(memory: &'a dyn ReadableMemory, most_bytes: usize) -> Self {
         Self { memory, start: 0, bytes: Vec::new(), left_bytes: most_bytes }
     }
 

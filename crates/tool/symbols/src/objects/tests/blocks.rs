@@ -1,6 +1,6 @@
 //! Blocks of glibc's malloc, stacks and other mappings.
 
-use super::super::MemoryKind;
+use super::super::AddressKind;
 use super::program::TestProgram;
 
 #[test]
@@ -21,17 +21,17 @@ fn blocks_are_found_in_all_kinds_of_heaps() {
         }
         let (start, bytes) = running.reported("sums");
         let info = objects.describe(start + 20, 64);
-        assert_eq!((info.kind, info.offset, info.unknown_reason), (MemoryKind::Heap, 20, None));
+        assert_eq!((info.kind, info.offset, info.unknown_reason), (AddressKind::Heap, 20, None));
         let object = info.object.unwrap();
         assert_eq!((object.address, object.stride, object.on_heap), (start, bytes, true));
 
         let info = objects.describe(running.reported("freed").0 + 40_000, 64);
-        assert_eq!((info.kind, info.object), (MemoryKind::Heap, None));
+        assert_eq!((info.kind, info.object), (AddressKind::Heap, None));
         assert!(info.unknown_reason.is_some());
         let (start, bytes) = running.reported("plain");
         for at in [0, bytes / 2, bytes - 1] {
             let info = objects.describe(start + at, 64);
-            assert_eq!((info.kind, info.object), (MemoryKind::Mapping, None), "{options}");
+            assert_eq!((info.kind, info.object), (AddressKind::Mapping, None), "{options}");
             assert!(info.range.start <= start && info.range.end >= start + bytes);
         }
     }
@@ -43,19 +43,19 @@ fn a_stack_is_attributed_to_its_thread() {
         let Some(running) = TestProgram::start("cc", options, &[]) else { continue };
         let mut objects = running.objects();
         let info = objects.describe(running.reported("main_stack").0, 64);
-        assert_eq!((info.kind, info.name), (MemoryKind::Stack, format!("stack of thread {}", running.pid())));
+        assert_eq!((info.kind, info.name), (AddressKind::Stack, format!("stack of thread {}", running.pid())));
         let threads = running.all("thread");
         assert_eq!(threads.len(), 3);
         for (address, thread) in threads {
             // The thread may still be running.
             let mut tries = 0;
-            while objects.describe(address, 64).kind != MemoryKind::Stack && tries < 200 {
+            while objects.describe(address, 64).kind != AddressKind::Stack && tries < 200 {
                 std::thread::sleep(std::time::Duration::from_millis(10));
                 objects.refresh().unwrap();
                 tries += 1;
             }
             let info = objects.describe(address, 64);
-            assert_eq!(info.kind, MemoryKind::Stack, "{info:?}");
+            assert_eq!(info.kind, AddressKind::Stack, "{info:?}");
             assert!(info.name.ends_with(&format!("stack of thread {thread}")), "{info:?}");
             assert_eq!(objects.heap_block(address), None);
         }
@@ -77,7 +77,7 @@ fn a_mapping_without_a_thread_descriptor_is_no_stack_of_a_thread() {
         tries += 1;
     }
     let info = objects.describe(address, 64);
-    assert_eq!(info.kind, MemoryKind::Mapping, "{info:?}");
+    assert_eq!(info.kind, AddressKind::Mapping, "{info:?}");
     assert!(info.name.starts_with("mapping of ") && info.name.ends_with(words), "{info:?}");
 }
 

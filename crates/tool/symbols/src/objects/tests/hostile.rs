@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::path::Path;
 
-use fieldstone_rewrite::{MemoryImage as Memory, Registers};
+use fieldstone_rewrite::{MemoryImage, Registers};
 use object::{Object, ObjectSection};
 
 use super::super::image::ElfImage;
@@ -43,7 +43,7 @@ fn query_all(path: &Path) -> usize {
         answers += globals.within(&reader, &(address..address.saturating_add(64))).len();
         answers += usize::from(globals.local_at(&reader, address % 64).is_some());
     }
-    let memory = Memory { start: 0x7000_0000, bytes: vec![0x70; 4096] };
+    let memory = MemoryImage { start: 0x7000_0000, bytes: vec![0x70; 4096] };
     for address in image.segments.iter().flat_map(|segment| segment.addresses.clone().step_by(48).take(60)) {
         let registers = Registers { gpr: [0x7000_0100; 16], rip: address, ..Registers::default() };
         let mut frame = SampledFrame::of(&registers, &memory, 0, image.frames());

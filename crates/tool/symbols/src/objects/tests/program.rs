@@ -49,8 +49,8 @@ pub(super) fn build(compiler: &str, options: &str, source: &Path, output: &Path)
 }
 
 /// Converts the registers of a sample.
-fn registers(sampled: &fieldstone_sys::sampling::Registers) -> Registers {
-    let fieldstone_sys::sampling::Registers { gpr, rip, rflags, fs_base, gs_base } = *sampled;
+fn registers(sampled: &fieldstone_sys::sampling::SampledRegisters) -> Registers {
+    let fieldstone_sys::sampling::SampledRegisters { gpr, rip, rflags, fs_base, gs_base } = *sampled;
     Registers { gpr, rip, rflags, fs_base, gs_base }
 }
 

@@ -2,7 +2,7 @@
 
 use fieldstone_sharing::{Member, ObjectLayout};
 
-use super::super::{AddressInfo, MemoryKind, Objects};
+use super::super::{AddressInfo, AddressKind, Objects};
 use super::program::{TestProgram, compilers};
 
 const OPTIONS: [&str; 5] = ["-O0", "-O2", "-O0 -no-pie", "-O2 -static", "-O2 -gdwarf-4"];
@@ -42,7 +42,7 @@ fn slots(running: &TestProgram, objects: &mut Objects) {
     let (start, bytes) = running.reported("slots");
     assert_eq!(
         (found.kind, found.name.as_str(), found.range.clone()),
-        (MemoryKind::Global, "slots", start..start + bytes)
+        (AddressKind::Global, "slots", start..start + bytes)
     );
     assert_eq!(found.module.as_deref(), Some("program"));
     let object = found.object.unwrap();
@@ -131,11 +131,11 @@ fn locals(running: &TestProgram, objects: &mut Objects, name: &str) {
     for reported in ["main_own_count", "own_count"] {
         for (start, bytes) in running.all(reported) {
             let found = objects.describe(start, 64);
-            assert_eq!((found.kind, found.name.as_str()), (MemoryKind::ThreadLocal, name), "{reported}: {found:?}");
+            assert_eq!((found.kind, found.name.as_str()), (AddressKind::ThreadLocal, name), "{reported}: {found:?}");
             assert_eq!((found.range, found.offset), (start..start + bytes, 0));
         }
     }
-    assert_eq!(objects.describe(running.reported("own_place").0 + 4, 64).kind, MemoryKind::ThreadLocal);
+    assert_eq!(objects.describe(running.reported("own_place").0 + 4, 64).kind, AddressKind::ThreadLocal);
 }
 
 #[test]
@@ -168,13 +168,13 @@ fn without_symbols_the_name_is_the_address_in_the_file() {
         let mut objects = running.objects();
         for name in ["slots", "table"] {
             let found = objects.describe(running.reported(name).0 + 8, 64);
-            assert_eq!((found.kind, found.object.is_none()), (MemoryKind::Global, true), "{found:?}");
+            assert_eq!((found.kind, found.object.is_none()), (AddressKind::Global, true), "{found:?}");
             assert_eq!(found.name, format!("program+{:#x}", symbol(name) + 8), "{options}");
         }
         if let Some(&(start, _)) = running.all("shared_table").first() {
             assert_eq!(objects.describe(start + 8, 64).name, "shared_table", "a library keeps its exported symbols");
         }
         let found = objects.describe(running.reported("main_own_count").0, 64);
-        assert_eq!(found.kind, MemoryKind::ThreadLocal, "{found:?}");
+        assert_eq!(found.kind, AddressKind::ThreadLocal, "{found:?}");
     }
 }

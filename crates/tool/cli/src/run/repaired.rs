@@ -1,0 +1,53 @@
+//! `fieldstone run --repair`: starts a program and the repairer of its false sharing.
+
+use std::ffi::OsStr;
+
+use anyhow::Context;
+use fieldstone_launch::Program;
+use fieldstone_repair::{self as sharing, RepairStats, SamplingStats, TimedEvent};
+
+use super::{Arguments, exit_like, open_stats_file, write_json};
+use crate::output::{message, write_stderr};
+use crate::repair;
+
+/// Runs a program and repairs its false sharing.
+pub(super) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
+    let program = Program::find(&arguments.command)?;
+    // The repairer reads the rules too. Errors in them are reported before the program starts.
+    repair::read_rules(arguments.rules.as_deref())?;
+    let file = open_stats_file(arguments.stats.as_deref())?;
+    let command = std::env::current_exe().context("cannot find the file of this command")?;
+    let mut words = vec![OsStr::new("attach"), OsStr::new("--events")];
+    words.extend(arguments.rules.iter().flat_map(|file| [OsStr::new("--rules"), file.as_os_str()]));
+    words.extend(arguments.consolidate.then_some(OsStr::new("--consolidate")));
+    words.push(OsStr::new("--repair"));
+    let (status, stats) = sharing::run_repaired(&program, command.as_os_str(), &words, report_no_repair)?;
+    let written = file.map(|(path, mut file)| write_json(&path, &mut file, &stats));
+    if written.is_none() {
+        print_repair(&stats, arguments.stats.is_some());
+    }
+    exit_like(status, written.unwrap_or(Ok(())))
+}
+
+/// Reports that the program runs without a repair.
+fn report_no_repair(error: &fieldstone_repair::Error) {
+    use fieldstone_repair::Error::{RepairUnavailable, RepairerDied};
+    match error {
+        RepairerDied { .. } => message(error),
+        RepairUnavailable { .. } => message(format_args!("the program runs without a repair: {error}")),
+        _ => message(format_args!("{error}; the program runs without a repair")),
+    }
+}
+
+/// Prints the events that rules request; with `--stats -`, all events and a summary.
+fn print_repair(stats: &RepairStats, is_all: bool) {
+    let is_wanted = |event: &&TimedEvent| is_all || event.kind.is_requested();
+    stats.events.iter().filter(is_wanted).for_each(|event| write_stderr(&format!("{}\n", repair::describe(event))));
+    // Without a repairer the reason is printed already.
+    if is_all && stats.sampling != SamplingStats::default() {
+        write_stderr(&format!("{}\n", repair::summarize(&SamplingStats { ended: true, ..stats.sampling })));
+        if let Some(why) = repair::why_no_repair(stats) {
+            write_stderr(&format!("nothing was repaired: {why}\n"));
+        }
+    }
+}
