@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 /// The crates, low to high. `agents/*` is any folder in there.
-const ORDER: [&str; 25] = [
+const ORDER: &[&str] = &[
     "crates/base/wire",
     "crates/base/sys",
     "crates/base/stats",

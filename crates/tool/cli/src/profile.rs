@@ -55,7 +55,7 @@ pub(crate) struct Arguments {
     /// quarter on huge pages
     #[arg(long, value_name = "KINDS", value_delimiter = ',', default_value = "thp,hugetlb,hugetlb-1g")]
     pages: Vec<Mixture>,
-    /// Measure only the process whose program file is called NAME; default: the program itself
+    /// Measure only the process whose program file is called NAME; default: the process with the most memory
     #[arg(long, value_name = "NAME")]
     process: Option<String>,
     #[command(flatten)]

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   fieldstone run ──┬── the program: in the foreground, unchanged
-//!                    └── fieldstone repair --pid …: traces the program, prints events as JSON
+//!                    └── fieldstone attach --repair …: traces the program, prints events as JSON
 //! ```
 //! The repairer needs its own process: a process that waits for a child's end would receive the
 //! ptrace stops of that child.
