@@ -74,7 +74,7 @@ const TRAPS: [Mechanism; 4] =
 
 /// A page or a group of pages that is protected as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Unit {
+struct ProtectedUnit {
     /// Its name in ids.
     label: &'static str,
     /// The heading of its column.
@@ -82,9 +82,9 @@ struct Unit {
     bytes: usize,
 }
 
-const PAGE: Unit = Unit { label: "4K", column: "4 KiB", bytes: 4 << 10 };
-const FOLIO: Unit = Unit { label: "64K", column: "64 KiB", bytes: 64 << 10 };
-const HUGE: Unit = Unit { label: "2M", column: "2 MiB", bytes: 2 << 20 };
+const PAGE: ProtectedUnit = ProtectedUnit { label: "4K", column: "4 KiB", bytes: 4 << 10 };
+const FOLIO: ProtectedUnit = ProtectedUnit { label: "64K", column: "64 KiB", bytes: 64 << 10 };
+const HUGE: ProtectedUnit = ProtectedUnit { label: "2M", column: "2 MiB", bytes: 2 << 20 };
 
 /// What one process measures.
 #[derive(Clone, Copy, Debug)]
@@ -92,7 +92,7 @@ struct Setting {
     mechanism: Mechanism,
     /// 1, or 2 with one that spins.
     threads: u32,
-    unit: Unit,
+    unit: ProtectedUnit,
 }
 
 impl Setting {
@@ -122,8 +122,8 @@ const fn rounds(trial: &Trial) -> usize {
 }
 
 fn cells(scale: Scale) -> Vec<Cell> {
-    let sizes: &[Unit] = if scale == Scale::Full { &[FOLIO, HUGE] } else { &[FOLIO] };
-    let settings = |mechanisms: &[Mechanism], units: &[Unit]| -> Vec<Setting> {
+    let sizes: &[ProtectedUnit] = if scale == Scale::Full { &[FOLIO, HUGE] } else { &[FOLIO] };
+    let settings = |mechanisms: &[Mechanism], units: &[ProtectedUnit]| -> Vec<Setting> {
         let each = |&unit| {
             mechanisms.iter().flat_map(move |&mechanism| [1, 2].map(|threads| Setting { mechanism, threads, unit }))
         };
@@ -180,7 +180,7 @@ fn this_machine() -> &'static str {
 mod tests {
     use super::*;
     use crate::trial::Task;
-    use crate::{Layout, Outcome};
+    use crate::{Layout, SampleOutcome};
 
     /// Each mechanism gives a number or a word for each of its rows. A mechanism that the machine
     /// lacks is skipped by name.
@@ -197,8 +197,8 @@ mod tests {
                 task: Task::Time,
             };
             match (cell.measure)(&trial).unwrap() {
-                Outcome::Skipped { reason } => println!("SKIP {}: {reason}", cell.id),
-                Outcome::Measured { figures, .. } => {
+                SampleOutcome::Skipped { reason } => println!("SKIP {}: {reason}", cell.id),
+                SampleOutcome::Measured { figures, .. } => {
                     measured += 1;
                     for row in &cell.rows {
                         let figure = figures.iter().find(|figure| figure.row == row.value_name());

@@ -10,9 +10,9 @@ use fieldstone_sys::machine::machine;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::child;
-use crate::experiment::{Cell, Experiment, Outcome, Scale, Quantity};
+use crate::experiment::{Cell, Experiment, Quantity, SampleOutcome, Scale};
 use crate::provenance::Provenance;
-use crate::store::{Sample, SavedSamples, Store};
+use crate::store::{CellSample, SavedSamples, Store};
 use crate::trial::{Task, Trial};
 
 /// Samples per cell by default, as in the paper.
@@ -61,11 +61,7 @@ impl Campaign {
         let count = all.len();
         let cells: Vec<Cell> = all.into_iter().filter(|cell| is_named(&cell.id, names)).collect();
         if cells.is_empty() {
-            bail!(
-                "{} has no cell named {}\ntry: fieldstone reproduce list --cells",
-                experiment.name,
-                names.join(", ")
-            );
+            bail!("{} has no cell named {}\ntry: fieldstone reproduce list --cells", experiment.name, names.join(", "));
         }
         let mut store = if self.resume {
             Store::resume(&self.directory, experiment.name, self.quick)?
@@ -81,13 +77,13 @@ impl Campaign {
             return Ok(store.saved);
         }
         store.add_session(Provenance::here(self.quick))?;
-        let mut progress = Progress::new(experiment.name, todo.len());
+        let mut progress = CampaignProgress::new(experiment.name, todo.len());
         let mut skipped = Vec::<&str>::new();
         for (run, cell) in todo {
             progress.begin(&cell.id);
             if !skipped.contains(&cell.id.as_str()) {
                 let sample = self.sample(&program, cell, run)?;
-                if let Outcome::Skipped { reason } = &sample.outcome {
+                if let SampleOutcome::Skipped { reason } = &sample.outcome {
                     progress.bar.suspend(|| eprintln!("SKIP {}: {reason}", cell.id));
                     skipped.push(&cell.id);
                 }
@@ -124,19 +120,19 @@ impl Campaign {
             .collect()
     }
 
-    fn sample(&self, program: &Path, cell: &Cell, run: u32) -> Result<Sample> {
+    fn sample(&self, program: &Path, cell: &Cell, run: u32) -> Result<CellSample> {
         let layout = child::layout_of(&cell.id, run);
         let free_bytes = machine().memory_available_bytes.saturating_sub(SPARED_BYTES);
         let memory_bytes = self.memory_bytes.unwrap_or(u64::MAX).min(free_bytes);
         let began = Instant::now();
         let outcome = if cell.memory_bytes > memory_bytes {
             let reason = format!("needs {}, and {} are available", bytes(cell.memory_bytes), bytes(memory_bytes));
-            Outcome::Skipped { reason }
+            SampleOutcome::Skipped { reason }
         } else {
             let trial = Trial { cell: cell.id.clone(), layout, quick: self.quick, memory_bytes, task: Task::Time };
             child::sample(program, &trial)?
         };
-        Ok(Sample { cell: cell.id.clone(), run, seed: layout.seed, took_s: began.elapsed().as_secs_f64(), outcome })
+        Ok(CellSample { cell: cell.id.clone(), run, seed: layout.seed, took_s: began.elapsed().as_secs_f64(), outcome })
     }
 }
 
@@ -149,13 +145,13 @@ pub fn is_named(id: &str, names: &[String]) -> bool {
 }
 
 /// The progress of a measurement: a bar on a terminal, else a line at intervals.
-struct Progress {
+struct CampaignProgress {
     bar: ProgressBar,
     /// The time of the last line.
     printed: Option<Instant>,
 }
 
-impl Progress {
+impl CampaignProgress {
     fn new(name: &str, samples: usize) -> Self {
         let style =
             ProgressStyle::with_template("{spinner} {prefix} {bar:30} {pos}/{len} {msg}, {elapsed}, {eta} left");
@@ -185,7 +181,7 @@ mod tests {
     use crate::experiment::Row;
 
     fn cell(id: &str, memory_bytes: u64) -> Cell {
-        let measure = Box::new(|_: &Trial| Ok(Outcome::Skipped { reason: "never run".into() }));
+        let measure = Box::new(|_: &Trial| Ok(SampleOutcome::Skipped { reason: "never run".into() }));
         Cell { id: id.into(), column: "c".into(), memory_bytes, rows: vec![Row::ratio("t", "r")], measure }
     }
 
@@ -199,8 +195,8 @@ mod tests {
         let all = campaign(None).todo(&cells, &SavedSamples::default());
         assert_eq!(all.len(), 16);
         assert_eq!((all[0].1.id.as_str(), all[1].1.id.as_str(), all[2].0), ("x/a", "x/b", 1));
-        let outcome = Outcome::measured(Vec::new());
-        let done = Sample { cell: "x/a".into(), run: 0, seed: 0, took_s: 0.0, outcome };
+        let outcome = SampleOutcome::measured(Vec::new());
+        let done = CellSample { cell: "x/a".into(), run: 0, seed: 0, took_s: 0.0, outcome };
         let saved = SavedSamples { samples: vec![done], ..SavedSamples::default() };
         let left: Vec<(u32, &str)> =
             campaign(Some(2)).todo(&cells, &saved).iter().map(|(run, cell)| (*run, cell.id.as_str())).collect();

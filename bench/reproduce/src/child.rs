@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use fieldstone_sys::process::set_parent_death_signal;
 use rustix::process::Signal;
 
-use crate::experiment::{Cell, Experiment, Outcome, Scale};
+use crate::experiment::{Cell, Experiment, SampleOutcome, Scale};
 use crate::layout::Layout;
 use crate::trial::{Task, Trial};
 
@@ -19,18 +19,12 @@ const PADDING: &str = "FIELDSTONE_PADDING";
 ///
 /// # Errors
 /// If the child cannot be started, or fails; the error has its message.
-pub fn sample(program: &Path, trial: &Trial) -> Result<Outcome> {
+pub fn sample(program: &Path, trial: &Trial) -> Result<SampleOutcome> {
     let mut child = command(program, trial);
     let output = child.stdin(Stdio::null()).output().with_context(|| format!("cannot start {}", program.display()))?;
     if !output.status.success() {
         let message = String::from_utf8_lossy(&output.stderr);
-        bail!(
-            "cannot measure {} with layout {}: {}; {}",
-            trial.cell,
-            trial.layout.seed,
-            message.trim(),
-            output.status
-        );
+        bail!("cannot measure {} with layout {}: {}; {}", trial.cell, trial.layout.seed, message.trim(), output.status);
     }
     serde_json::from_slice(&output.stdout).with_context(|| format!("{} printed no outcome", trial.cell))
 }

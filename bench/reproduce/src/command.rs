@@ -15,7 +15,7 @@ use crate::cachekata::ladder_repair;
 use crate::campaign::{Campaign, is_named};
 use crate::experiment::{Experiment, Scale, all};
 use crate::layout::Layout;
-use crate::summary::Summary;
+use crate::summary::ExperimentSummary;
 use crate::trial::{Task, Trial};
 use crate::{child, show, store};
 
@@ -126,7 +126,9 @@ fn run(arguments: &Arguments) -> Result<()> {
     }
     if arguments.names.iter().any(|name| name == "list") {
         if arguments.names.len() > 1 {
-            bail!("cannot combine `list` with other names: it prints all experiments\ntry: fieldstone reproduce list --cells");
+            bail!(
+                "cannot combine `list` with other names: it prints all experiments\ntry: fieldstone reproduce list --cells"
+            );
         }
         return write(&text::render(&show::list(&experiments, arguments.cells), style()));
     }
@@ -153,7 +155,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         } else {
             campaign.measure(experiment, &arguments.names)?
         };
-        summaries.push(Summary::of(experiment, &saved));
+        summaries.push(ExperimentSummary::of(experiment, &saved));
     }
     if let Some(path) = &arguments.html {
         std::fs::write(path, html::render(&show::document(&summaries))?)
@@ -162,7 +164,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     print(arguments, &summaries)
 }
 
-fn print(arguments: &Arguments, summaries: &[Summary]) -> Result<()> {
+fn print(arguments: &Arguments, summaries: &[ExperimentSummary]) -> Result<()> {
     let names: String = arguments.names.iter().map(|name| format!(" {name}")).collect();
     let command = format!("fieldstone reproduce{names} --saved --format markdown > docs/results/README.md");
     write(&match arguments.format {

@@ -17,7 +17,7 @@
 use anyhow::{Result, bail, ensure};
 use fieldstone_stats::order;
 
-use crate::experiment::{MeasuredValue, Outcome};
+use crate::experiment::{MeasuredValue, SampleOutcome};
 use crate::provenance::thread_cpu_s;
 use crate::trial::{Task, Trial};
 
@@ -86,7 +86,7 @@ const CACHE_BYTES: u64 = 64 << 20;
 
 /// The minimum length of the baseline's batch, and the number of batches.
 #[derive(Clone, Copy)]
-struct Effort {
+struct BatchEffort {
     batch_s: f64,
     rounds: usize,
     /// Whether the cache is filled with other data before each batch.
@@ -108,13 +108,13 @@ struct Runner {
 ///
 /// # Errors
 /// If a side cannot be built, if results differ, or if a baseline is missing.
-pub fn compare_sides(trial: &Trial, sides: Vec<Side<'_>>) -> Result<Outcome> {
+pub fn compare_sides(trial: &Trial, sides: Vec<Side<'_>>) -> Result<SampleOutcome> {
     if let Task::Call { row, calls } = &trial.task {
         return call_one(sides, row, *calls);
     }
     let (batch_s, rounds) = if trial.quick { (0.002, 5) } else { (0.01, 9) };
     let fills_cache = sides.iter().any(|side| side.bytes >= CACHE_BYTES);
-    let effort = Effort { batch_s, rounds, fills_cache };
+    let effort = BatchEffort { batch_s, rounds, fills_cache };
     let alternately = sides.iter().map(|side| side.bytes).sum::<u64>() <= trial.memory_bytes;
     let mut done = Vec::<Runner>::new();
     if alternately {
@@ -133,7 +133,7 @@ pub fn compare_sides(trial: &Trial, sides: Vec<Side<'_>>) -> Result<Outcome> {
             }
         }
     }
-    figures(&done).map(|figures| Outcome::Measured { figures, alternately })
+    figures(&done).map(|figures| SampleOutcome::Measured { figures, alternately })
 }
 
 fn runners(side: Side<'_>) -> Result<impl Iterator<Item = Runner>> {
@@ -144,7 +144,7 @@ fn runners(side: Side<'_>) -> Result<impl Iterator<Item = Runner>> {
 }
 
 /// Warms up the runners from `first` on, and times them round by round in alternating order.
-fn run(runners: &mut [Runner], first: usize, effort: Effort, seed: u64) -> Result<()> {
+fn run(runners: &mut [Runner], first: usize, effort: BatchEffort, seed: u64) -> Result<()> {
     for at in first..runners.len() {
         let against = runners[at].kernel.against.clone();
         if runners[at].kernel.row == against {
@@ -243,12 +243,12 @@ fn counted_calls(kernel: &mut Kernel, calls: u64) {
 }
 
 /// Builds the side that has the kernel of `row`, and calls it.
-fn call_one(sides: Vec<Side<'_>>, row: &str, calls: u64) -> Result<Outcome> {
+fn call_one(sides: Vec<Side<'_>>, row: &str, calls: u64) -> Result<SampleOutcome> {
     for side in sides {
         for mut runner in runners(side)? {
             if runner.kernel.row == row {
                 counted_calls(&mut runner.kernel, calls);
-                return Ok(Outcome::Measured { figures: Vec::new(), alternately: false });
+                return Ok(SampleOutcome::Measured { figures: Vec::new(), alternately: false });
             }
         }
     }

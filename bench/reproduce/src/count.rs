@@ -12,7 +12,7 @@ use perf_event::events::Hardware;
 
 use crate::child;
 use crate::comparison::{COUNTED, Kernel, Side, compare_sides};
-use crate::experiment::{MeasuredValue, Outcome};
+use crate::experiment::{MeasuredValue, SampleOutcome};
 use crate::trial::{Task, Trial};
 
 /// Number of counted calls.
@@ -28,14 +28,14 @@ pub fn instructions(
     baseline: &str,
     others: &[&str],
     sides: impl Fn() -> Vec<Side<'static>>,
-) -> Result<Outcome> {
+) -> Result<SampleOutcome> {
     if let Task::Call { .. } = trial.task {
         return compare_sides(trial, sides());
     }
     let counter = perf::counters().instructions.is_available();
     if !counter && Command::new("valgrind").arg("--version").stdout(Stdio::null()).status().is_err() {
         let reason = "no hardware counter of instructions, and no valgrind; install the package valgrind".to_owned();
-        return Ok(Outcome::Skipped { reason });
+        return Ok(SampleOutcome::Skipped { reason });
     }
     let mut values = Vec::new();
     for side in sides() {
@@ -51,7 +51,7 @@ pub fn instructions(
         let value = value_of(row).with_context(|| format!("there is no kernel {row:?}"))?;
         figures.push(MeasuredValue { ratio: Some(value / of), ..MeasuredValue::of(*row, value) });
     }
-    Ok(Outcome::measured(figures))
+    Ok(SampleOutcome::measured(figures))
 }
 
 fn by_counter(kernel: &mut Kernel) -> Result<u64> {
@@ -74,7 +74,9 @@ fn by_callgrind(trial: &Trial, row: &str) -> Result<u64> {
     let output = output.context("cannot start valgrind")?;
     let text = String::from_utf8_lossy(&output.stderr);
     match read_collected(&text) {
-        Some(0) => bail!("cannot count instructions: valgrind found no function {COUNTED} (a stripped program has none)"),
+        Some(0) => {
+            bail!("cannot count instructions: valgrind found no function {COUNTED} (a stripped program has none)")
+        }
         Some(count) if output.status.success() => Ok(count),
         _ => bail!("cannot count instructions: {}; {}", text.trim(), output.status),
     }

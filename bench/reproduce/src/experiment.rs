@@ -53,7 +53,7 @@ pub enum Scale {
 }
 
 /// Measures a cell once.
-pub type Measure = Box<dyn Fn(&Trial) -> Result<Outcome>>;
+pub type Measure = Box<dyn Fn(&Trial) -> Result<SampleOutcome>>;
 
 /// What one child process measures: one column of one table.
 pub struct Cell {
@@ -76,7 +76,7 @@ impl Cell {
         column: impl Into<String>,
         memory_bytes: u64,
         rows: Vec<Row>,
-        measure: impl Fn(&Trial) -> Result<Outcome> + 'static,
+        measure: impl Fn(&Trial) -> Result<SampleOutcome> + 'static,
     ) -> Self {
         Self { id: id.into(), column: column.into(), memory_bytes, rows, measure: Box::new(measure) }
     }
@@ -248,7 +248,7 @@ impl MeasuredValue {
 /// The result of a sample.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Outcome {
+pub enum SampleOutcome {
     /// It was measured.
     Measured {
         /// The numbers, one per row of the cell.
@@ -264,7 +264,7 @@ pub enum Outcome {
     },
 }
 
-impl Outcome {
+impl SampleOutcome {
     /// The outcome of a sample whose runs alternate, or that has only one run.
     #[must_use]
     pub const fn measured(figures: Vec<MeasuredValue>) -> Self {

@@ -24,12 +24,12 @@ use anyhow::{Context, Result, ensure};
 use fieldstone_stats::order;
 
 pub use build::{Builds, Kind, LINKERS, has_linker};
-pub use programs::{BORDER, COROUTINES, FIB, FIB_ALONE, LUA, Program, SQLITE, SUM};
-pub use run::ProgramRun;
+pub use programs::{BORDER, COROUTINES, FIB, FIB_ALONE, LUA, SQLITE, SUM, StackProgram};
+pub use run::StackProgramRun;
 
-use crate::sibling_programs::{Missing, outcome};
 use crate::campaign::ON_REQUEST;
-use crate::experiment::{Cell, Experiment, MeasuredValue, Needs, Row, Scale, Quantity};
+use crate::experiment::{Cell, Experiment, MeasuredValue, Needs, Quantity, Row, Scale};
+use crate::sibling_programs::{Missing, outcome};
 use crate::trial::Trial;
 
 const TIMES: &str = "Run time of whole programs, relative to a plain stack";
@@ -74,7 +74,7 @@ pub fn experiment() -> Experiment {
 struct Micro {
     id: &'static str,
     column: &'static str,
-    program: Program,
+    program: StackProgram,
     n: u64,
     is_sum: bool,
 }
@@ -135,7 +135,7 @@ fn counted(kind: &str) -> String {
 }
 
 /// The three builds of a program in the layout of a seed.
-fn built(builds: &Builds, program: &Program, seed: u64) -> Result<[PathBuf; 3]> {
+fn built(builds: &Builds, program: &StackProgram, seed: u64) -> Result<[PathBuf; 3]> {
     let layout = usize::try_from(seed % LAYOUTS)?;
     let gcc_linker = if has_linker(GCC_LINKER) { GCC_LINKER } else { "bfd" };
     let build = |kind, linker| builds.build(program, kind, linker, layout);
@@ -148,7 +148,9 @@ fn run_each<R>(seed: u64, files: &[PathBuf; 3], mut run: impl FnMut(&PathBuf) ->
     for at in order(3, usize::try_from(seed / LAYOUTS)?) {
         results[at] = Some(run(&files[at])?);
     }
-    let [Some(plain), Some(blocks), Some(gcc)] = results else { anyhow::bail!("cannot compare three builds: one did not run") };
+    let [Some(plain), Some(blocks), Some(gcc)] = results else {
+        anyhow::bail!("cannot compare three builds: one did not run")
+    };
     Ok([plain, blocks, gcc])
 }
 
@@ -158,7 +160,9 @@ fn measure_programs(trial: &Trial) -> Result<Vec<MeasuredValue>> {
     for program in programs::ALL {
         let files = match built(&builds, &program, trial.layout.seed) {
             Err(error) if error.is::<Missing>() => {
-                figures.extend([BLOCKS, GCC].map(|row| MeasuredValue::word(format!("{row}: {}", program.name), NO_SOURCE)));
+                figures.extend(
+                    [BLOCKS, GCC].map(|row| MeasuredValue::word(format!("{row}: {}", program.name), NO_SOURCE)),
+                );
                 continue;
             }
             files => files?,

@@ -13,7 +13,7 @@ use fieldstone_workloads::gups;
 use rustix::thread::disable_transparent_huge_pages;
 
 use crate::comparison::{BuiltSide, Kernel, Side, compare_sides};
-use crate::experiment::{Cell, Experiment, MeasuredValue, Needs, Outcome, Row, Scale, Quantity};
+use crate::experiment::{Cell, Experiment, MeasuredValue, Needs, Quantity, Row, SampleOutcome, Scale};
 use crate::pages::{Contiguous, large_page_pool, pages_of};
 use crate::paper_tree::{Order, PAPER_BLOCK_BYTES, PaperTree};
 use crate::provenance::thread_cpu_s;
@@ -93,7 +93,7 @@ fn gups_cell(mib: u64) -> Cell {
     Cell::new(id, column, mib * MIB, rows, move |trial| measure_gups(trial, mib * MIB))
 }
 
-fn measure_gups(trial: &Trial, bytes: u64) -> Result<Outcome> {
+fn measure_gups(trial: &Trial, bytes: u64) -> Result<SampleOutcome> {
     let words = usize::try_from(bytes)? / size_of::<u64>();
     compare_sides(
         trial,
@@ -192,7 +192,7 @@ const fn node_bytes(nodes: usize) -> u64 {
     nodes as u64 * 56
 }
 
-fn measure_red_black(trial: &Trial, nodes: usize) -> Result<Outcome> {
+fn measure_red_black(trial: &Trial, nodes: usize) -> Result<SampleOutcome> {
     let (malloc_ns, blocks_ns) = (Rc::new(Shared::new(0.0)), Rc::new(Shared::new(0.0)));
     let (malloc_time, blocks_time) = (Rc::clone(&malloc_ns), Rc::clone(&blocks_ns));
     let outcome = compare_sides(
@@ -203,9 +203,9 @@ fn measure_red_black(trial: &Trial, nodes: usize) -> Result<Outcome> {
         ],
     )?;
     match outcome {
-        Outcome::Measured { mut figures, alternately } if trial.task == Task::Time => {
+        SampleOutcome::Measured { mut figures, alternately } if trial.task == Task::Time => {
             add_insertions(&mut figures, malloc_ns.get(), blocks_ns.get())?;
-            Ok(Outcome::Measured { figures, alternately })
+            Ok(SampleOutcome::Measured { figures, alternately })
         }
         other => Ok(other),
     }
@@ -213,7 +213,9 @@ fn measure_red_black(trial: &Trial, nodes: usize) -> Result<Outcome> {
 
 /// Adds the times of insertions, and of both phases together.
 fn add_insertions(figures: &mut Vec<MeasuredValue>, malloc_ns: f64, blocks_ns: f64) -> Result<()> {
-    let [malloc, blocks] = &figures[..] else { bail!("cannot add insertions: {} traversals were timed, not 2", figures.len()) };
+    let [malloc, blocks] = &figures[..] else {
+        bail!("cannot add insertions: {} traversals were timed, not 2", figures.len())
+    };
     let whole = (malloc.value + malloc_ns, blocks.value + blocks_ns);
     let (malloc_pages, blocks_pages) = (malloc.pages.clone(), blocks.pages.clone());
     let mut add = |row: &str, value, ratio, pages: &Option<String>| {

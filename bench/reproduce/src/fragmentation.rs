@@ -14,7 +14,7 @@ pub mod kernel;
 use anyhow::Result;
 use fieldstone_blocks::{CHUNK_BYTES, MmapFrames, PageKind, Pool};
 
-use crate::experiment::{Cell, Experiment, MeasuredValue, Needs, Outcome, Row, Scale, Quantity};
+use crate::experiment::{Cell, Experiment, MeasuredValue, Needs, Quantity, Row, SampleOutcome, Scale};
 use buddy::{Buddy, FRAME_BYTES};
 use history::{BLOCK_ORDER, History, Scatter};
 use kernel::FreePieces;
@@ -99,7 +99,7 @@ fn rows() -> impl Iterator<Item = (String, RequestKind, u64)> {
     ways.into_iter().flat_map(|(way, words)| REQUESTS.map(|(name, bytes)| (format!("{name}, {words}"), way, bytes)))
 }
 
-fn measure_history(bytes: u64, percent: u32, scatter: Scatter, seed: u64) -> Outcome {
+fn measure_history(bytes: u64, percent: u32, scatter: Scatter, seed: u64) -> SampleOutcome {
     let mut history = History::simulate(bytes, percent, scatter, seed);
     let mut blocks = History::simulate(bytes, percent, Scatter::Blocks, seed);
     let mut shares: Vec<(String, f64)> = rows().map(|(row, ..)| (row, 0.0)).collect();
@@ -108,7 +108,9 @@ fn measure_history(bytes: u64, percent: u32, scatter: Scatter, seed: u64) -> Out
         for ((_, share), (_, way, bytes)) in shares.iter_mut().zip(rows()) {
             *share += match way {
                 RequestKind::Contiguous => one_if(usable_frames(&runs, bytes) > 0),
-                RequestKind::Usable => usable_frames(&runs, bytes) as f64 / f64::from(history.memory.free_frames().max(1)),
+                RequestKind::Usable => {
+                    usable_frames(&runs, bytes) as f64 / f64::from(history.memory.free_frames().max(1))
+                }
                 RequestKind::Buddy => one_if(history.memory.serves(order_of(bytes))),
                 RequestKind::Frames => one_if(serves_in_pieces(&mut history.memory, 0, bytes)),
                 RequestKind::Blocks => one_if(serves_in_pieces(&mut blocks.memory, BLOCK_ORDER, bytes)),
@@ -118,7 +120,7 @@ fn measure_history(bytes: u64, percent: u32, scatter: Scatter, seed: u64) -> Out
         blocks.churn(1);
     }
     let figures = shares.into_iter().map(|(row, share)| figure(row, share / f64::from(TRIES))).collect();
-    Outcome::measured(figures)
+    SampleOutcome::measured(figures)
 }
 
 const fn one_if(is_served: bool) -> f64 {
@@ -163,17 +165,17 @@ fn piece_row(name: &str) -> String {
     format!("{name}, free memory in pieces of this size")
 }
 
-fn measure_kernel() -> Result<Outcome> {
+fn measure_kernel() -> Result<SampleOutcome> {
     let free = match FreePieces::read() {
         Ok(free) => free,
-        Err(error) => return Ok(Outcome::Skipped { reason: format!("no /proc/buddyinfo: {error}") }),
+        Err(error) => return Ok(SampleOutcome::Skipped { reason: format!("no /proc/buddyinfo: {error}") }),
     };
     let mut figures: Vec<MeasuredValue> = REQUESTS
         .iter()
         .map(|(name, bytes)| figure(piece_row(name), free.share_from(usize::from(order_of(*bytes)))))
         .collect();
     figures.push(figure(LIVE_ROW, huge_share()?));
-    Ok(Outcome::measured(figures))
+    Ok(SampleOutcome::measured(figures))
 }
 
 /// The share of [`LIVE_BYTES`] that the kernel places on huge pages.
@@ -189,7 +191,9 @@ mod tests {
     use super::*;
 
     fn shares(percent: u32, scatter: Scatter, seed: u64) -> Vec<(String, f64)> {
-        let Outcome::Measured { figures, .. } = measure_history(256 << 20, percent, scatter, seed) else { unreachable!() };
+        let SampleOutcome::Measured { figures, .. } = measure_history(256 << 20, percent, scatter, seed) else {
+            unreachable!()
+        };
         figures.into_iter().map(|figure| (figure.row, figure.value)).collect()
     }
 

@@ -54,7 +54,7 @@ pub mod tree_walks;
 pub mod trial;
 
 pub use comparison::{BuiltSide, Kernel, Side, compare_sides};
-pub use experiment::{Cell, Experiment, MeasuredValue, Needs, Outcome, Quantity, Row, Scale};
+pub use experiment::{Cell, Experiment, MeasuredValue, Needs, Quantity, Row, SampleOutcome, Scale};
 pub use layout::{Layout, consume, nops};
 pub use sibling_programs::Missing;
 pub use trial::{Task, Trial};

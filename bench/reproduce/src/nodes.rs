@@ -28,7 +28,7 @@ static SYSTEM: System = System;
 
 /// A program that mostly allocates and frees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Workload {
+pub enum AllocationWorkload {
     /// Binary trees of several depths, one of them long-lived.
     Trees,
     /// A search tree of 200,000 nodes of 48 to 112 bytes, inserted and removed at random.
@@ -39,7 +39,7 @@ pub enum Workload {
 
 /// The times of one round.
 #[derive(Clone, Copy, Debug)]
-pub struct Round {
+pub struct HeapTimes {
     /// Nanoseconds of the heap of blocks.
     pub blocks_ns: f64,
     /// Its time divided by mimalloc's; below 1 is faster.
@@ -54,7 +54,7 @@ pub struct Round {
 /// # Panics
 /// If the results of the allocators differ.
 #[must_use]
-pub fn measure(workload: Workload, size: u32, rounds: usize) -> Vec<Round> {
+pub fn measure(workload: AllocationWorkload, size: u32, rounds: usize) -> Vec<HeapTimes> {
     let run = |which: usize| match which {
         0 => timed(&BLOCKS, workload, size),
         1 => timed(&MIMALLOC, workload, size),
@@ -68,46 +68,46 @@ pub fn measure(workload: Workload, size: u32, rounds: usize) -> Vec<Round> {
         }
         assert!(found.iter().all(|&(_, sum)| sum == found[0].1), "results differ: {found:?}");
         let [blocks_ns, mimalloc_ns, system_ns] = found.map(|(time_ns, _)| time_ns);
-        Round { blocks_ns, to_mimalloc: blocks_ns / mimalloc_ns, to_system: blocks_ns / system_ns }
+        HeapTimes { blocks_ns, to_mimalloc: blocks_ns / mimalloc_ns, to_system: blocks_ns / system_ns }
     };
     (0..=rounds).map(round).skip(1).collect()
 }
 
 #[expect(clippy::cast_precision_loss, reason = "nanoseconds of seconds are far below 2^53")]
-fn timed<A: GlobalAlloc + Sync>(alloc: &'static A, workload: Workload, size: u32) -> (f64, u64) {
+fn timed<A: GlobalAlloc + Sync>(alloc: &'static A, workload: AllocationWorkload, size: u32) -> (f64, u64) {
     let start = Instant::now();
     let sum = run(alloc, workload, size);
     (start.elapsed().as_nanos() as f64, sum)
 }
 
 /// Runs a workload on an allocator. Returns the sum of the keys of its nodes.
-pub fn run<A: GlobalAlloc + Sync>(alloc: &'static A, workload: Workload, size: u32) -> u64 {
+pub fn run<A: GlobalAlloc + Sync>(alloc: &'static A, workload: AllocationWorkload, size: u32) -> u64 {
     match workload {
-        Workload::Trees => trees(alloc, size),
-        Workload::Map => map(alloc, size),
-        Workload::Mail => mail(alloc, size),
+        AllocationWorkload::Trees => trees(alloc, size),
+        AllocationWorkload::Map => map(alloc, size),
+        AllocationWorkload::Mail => mail(alloc, size),
     }
 }
 
 /// A node of any workload; larger nodes have unused bytes after it.
-struct Node {
-    left: *mut Node,
-    right: *mut Node,
+struct HeapNode {
+    left: *mut HeapNode,
+    right: *mut HeapNode,
     key: u64,
     bytes: usize,
 }
 
 #[expect(clippy::cast_ptr_alignment, reason = "the layout has the alignment of a node")]
-fn new<A: GlobalAlloc>(alloc: &A, bytes: usize, key: u64) -> *mut Node {
+fn new<A: GlobalAlloc>(alloc: &A, bytes: usize, key: u64) -> *mut HeapNode {
     let layout = layout(bytes);
     // SAFETY: the size of the layout is at least that of a node, so not zero.
     let node = unsafe { alloc.alloc(layout) };
     if node.is_null() {
         handle_alloc_error(layout);
     }
-    let node = node.cast::<Node>();
+    let node = node.cast::<HeapNode>();
     // SAFETY: the memory was just allocated with at least the size of a node.
-    unsafe { node.write(Node { left: null_mut(), right: null_mut(), key, bytes }) };
+    unsafe { node.write(HeapNode { left: null_mut(), right: null_mut(), key, bytes }) };
     node
 }
 
@@ -115,7 +115,7 @@ fn new<A: GlobalAlloc>(alloc: &A, bytes: usize, key: u64) -> *mut Node {
 ///
 /// # Safety
 /// The node came from [`new`] with this allocator, and nothing else uses it.
-unsafe fn free<A: GlobalAlloc>(alloc: &A, node: *mut Node) -> u64 {
+unsafe fn free<A: GlobalAlloc>(alloc: &A, node: *mut HeapNode) -> u64 {
     // SAFETY: the caller passes an unused node that `new` created with this allocator.
     unsafe {
         let (key, bytes) = ((*node).key, (*node).bytes);
@@ -125,7 +125,7 @@ unsafe fn free<A: GlobalAlloc>(alloc: &A, node: *mut Node) -> u64 {
 }
 
 const fn layout(bytes: usize) -> Layout {
-    let node = Layout::new::<Node>();
+    let node = Layout::new::<HeapNode>();
     // SAFETY: the alignment comes from a valid layout, and all sizes are below 200 bytes.
     unsafe { Layout::from_size_align_unchecked(if bytes < node.size() { node.size() } else { bytes }, node.align()) }
 }
@@ -146,8 +146,8 @@ fn trees<A: GlobalAlloc>(alloc: &A, size: u32) -> u64 {
     sum + unsafe { free_tree(alloc, long_lived) }
 }
 
-fn build_tree<A: GlobalAlloc>(alloc: &A, depth: u32) -> *mut Node {
-    let node = new(alloc, size_of::<Node>(), 1);
+fn build_tree<A: GlobalAlloc>(alloc: &A, depth: u32) -> *mut HeapNode {
+    let node = new(alloc, size_of::<HeapNode>(), 1);
     if depth > 0 {
         let (left, right) = (build_tree(alloc, depth - 1), build_tree(alloc, depth - 1));
         // SAFETY: the node was just created, and nothing else refers to it.
@@ -160,7 +160,7 @@ fn build_tree<A: GlobalAlloc>(alloc: &A, depth: u32) -> *mut Node {
 }
 
 /// Frees a tree and returns the sum of its keys. The tree must be built with `alloc`.
-unsafe fn free_tree<A: GlobalAlloc>(alloc: &A, node: *mut Node) -> u64 {
+unsafe fn free_tree<A: GlobalAlloc>(alloc: &A, node: *mut HeapNode) -> u64 {
     if node.is_null() {
         return 0;
     }
@@ -205,7 +205,7 @@ fn map<A: GlobalAlloc>(alloc: &A, size: u32) -> u64 {
 
 /// The link of a key, or the null link where it would be inserted. Keys are random, so the tree
 /// needs no balancing.
-unsafe fn find(mut place: *mut *mut Node, key: u64) -> *mut *mut Node {
+unsafe fn find(mut place: *mut *mut HeapNode, key: u64) -> *mut *mut HeapNode {
     // SAFETY: the links of the caller's tree are null or point to its nodes.
     unsafe {
         while !(*place).is_null() && (**place).key != key {
@@ -216,7 +216,7 @@ unsafe fn find(mut place: *mut *mut Node, key: u64) -> *mut *mut Node {
 }
 
 /// Removes the node at the link `place` from its tree, frees it and returns its key.
-unsafe fn remove<A: GlobalAlloc>(alloc: &A, place: *mut *mut Node) -> u64 {
+unsafe fn remove<A: GlobalAlloc>(alloc: &A, place: *mut *mut HeapNode) -> u64 {
     // SAFETY: the links of the caller's tree are null or point to its nodes. The freed node is no
     // longer linked.
     unsafe {
@@ -239,7 +239,7 @@ unsafe fn remove<A: GlobalAlloc>(alloc: &A, place: *mut *mut Node) -> u64 {
 }
 
 /// A list that is sent to the thread that frees it.
-struct SentList(*mut Node);
+struct SentList(*mut HeapNode);
 
 // SAFETY: the thread that has the value owns the list; its nodes are not tied to a thread.
 unsafe impl Send for SentList {}
@@ -280,7 +280,7 @@ fn exchange_lists<A: GlobalAlloc>(
     sum
 }
 
-unsafe fn free_list<A: GlobalAlloc>(alloc: &A, mut list: *mut Node) -> u64 {
+unsafe fn free_list<A: GlobalAlloc>(alloc: &A, mut list: *mut HeapNode) -> u64 {
     let mut sum = 0;
     while !list.is_null() {
         // SAFETY: the caller owns the list, which contains each node once.
@@ -297,7 +297,7 @@ unsafe fn free_list<A: GlobalAlloc>(alloc: &A, mut list: *mut Node) -> u64 {
 mod tests {
     use super::*;
 
-    const ALL: [Workload; 3] = [Workload::Trees, Workload::Map, Workload::Mail];
+    const ALL: [AllocationWorkload; 3] = [AllocationWorkload::Trees, AllocationWorkload::Map, AllocationWorkload::Mail];
 
     #[test]
     fn all_allocators_have_the_same_results() {

@@ -31,7 +31,7 @@ use anyhow::{Result, ensure};
 use fieldstone_blocks::Pool;
 use fieldstone_workloads::random::SplitMix64;
 
-pub use iter::{Iter, Stride};
+pub use iter::{Iter, PaperStride};
 
 /// The default block size in bytes, that of the paper.
 pub const PAPER_BLOCK_BYTES: usize = 32 << 10;
@@ -231,9 +231,9 @@ impl<T: Copy, const BLOCK_BYTES: usize> PaperTree<T, BLOCK_BYTES> {
     /// # Panics
     /// If the range exceeds the tree.
     #[inline(always)]
-    pub fn stride(&self, step: usize, range: Range<usize>) -> Stride<'_, T, BLOCK_BYTES> {
+    pub fn stride(&self, step: usize, range: Range<usize>) -> PaperStride<'_, T, BLOCK_BYTES> {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} is not within {} elements", self.len);
-        Stride::new(self, step, range)
+        PaperStride::new(self, step, range)
     }
 }
 

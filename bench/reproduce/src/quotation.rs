@@ -34,7 +34,7 @@ impl Quotation {
 
 /// A table of a paper; its cells are separated by tabs.
 #[derive(Debug, Deserialize)]
-struct Table {
+struct QuotedTable {
     id: String,
     seed: String,
     heading: String,
@@ -51,7 +51,7 @@ const fn one() -> usize {
 #[derive(Debug, Default, Deserialize)]
 struct File {
     #[serde(default)]
-    table: Vec<Table>,
+    table: Vec<QuotedTable>,
     #[serde(default)]
     quotation: Vec<Quotation>,
 }
@@ -85,7 +85,7 @@ fn read(text: &str) -> Result<BTreeMap<String, Quotation>, toml::de::Error> {
 }
 
 /// The cells of a table as quotations.
-fn cells(table: &Table) -> Vec<Quotation> {
+fn cells(table: &QuotedTable) -> Vec<Quotation> {
     let columns: Vec<&str> = table.heading.split('\t').skip(table.names).collect();
     let mut all = Vec::new();
     for line in &table.lines {
@@ -102,7 +102,7 @@ fn cells(table: &Table) -> Vec<Quotation> {
 }
 
 /// The name of a line.
-fn name(table: &Table, line: &str) -> String {
+fn name(table: &QuotedTable, line: &str) -> String {
     line.split('\t').take(table.names).collect::<Vec<_>>().join(" ")
 }
 

@@ -15,7 +15,7 @@ use fieldstone_sys::process::set_parent_death_signal;
 use fieldstone_sys::sampling::allow_tracing;
 use rustix::process::Signal;
 
-use crate::experiment::{MeasuredValue, Outcome};
+use crate::experiment::{MeasuredValue, SampleOutcome};
 
 /// The error of a sample that the machine cannot run. Contains what is missing.
 #[derive(Debug)]
@@ -30,10 +30,10 @@ impl std::fmt::Display for Missing {
 impl std::error::Error for Missing {}
 
 /// The outcome of a sample: its values, or a skip if something is [`Missing`].
-pub(crate) fn outcome(figures: Result<Vec<MeasuredValue>>) -> Result<Outcome> {
+pub(crate) fn outcome(figures: Result<Vec<MeasuredValue>>) -> Result<SampleOutcome> {
     match figures.map_err(anyhow::Error::downcast::<Missing>) {
-        Ok(figures) => Ok(Outcome::measured(figures)),
-        Err(Ok(Missing(reason))) => Ok(Outcome::Skipped { reason }),
+        Ok(figures) => Ok(SampleOutcome::measured(figures)),
+        Err(Ok(Missing(reason))) => Ok(SampleOutcome::Skipped { reason }),
         Err(Err(error)) => Err(error),
     }
 }
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn a_missing_program_is_a_skip_and_any_other_failure_an_error() {
         let none: Result<Vec<MeasuredValue>> = Err(Missing("no compiler".into()).into());
-        assert_eq!(outcome(none).unwrap(), Outcome::Skipped { reason: "no compiler".into() });
+        assert_eq!(outcome(none).unwrap(), SampleOutcome::Skipped { reason: "no compiler".into() });
         assert!(outcome(Err(anyhow::anyhow!("it broke"))).is_err());
         assert!(outcome(Ok(Vec::new())).is_ok());
         let absent = sharing_program("no-such-program").unwrap_err();

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::Outcome;
+use crate::experiment::SampleOutcome;
 use crate::provenance::Provenance;
 
 /// The names of rows in earlier versions, which saved samples have, with the current names.
@@ -46,7 +46,7 @@ const RENAMED_ROWS: [(&str, &str); 22] = [
 
 /// A finished sample.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Sample {
+pub struct CellSample {
     /// The id of the cell.
     pub cell: String,
     /// The number of the sample in its cell, from 0.
@@ -56,14 +56,14 @@ pub struct Sample {
     /// Seconds of its process.
     pub took_s: f64,
     /// The result.
-    pub outcome: Outcome,
+    pub outcome: SampleOutcome,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Line {
+enum SavedLine {
     Session(Provenance),
-    Sample(Sample),
+    Sample(CellSample),
 }
 
 /// The content of an experiment's file.
@@ -72,14 +72,15 @@ pub struct SavedSamples {
     /// The sessions, first to last.
     pub sessions: Vec<Provenance>,
     /// The samples, in the order of their ends.
-    pub samples: Vec<Sample>,
+    pub samples: Vec<CellSample>,
 }
 
 impl SavedSamples {
     /// The measured samples of a cell by run, the last one of each run.
     #[must_use]
-    pub fn measured(&self, cell: &str) -> BTreeMap<u32, &Sample> {
-        let measured = |sample: &&Sample| sample.cell == cell && matches!(sample.outcome, Outcome::Measured { .. });
+    pub fn measured(&self, cell: &str) -> BTreeMap<u32, &CellSample> {
+        let measured =
+            |sample: &&CellSample| sample.cell == cell && matches!(sample.outcome, SampleOutcome::Measured { .. });
         self.samples.iter().filter(measured).map(|sample| (sample.run, sample)).collect()
     }
 
@@ -88,8 +89,8 @@ impl SavedSamples {
     pub fn skipped(&self, cell: &str) -> Option<&str> {
         let last = self.samples.iter().rfind(|sample| sample.cell == cell)?;
         match &last.outcome {
-            Outcome::Skipped { reason } => Some(reason),
-            Outcome::Measured { .. } => None,
+            SampleOutcome::Skipped { reason } => Some(reason),
+            SampleOutcome::Measured { .. } => None,
         }
     }
 }
@@ -156,7 +157,7 @@ impl Store {
     /// # Errors
     /// If the file cannot be written.
     pub fn add_session(&mut self, session: Provenance) -> Result<()> {
-        self.write(&Line::Session(session.clone()))?;
+        self.write(&SavedLine::Session(session.clone()))?;
         self.saved.sessions.push(session);
         Ok(())
     }
@@ -165,13 +166,13 @@ impl Store {
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn add_sample(&mut self, sample: Sample) -> Result<()> {
-        self.write(&Line::Sample(sample.clone()))?;
+    pub fn add_sample(&mut self, sample: CellSample) -> Result<()> {
+        self.write(&SavedLine::Sample(sample.clone()))?;
         self.saved.samples.push(sample);
         Ok(())
     }
 
-    fn write(&mut self, line: &Line) -> Result<()> {
+    fn write(&mut self, line: &SavedLine) -> Result<()> {
         let text = serde_json::to_string(line)? + "\n";
         self.file.write_all(text.as_bytes()).with_context(|| format!("cannot write {}", self.path.display()))
     }
@@ -200,16 +201,16 @@ fn read(path: &Path) -> Result<(SavedSamples, u64)> {
             format!("line {} of {} is invalid\ntry: delete the line, or the file", at + 1, path.display())
         })?;
         match line {
-            Line::Session(session) => saved.sessions.push(session),
-            Line::Sample(sample) => saved.samples.push(with_current_rows(sample)),
+            SavedLine::Session(session) => saved.sessions.push(session),
+            SavedLine::Sample(sample) => saved.samples.push(with_current_rows(sample)),
         }
     }
     Ok((saved, whole as u64))
 }
 
 /// Replaces earlier names of rows.
-fn with_current_rows(mut sample: Sample) -> Sample {
-    if let Outcome::Measured { figures, .. } = &mut sample.outcome {
+fn with_current_rows(mut sample: CellSample) -> CellSample {
+    if let SampleOutcome::Measured { figures, .. } = &mut sample.outcome {
         for figure in figures {
             // A row with its own column is saved as `row: column`.
             let renamed = RENAMED_ROWS.iter().find_map(|(earlier, current)| {
@@ -231,9 +232,9 @@ mod tests {
     use super::*;
     use crate::experiment::{MeasuredValue, Scale};
 
-    fn sample(cell: &str, run: u32) -> Sample {
-        let outcome = Outcome::measured(Vec::new());
-        Sample { cell: cell.into(), run, seed: u64::MAX, took_s: 0.1, outcome }
+    fn sample(cell: &str, run: u32) -> CellSample {
+        let outcome = SampleOutcome::measured(Vec::new());
+        CellSample { cell: cell.into(), run, seed: u64::MAX, took_s: 0.1, outcome }
     }
 
     #[test]
@@ -245,8 +246,10 @@ mod tests {
             assert!(rows.contains(current) && !rows.contains(earlier), "{earlier}: {current}");
         }
         let names = ["pages put back: 20 ms", "times as fast by the repair", "pages put back and more"];
-        let outcome = Outcome::measured(names.map(|row| MeasuredValue::of(row, 1.0)).into());
-        let Outcome::Measured { figures, .. } = with_current_rows(Sample { outcome, ..sample("t/a", 0) }).outcome else {
+        let outcome = SampleOutcome::measured(names.map(|row| MeasuredValue::of(row, 1.0)).into());
+        let SampleOutcome::Measured { figures, .. } =
+            with_current_rows(CellSample { outcome, ..sample("t/a", 0) }).outcome
+        else {
             unreachable!()
         };
         let renamed: Vec<&str> = figures.iter().map(|figure| figure.row.as_str()).collect();
@@ -287,8 +290,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut store = Store::begin(folder.path(), "t").unwrap();
         store.add_session(Provenance::here(true)).unwrap();
-        let outcome = Outcome::Skipped { reason: "no".into() };
-        store.add_sample(Sample { outcome, ..sample("t/b", 0) }).unwrap();
+        let outcome = SampleOutcome::Skipped { reason: "no".into() };
+        store.add_sample(CellSample { outcome, ..sample("t/b", 0) }).unwrap();
         assert_eq!((store.saved.measured("t/b").len(), store.saved.skipped("t/b")), (0, Some("no")));
         let error = Store::resume(folder.path(), "t", false).unwrap_err();
         assert!(error.to_string().contains("add --quick"), "{error}");

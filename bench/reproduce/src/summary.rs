@@ -6,14 +6,14 @@ use std::collections::BTreeSet;
 use fieldstone_stats::{Estimate, median};
 use serde::Serialize;
 
-use crate::experiment::{Cell, Experiment, MeasuredValue, Outcome, Row, Scale, Quantity};
+use crate::experiment::{Cell, Experiment, MeasuredValue, Quantity, Row, SampleOutcome, Scale};
 use crate::provenance::Provenance;
 use crate::quotation::{self, Quotation};
 use crate::store::SavedSamples;
 
 /// An experiment's results.
 #[derive(Clone, Debug, Serialize)]
-pub struct Summary {
+pub struct ExperimentSummary {
     /// [`Experiment::name`].
     pub name: &'static str,
     /// [`Experiment::title`].
@@ -25,12 +25,12 @@ pub struct Summary {
     /// The sessions, first to last.
     pub sessions: Vec<Provenance>,
     /// The tables, in the order of the experiment.
-    pub tables: Vec<Table>,
+    pub tables: Vec<ResultTable>,
 }
 
 /// A table of results.
 #[derive(Clone, Debug, Serialize)]
-pub struct Table {
+pub struct ResultTable {
     /// The heading.
     pub heading: &'static str,
     /// The headings of the columns.
@@ -72,14 +72,14 @@ pub struct Entry {
     pub one_after_the_other: usize,
 }
 
-impl Summary {
+impl ExperimentSummary {
     /// The summary of the saved samples. The cells are those of the last session's scale; without a
     /// session, of the full scale.
     #[must_use]
     pub fn of(experiment: &Experiment, saved: &SavedSamples) -> Self {
         let quick = saved.sessions.last().is_some_and(|session| session.quick);
         let cells = (experiment.cells)(if quick { Scale::Quick } else { Scale::Full });
-        let mut tables = Vec::<Table>::new();
+        let mut tables = Vec::<ResultTable>::new();
         let is_sampled = |cell: &Cell| saved.samples.iter().any(|sample| sample.cell == cell.id);
         let headings: BTreeSet<&str> = cells
             .iter()
@@ -98,15 +98,15 @@ impl Summary {
     }
 
     /// Each line of each table, with its table.
-    pub fn lines(&self) -> impl Iterator<Item = (&Table, &Line)> {
+    pub fn lines(&self) -> impl Iterator<Item = (&ResultTable, &Line)> {
         self.tables.iter().flat_map(|table| table.lines.iter().map(move |line| (table, line)))
     }
 }
 
 /// Inserts an entry at its row and column. Creates its table, column and line if they are missing.
-fn put(tables: &mut Vec<Table>, cell: &Cell, row: &Row, entry: Entry) {
+fn put(tables: &mut Vec<ResultTable>, cell: &Cell, row: &Row, entry: Entry) {
     let at = tables.iter().position(|table| table.heading == row.table).unwrap_or_else(|| {
-        tables.push(Table { heading: row.table, columns: Vec::new(), lines: Vec::new() });
+        tables.push(ResultTable { heading: row.table, columns: Vec::new(), lines: Vec::new() });
         tables.len() - 1
     });
     let table = &mut tables[at];
@@ -129,7 +129,7 @@ fn entry(cell: &Cell, row: &Row, saved: &SavedSamples) -> Entry {
     let mut figures = Vec::<&MeasuredValue>::new();
     let mut one_after_the_other = 0;
     for sample in measured.values() {
-        if let Outcome::Measured { figures: all, alternately } = &sample.outcome {
+        if let SampleOutcome::Measured { figures: all, alternately } = &sample.outcome {
             figures.extend(all.iter().filter(|figure| figure.row == row.value_name()));
             one_after_the_other += usize::from(!alternately);
         }
@@ -173,23 +173,23 @@ fn estimate(figures: &[&MeasuredValue], shown: &[f64]) -> Option<Estimate> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Sample;
+    use crate::store::CellSample;
 
-    fn sample(cell: &str, run: u32, ratio: f64) -> Sample {
+    fn sample(cell: &str, run: u32, ratio: f64) -> CellSample {
         let figure = MeasuredValue { ratio: Some(ratio), ..MeasuredValue::of("Linear Scan: Naive", 2.0 * ratio) };
-        let outcome = Outcome::Measured { figures: vec![figure], alternately: run > 0 };
-        Sample { cell: cell.into(), run, seed: 1, took_s: 1.0, outcome }
+        let outcome = SampleOutcome::Measured { figures: vec![figure], alternately: run > 0 };
+        CellSample { cell: cell.into(), run, seed: 1, took_s: 1.0, outcome }
     }
 
     #[test]
     fn medians_intervals_and_the_paper_s_number_come_together() {
         let cell = "table2/paper-tree/4M";
-        let mut samples: Vec<Sample> =
+        let mut samples: Vec<CellSample> =
             (0..6).map(|run| sample(cell, run, [3.0, 1.0, 2.0, 5.0, 4.0, 6.0][run as usize])).collect();
-        let outcome = Outcome::Skipped { reason: "too large".into() };
-        samples.push(Sample { cell: "table2/paper-tree/16G".into(), run: 0, seed: 1, took_s: 0.0, outcome });
+        let outcome = SampleOutcome::Skipped { reason: "too large".into() };
+        samples.push(CellSample { cell: "table2/paper-tree/16G".into(), run: 0, seed: 1, took_s: 0.0, outcome });
         let saved = SavedSamples { sessions: Vec::new(), samples };
-        let summary = Summary::of(&crate::table2::experiment(), &saved);
+        let summary = ExperimentSummary::of(&crate::table2::experiment(), &saved);
         let (table, line) = summary.lines().find(|(_, line)| line.row == "Linear Scan: Naive").unwrap();
         assert_eq!(table.columns, ["4MB", "16GB"]);
         let entry = line.entries[0].as_ref().unwrap();
@@ -221,9 +221,9 @@ mod tests {
         let cells = (experiment.cells)(crate::experiment::Scale::Full);
         let is_time = |row: &&Row| row.shows == Quantity::Microseconds;
         let (cell, row) = cells.iter().find_map(|cell| Some((cell, cell.rows.iter().find(is_time)?))).unwrap();
-        let outcome = Outcome::measured(vec![MeasuredValue::of(row.value_name(), 2958.0)]);
-        let sample = Sample { cell: cell.id.clone(), run: 0, seed: 1, took_s: 1.0, outcome };
-        let summary = Summary::of(&experiment, &SavedSamples { sessions: Vec::new(), samples: vec![sample] });
+        let outcome = SampleOutcome::measured(vec![MeasuredValue::of(row.value_name(), 2958.0)]);
+        let sample = CellSample { cell: cell.id.clone(), run: 0, seed: 1, took_s: 1.0, outcome };
+        let summary = ExperimentSummary::of(&experiment, &SavedSamples { sessions: Vec::new(), samples: vec![sample] });
         let csv = fieldstone_report::csv::render(&[crate::show::records(std::slice::from_ref(&summary))]);
         let json = serde_json::to_string(&summary).unwrap();
         assert!(csv.contains(",2.958,") && json.contains("2.958"), "{csv}");

@@ -22,7 +22,7 @@ use anyhow::Result;
 use fieldstone_blocks::{PageKind, TreeArray};
 
 use crate::comparison::{BuiltSide, Kernel, Side, compare_sides};
-use crate::experiment::{Cell, Experiment, Needs, Outcome, Row, Scale, Quantity};
+use crate::experiment::{Cell, Experiment, Needs, Quantity, Row, SampleOutcome, Scale};
 use crate::kernel;
 use crate::layout::Layout;
 use crate::pages::{Contiguous, large_page_kind, large_page_pool, pages_of};
@@ -79,7 +79,7 @@ pub(crate) fn sizes(scale: Scale) -> impl Iterator<Item = (&'static str, &'stati
 }
 
 fn cells_of(label: &str, column: &str, bytes: u64) -> [Cell; 4] {
-    let cell = |group: &str, rows: Vec<Row>, measure: fn(&Trial, u64) -> Result<Outcome>| {
+    let cell = |group: &str, rows: Vec<Row>, measure: fn(&Trial, u64) -> Result<SampleOutcome>| {
         Cell::new(format!("table2/{group}/{label}"), column, bytes, rows, move |trial| measure(trial, bytes))
     };
     [
@@ -170,7 +170,7 @@ fn baseline(trial: &Trial, bytes: u64) -> Side<'static> {
     array_side(trial.layout, PageKind::Small4k, bytes, BASELINES)
 }
 
-fn huge_array(trial: &Trial, bytes: u64) -> Result<Outcome> {
+fn huge_array(trial: &Trial, bytes: u64) -> Result<SampleOutcome> {
     let names = [
         ("array on huge pages", ARRAY_LINEAR),
         ("array on huge pages, both vectorised", ARRAY_VECTOR),
@@ -180,7 +180,7 @@ fn huge_array(trial: &Trial, bytes: u64) -> Result<Outcome> {
     compare_sides(trial, vec![baseline(trial, bytes), huge])
 }
 
-fn paper(trial: &Trial, bytes: u64, order: Order) -> Result<Outcome> {
+fn paper(trial: &Trial, bytes: u64, order: Order) -> Result<SampleOutcome> {
     let layout = trial.layout;
     let tree = Side::new(bytes, move || {
         let len = elements(bytes);
@@ -229,7 +229,7 @@ fn static_call(layout: Layout, tree: Rc<Paper>, mut scan: Scan, step: usize) -> 
     }
 }
 
-fn tree_array(trial: &Trial, bytes: u64) -> Result<Outcome> {
+fn tree_array(trial: &Trial, bytes: u64) -> Result<SampleOutcome> {
     let layout = trial.layout;
     let tree = Side::new(bytes, move || {
         let len = elements(bytes);

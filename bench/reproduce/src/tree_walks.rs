@@ -24,7 +24,7 @@ mod tests;
 
 use fieldstone_translation::Mmu;
 
-use crate::experiment::{Cell, Experiment, MeasuredValue, Needs, Outcome, Row, Scale};
+use crate::experiment::{Cell, Experiment, MeasuredValue, Needs, Row, SampleOutcome, Scale};
 use crate::table2;
 
 use model::Run;
@@ -83,9 +83,7 @@ type Size = (&'static str, &'static str, u64);
 fn array_cell(machine: &Mmu, stream: Stream, size: Size) -> Cell {
     let counted = array_rows(machine, stream, size.1);
     let (rows, run, machine) = (plain_rows(&counted), Run::of(stream, size.2), machine.clone());
-    cell(&machine.name.clone(), stream, size, rows, move || {
-        Ok(values(&counted, &model::array(&run, &machine)?, &run))
-    })
+    cell(&machine.name.clone(), stream, size, rows, move || Ok(values(&counted, &model::array(&run, &machine)?, &run)))
 }
 
 fn tree_cell(stream: Stream, size: Size) -> Cell {
@@ -102,7 +100,7 @@ fn cell(
     values: impl Fn() -> anyhow::Result<Vec<MeasuredValue>> + 'static,
 ) -> Cell {
     let id = format!("tree-walks/{group}/{}/{label}", stream.label());
-    Cell::new(id, column, MODEL_BYTES, rows, move |_| Ok(Outcome::measured(values()?)))
+    Cell::new(id, column, MODEL_BYTES, rows, move |_| Ok(SampleOutcome::measured(values()?)))
 }
 
 fn plain_rows<T>(rows: &[CountedRow<T>]) -> Vec<Row> {

@@ -71,8 +71,7 @@ fn has_two_processors() -> bool {
     has
 }
 
-const CELLS: [&str; 4] =
-    ["cachekata/layout", "cachekata/start/16", "cachekata/repair/2", "cachekata/histogram-O2/2"];
+const CELLS: [&str; 4] = ["cachekata/layout", "cachekata/start/16", "cachekata/repair/2", "cachekata/histogram-O2/2"];
 
 #[test]
 fn runs_fill_the_paper_s_figures() {

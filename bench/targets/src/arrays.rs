@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use fieldstone_blocks::{MmapFrames, PageKind, Pool, TreeArray};
 use fieldstone_peers::{self as arrays, crates, deque, vector};
-use fieldstone_reproduce::nodes::{self, Workload};
+use fieldstone_reproduce::nodes::{self, AllocationWorkload};
 use fieldstone_stats::Estimate;
 use fieldstone_sys::machine::machine;
 use fieldstone_sys::warm::warm;
 
-use crate::cell::Cell;
+use crate::cell::GoalCell;
 use crate::goals::{Goal, Goals, Limit};
 use crate::huge_page_ratio;
 use crate::kernel_comparison::{compare, cpu_seconds};
@@ -34,14 +34,15 @@ const WORK: usize = 1 << 24;
 /// Not in goals.toml: the general allocator on blocks against mimalloc on the same pages.
 const HEAP: &str = "heap_vs_mimalloc";
 const HEAP_LIMIT: f64 = 1.3;
-const HEAP_WORKLOADS: [Workload; 3] = [Workload::Trees, Workload::Map, Workload::Mail];
+const HEAP_WORKLOADS: [AllocationWorkload; 3] =
+    [AllocationWorkload::Trees, AllocationWorkload::Map, AllocationWorkload::Mail];
 const HEAP_ROUNDS: usize = 31;
 
 /// Measures the cells of one goal, one per size or peer.
-type Measure = fn(&ArrayBench, &Goal) -> Vec<Cell>;
+type MeasureArrays = fn(&ArrayBench, &Goal) -> Vec<GoalCell>;
 
 /// All goals of the section.
-const CELLS: [(&str, Measure); 15] = [
+const CELLS: [(&str, MeasureArrays); 15] = [
     ("linear_large_vs_vec4k", |bench, goal| cells_for(&LARGE, |bytes| bench.linear(goal, bytes, VectorPages::Small))),
     ("linear_large_vs_vecthp", |bench, goal| cells_for(&LARGE, |bytes| bench.linear(goal, bytes, VectorPages::Huge))),
     ("linear_small_vs_vec4k", |bench, goal| {
@@ -63,7 +64,7 @@ const CELLS: [(&str, Measure); 15] = [
 
 const LARGE: [usize; 3] = [256 * MIB, GIB, 4 * GIB];
 
-fn cells_for(sizes: &[usize], cell: impl Fn(usize) -> Cell) -> Vec<Cell> {
+fn cells_for(sizes: &[usize], cell: impl Fn(usize) -> GoalCell) -> Vec<GoalCell> {
     sizes.iter().map(|&bytes| cell(bytes)).collect()
 }
 
@@ -75,7 +76,12 @@ enum VectorPages {
 }
 
 /// Measures the cells of the section.
-pub(crate) fn measure(goals: &Goals, limit: Duration, only: &str, show: &mut dyn FnMut(Cell)) -> anyhow::Result<()> {
+pub(crate) fn measure(
+    goals: &Goals,
+    limit: Duration,
+    only: &str,
+    show: &mut dyn FnMut(GoalCell),
+) -> anyhow::Result<()> {
     println!(
         "# dependent reads, one line per page, 32 MiB: huge pages take {:.2} of the time on small pages (near 1: the host splits huge pages)",
         huge_page_ratio::huge_to_small()
@@ -140,10 +146,10 @@ fn size_name(bytes: usize) -> String {
 }
 
 impl ArrayBench {
-    fn linear(&self, goal: &Goal, bytes: usize, peer_pages: VectorPages) -> Cell {
+    fn linear(&self, goal: &Goal, bytes: usize, peer_pages: VectorPages) -> GoalCell {
         let case = size_name(bytes);
         if let Some(why) = memory_shortage(2 * bytes) {
-            return Cell::skipped_case(goal.clone(), &case, &why);
+            return GoalCell::skipped_case(goal.clone(), &case, &why);
         }
         let len = bytes / WORD;
         let (vector, tree) = (peer_pages.filled(len, |at| at as u64), filled_tree(len, |at| at as u64));
@@ -154,10 +160,10 @@ impl ArrayBench {
         compare(goal.clone(), &case, "", self.limit, own, other)
     }
 
-    fn strided(&self, goal: &Goal, bytes: usize, peer_pages: VectorPages) -> Cell {
+    fn strided(&self, goal: &Goal, bytes: usize, peer_pages: VectorPages) -> GoalCell {
         let case = size_name(bytes);
         if let Some(why) = memory_shortage(2 * bytes) {
-            return Cell::skipped_case(goal.clone(), &case, &why);
+            return GoalCell::skipped_case(goal.clone(), &case, &why);
         }
         let len = bytes / WORD;
         let (vector, tree) = (peer_pages.filled(len, |at| at as u64), filled_tree(len, |at| at as u64));
@@ -176,10 +182,10 @@ impl ArrayBench {
         }
     }
 
-    fn gups(&self, goal: &Goal, peer_pages: VectorPages, batched: bool) -> Cell {
+    fn gups(&self, goal: &Goal, peer_pages: VectorPages, batched: bool) -> GoalCell {
         let bytes = 4 * GIB;
         if let Some(why) = memory_shortage(2 * bytes) {
-            return Cell::skipped_case(goal.clone(), "4 GiB", &why);
+            return GoalCell::skipped_case(goal.clone(), "4 GiB", &why);
         }
         let len = bytes / WORD;
         let (mut vector, mut tree) = (peer_pages.filled(len, |at| at as u64), filled_tree(len, |at| at as u64));
@@ -210,7 +216,7 @@ impl ArrayBench {
         cell
     }
 
-    fn chase(&self, goal: &Goal) -> Cell {
+    fn chase(&self, goal: &Goal) -> GoalCell {
         let next = arrays::cycle(32 * KIB / WORD, 1);
         let mut tree = TreeArray::new();
         tree.reserve_leaf().expect("a block of memory");
@@ -222,14 +228,14 @@ impl ArrayBench {
         compare(goal.clone(), "32 KiB", "", self.limit, own, other)
     }
 
-    fn push_mean(&self, goal: &Goal) -> Cell {
+    fn push_mean(&self, goal: &Goal) -> GoalCell {
         if let Some(why) = memory_shortage(2 * MANY * WORD) {
-            return Cell::skipped_case(goal.clone(), "1e8", &why);
+            return GoalCell::skipped_case(goal.clone(), "1e8", &why);
         }
         let mut vector = vector::prefaulted(MANY, PageKind::Thp);
         let mut tree = TreeArray::new();
         if let Err(error) = tree.reserve_prefault(MANY) {
-            return Cell::skipped_case(goal.clone(), "1e8", &error.to_string());
+            return GoalCell::skipped_case(goal.clone(), "1e8", &error.to_string());
         }
         let own = || {
             tree.clear();
@@ -244,9 +250,9 @@ impl ArrayBench {
         cell
     }
 
-    fn push_worst(&self, goal: &Goal) -> Cell {
+    fn push_worst(&self, goal: &Goal) -> GoalCell {
         if let Some(why) = memory_shortage(3 * MANY * WORD) {
-            return Cell::skipped_case(goal.clone(), "1e8", &why);
+            return GoalCell::skipped_case(goal.clone(), "1e8", &why);
         }
         let own = || {
             warm((2 * MANY * WORD) as u64);
@@ -262,19 +268,19 @@ impl ArrayBench {
         compare(goal.clone(), "1e8", "longest push, wall time", self.limit, own, other)
     }
 
-    fn deque(&self, goal: &Goal, random: bool) -> Vec<Cell> {
+    fn deque(&self, goal: &Goal, random: bool) -> Vec<GoalCell> {
         if let Some(why) = memory_shortage(2 * MANY * WORD) {
-            return vec![Cell::skipped_case(goal.clone(), "1e8", &why)];
+            return vec![GoalCell::skipped_case(goal.clone(), "1e8", &why)];
         }
         let tree = filled_tree(MANY, |at| at as u64);
         let kinds = [(deque::DequeKind::Std, "std::deque"), (deque::DequeKind::Boost, "boost deque")];
         let cells = kinds.into_iter().map(|(kind, name)| {
             if !deque::is_there(kind) {
                 let why = "not built: install a C++ compiler (and libboost-dev for Boost's), then `make build`";
-                return Cell::skipped_case(goal.clone(), name, why);
+                return GoalCell::skipped_case(goal.clone(), name, why);
             }
             let Some(peer) = deque::Deque::counting(kind, MANY as u64) else {
-                return Cell::skipped_case(goal.clone(), name, "out of memory");
+                return GoalCell::skipped_case(goal.clone(), name, "out of memory");
             };
             let gets = WORK as u64;
             if random {
@@ -292,9 +298,9 @@ impl ArrayBench {
     }
 
     /// One cell per crate; the goal applies to the fastest.
-    fn crates(&self, goal: &Goal) -> Vec<Cell> {
+    fn crates(&self, goal: &Goal) -> Vec<GoalCell> {
         if let Some(why) = memory_shortage(3 * MANY * WORD) {
-            return vec![Cell::skipped_case(goal.clone(), "1e8", &why)];
+            return vec![GoalCell::skipped_case(goal.clone(), "1e8", &why)];
         }
         let tree = filled_tree(MANY, |at| at as u64);
         let gets = WORK as u64;
@@ -310,11 +316,11 @@ impl ArrayBench {
 }
 
 /// Time of malloc and free on node-based workloads, relative to mimalloc.
-fn heap(workload: Workload) -> Cell {
+fn heap(workload: AllocationWorkload) -> GoalCell {
     let goal = Goal { name: HEAP.to_owned(), what: "node-heavy programs".to_owned(), limit: Limit::AtMost(HEAP_LIMIT) };
     let rounds = nodes::measure(workload, 5, HEAP_ROUNDS);
     let ratios: Vec<f64> = rounds.iter().map(|round| round.to_mimalloc).collect();
-    let mut cell = Cell::measured(goal, &format!("{workload:?}").to_lowercase(), Estimate::of_median(&ratios), "");
+    let mut cell = GoalCell::measured(goal, &format!("{workload:?}").to_lowercase(), Estimate::of_median(&ratios), "");
     cell.samples = vec![("ratio".to_owned(), ratios)];
     cell
 }

@@ -9,7 +9,7 @@ use crate::goals::{Goal, Limit};
 
 /// The result of a goal, by the rule at the top of `goals.toml`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(crate) enum Verdict {
+pub(crate) enum GoalVerdict {
     /// The median meets the limit.
     Ok,
     /// The whole 95 % interval misses the limit.
@@ -23,10 +23,10 @@ pub(crate) enum Verdict {
 
 /// A goal and its measurement.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Cell {
+pub(crate) struct GoalCell {
     pub(crate) name: String,
     pub(crate) what: String,
-    pub(crate) verdict: Verdict,
+    pub(crate) verdict: GoalVerdict,
     pub(crate) estimate: Option<Estimate>,
     /// `at most 0.50`.
     goal: String,
@@ -36,9 +36,9 @@ pub(crate) struct Cell {
     pub(crate) samples: Vec<(String, Vec<f64>)>,
 }
 
-impl Cell {
+impl GoalCell {
     pub(crate) fn skipped(goal: Goal, why: &str) -> Self {
-        Self::new(goal, Verdict::Skip, None, why)
+        Self::new(goal, GoalVerdict::Skip, None, why)
     }
 
     /// A cell for a case of `goal` that is not measured.
@@ -54,7 +54,7 @@ impl Cell {
         Self::new(goal, verdict, estimate, note)
     }
 
-    fn new(goal: Goal, verdict: Verdict, estimate: Option<Estimate>, note: &str) -> Self {
+    fn new(goal: Goal, verdict: GoalVerdict, estimate: Option<Estimate>, note: &str) -> Self {
         let bound = match goal.limit {
             Limit::AtMost(maximum) => format!("at most {maximum:.2}"),
             Limit::AtLeast(minimum) => format!("at least {minimum:.2}"),
@@ -73,13 +73,13 @@ impl Cell {
 
 /// The verdict for a median and its 95 % interval. The interval contains the median, so an interval
 /// that misses the limit never has a median that meets it.
-pub(crate) fn decide(limit: Limit, estimate: Option<Estimate>) -> Verdict {
-    let Some(estimate) = estimate.filter(Estimate::is_interval) else { return Verdict::Undecided };
+pub(crate) fn decide(limit: Limit, estimate: Option<Estimate>) -> GoalVerdict {
+    let Some(estimate) = estimate.filter(Estimate::is_interval) else { return GoalVerdict::Undecided };
     let reaches_good_side = limit.allows(estimate.low) || limit.allows(estimate.high);
     match (limit.allows(estimate.median), reaches_good_side) {
-        (true, _) => Verdict::Ok,
-        (false, true) => Verdict::Undecided,
-        (false, false) => Verdict::Miss,
+        (true, _) => GoalVerdict::Ok,
+        (false, true) => GoalVerdict::Undecided,
+        (false, false) => GoalVerdict::Miss,
     }
 }
 
@@ -90,7 +90,7 @@ pub(crate) fn is_settled(limit: Limit, estimate: Option<Estimate>) -> bool {
     interval.is_some_and(|estimate| limit.allows(estimate.low) == limit.allows(estimate.high))
 }
 
-impl fmt::Display for Cell {
+impl fmt::Display for GoalCell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:42} ", self.name)?;
         match &self.estimate {
@@ -100,10 +100,10 @@ impl fmt::Display for Cell {
             None => write!(f, "     -  -")?,
         }
         let verdict = match self.verdict {
-            Verdict::Ok => "ok",
-            Verdict::Miss => "MISS",
-            Verdict::Undecided => "UNDECIDED",
-            Verdict::Skip => "SKIP",
+            GoalVerdict::Ok => "ok",
+            GoalVerdict::Miss => "MISS",
+            GoalVerdict::Undecided => "UNDECIDED",
+            GoalVerdict::Skip => "SKIP",
         };
         write!(f, "  {}  {verdict}", self.goal)?;
         if self.note.is_empty() { Ok(()) } else { write!(f, " {}", self.note) }
@@ -122,7 +122,7 @@ mod tests {
         let estimates =
             [of(0.8, 0.85, 0.9), of(0.9, 0.99, 1.1), of(0.9, 1.0, 1.1), of(0.9, 1.01, 1.1), of(1.05, 1.1, 1.2)];
         let (maximum, minimum) = (Limit::AtMost(1.0), Limit::AtLeast(1.0));
-        use Verdict::{Miss, Ok, Undecided};
+        use GoalVerdict::{Miss, Ok, Undecided};
         assert_eq!(estimates.map(|estimate| decide(maximum, estimate)), [Ok, Ok, Ok, Undecided, Miss]);
         assert_eq!(estimates.map(|estimate| decide(minimum, estimate)), [Miss, Undecided, Ok, Ok, Ok]);
         for limit in [maximum, minimum] {
@@ -134,16 +134,16 @@ mod tests {
     #[test]
     fn an_interval_that_touches_the_limit_is_not_a_miss() {
         let touching = Some(Estimate { n: 6, median: 1.1, low: 1.0, high: 1.2, confidence: Some(0.96) });
-        assert_eq!(decide(Limit::AtMost(1.0), touching), Verdict::Undecided);
-        assert_eq!(decide(Limit::AtLeast(1.2), touching), Verdict::Undecided);
-        assert_eq!(decide(Limit::AtLeast(1.1), touching), Verdict::Ok);
+        assert_eq!(decide(Limit::AtMost(1.0), touching), GoalVerdict::Undecided);
+        assert_eq!(decide(Limit::AtLeast(1.2), touching), GoalVerdict::Undecided);
+        assert_eq!(decide(Limit::AtLeast(1.1), touching), GoalVerdict::Ok);
     }
 
     #[test]
     fn a_range_without_an_interval_is_undecided() {
         let range = Some(Estimate { n: 3, median: 0.85, low: 0.8, high: 0.9, confidence: None });
         for estimate in [range, None] {
-            assert_eq!(decide(Limit::AtMost(1.0), estimate), Verdict::Undecided);
+            assert_eq!(decide(Limit::AtMost(1.0), estimate), GoalVerdict::Undecided);
             assert!(!is_settled(Limit::AtMost(1.0), estimate));
         }
     }

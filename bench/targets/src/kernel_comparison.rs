@@ -6,7 +6,7 @@ use std::time::Duration;
 use fieldstone_stats::{Estimate, FEWEST_FOR_INTERVAL, Rounds};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::cell::Cell;
+use crate::cell::GoalCell;
 use crate::goals::Goal;
 use crate::stop_rule::StopRule;
 
@@ -32,7 +32,7 @@ pub(crate) fn compare(
     time_limit: Duration,
     own: impl FnMut() -> f64,
     other: impl FnMut() -> f64,
-) -> Cell {
+) -> GoalCell {
     compare_with_min_pairs(FEWEST_FOR_INTERVAL, goal, case, note, time_limit, own, other)
 }
 
@@ -45,14 +45,14 @@ pub(crate) fn compare_with_min_pairs(
     time_limit: Duration,
     mut own: impl FnMut() -> f64,
     mut other: impl FnMut() -> f64,
-) -> Cell {
+) -> GoalCell {
     own();
     other();
     let mut rule = StopRule::new(goal.limit, time_limit).with_min_values(min_pairs);
     let run = |side: usize| Ok::<_, Infallible>(if side == 0 { own() } else { other() });
     let is_done = |rounds: &Rounds| rule.is_met(rounds.count(), &rounds.ratios(0, 1));
     let Ok(rounds) = Rounds::run(2, run, is_done);
-    let mut cell = Cell::measured(goal, case, Estimate::of_median(&rounds.ratios(0, 1)), note);
+    let mut cell = GoalCell::measured(goal, case, Estimate::of_median(&rounds.ratios(0, 1)), note);
     cell.samples = ["own", "other"].map(str::to_owned).into_iter().zip(rounds.into_values()).collect();
     cell
 }

@@ -35,15 +35,15 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Parser;
 
-use cell::{Cell, Verdict};
+use cell::{GoalCell, GoalVerdict};
 use goals::{Goals, NOT_MEASURED_YET};
 
 /// Measures the cells of one section. Takes a text that their names must contain and a time limit
 /// per cell, and passes each cell to the function.
-type Section = fn(&Goals, &Arguments, Duration, &mut dyn FnMut(Cell)) -> anyhow::Result<()>;
+type MeasureSection = fn(&Goals, &Arguments, Duration, &mut dyn FnMut(GoalCell)) -> anyhow::Result<()>;
 
 /// The sections that this program can measure.
-const SECTIONS: &[(&str, Section)] = &[
+const SECTIONS: &[(&str, MeasureSection)] = &[
     ("region", |goals, arguments, limit, show| region::measure(goals, limit, &arguments.only, show)),
     ("arrays", |goals, arguments, limit, show| arrays::measure(goals, limit, &arguments.only, show)),
     ("pages", |goals, arguments, limit, show| pages::measure(goals, limit, &arguments.only, show)),
@@ -76,7 +76,7 @@ struct Arguments {
 
 fn main() -> ExitCode {
     match run(&Arguments::parse()) {
-        Ok(cells) if cells.iter().any(|cell| cell.verdict == Verdict::Miss) => ExitCode::FAILURE,
+        Ok(cells) if cells.iter().any(|cell| cell.verdict == GoalVerdict::Miss) => ExitCode::FAILURE,
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("fieldstone-targets: {}", fieldstone_report::error::with_causes(error.as_ref()));
@@ -85,13 +85,13 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(arguments: &Arguments) -> anyhow::Result<Vec<Cell>> {
+fn run(arguments: &Arguments) -> anyhow::Result<Vec<GoalCell>> {
     let goals = Goals::read()?;
     let mut cells = Vec::new();
     for section in goals.sections(arguments.section.as_deref())? {
         println!("[{section}]");
         let limit = Duration::from_secs(arguments.limit);
-        let mut show = |cell: Cell| {
+        let mut show = |cell: GoalCell| {
             println!("{cell}");
             cells.push(cell);
         };
@@ -109,9 +109,9 @@ fn run(arguments: &Arguments) -> anyhow::Result<Vec<Cell>> {
 }
 
 /// A skipped cell for each goal of a section that is not in [`SECTIONS`].
-fn unmeasured(goals: &Goals, section: &str, only: &str) -> impl Iterator<Item = Cell> {
+fn unmeasured(goals: &Goals, section: &str, only: &str) -> impl Iterator<Item = GoalCell> {
     let why = if NOT_MEASURED_YET.contains(&section) { "not measured yet" } else { "not measured on this processor" };
-    goals.of(section).filter(move |goal| goal.name.contains(only)).map(move |goal| Cell::skipped(goal, why))
+    goals.of(section).filter(move |goal| goal.name.contains(only)).map(move |goal| GoalCell::skipped(goal, why))
 }
 
 #[cfg(test)]
@@ -133,11 +133,11 @@ mod tests {
     fn a_goal_without_a_measurement_is_skipped_by_name() {
         let goals = Goals::read().unwrap();
         for section in NOT_MEASURED_YET {
-            let cells: Vec<Cell> = unmeasured(&goals, section, "").collect();
+            let cells: Vec<GoalCell> = unmeasured(&goals, section, "").collect();
             assert_eq!(cells.len(), goals.of(section).count(), "{section}");
             for cell in cells {
                 let line = cell.to_string();
-                assert!(cell.verdict == Verdict::Skip && line.ends_with("SKIP not measured yet"), "{line}");
+                assert!(cell.verdict == GoalVerdict::Skip && line.ends_with("SKIP not measured yet"), "{line}");
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::cell::Cell;
+use crate::cell::GoalCell;
 use crate::goals::Goals;
 
 /// A skipped cell for each goal.
@@ -11,7 +11,7 @@ pub(crate) fn measure(
     _: Duration,
     only: &str,
     _: Option<u32>,
-    show: &mut dyn FnMut(Cell),
+    show: &mut dyn FnMut(GoalCell),
 ) -> anyhow::Result<()> {
     crate::unmeasured(goals, "sharing", only).for_each(show);
     Ok(())

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::cell::Cell;
+use crate::cell::GoalCell;
 use crate::goals::Goals;
 
 /// A skipped cell for each goal.
-pub(crate) fn measure(goals: &Goals, _: Duration, only: &str, show: &mut dyn FnMut(Cell)) -> anyhow::Result<()> {
+pub(crate) fn measure(goals: &Goals, _: Duration, only: &str, show: &mut dyn FnMut(GoalCell)) -> anyhow::Result<()> {
     crate::unmeasured(goals, "stacks", only).for_each(show);
     Ok(())
 }

@@ -30,7 +30,7 @@ use fieldstone_pages::{Fault, GuardMechanism, Mechanism, Memory, Outcome, Tracki
 use fieldstone_stats::Estimate;
 use fieldstone_workloads::random::SplitMix64;
 
-use crate::cell::Cell;
+use crate::cell::GoalCell;
 use crate::goals::{Goal, Goals};
 use crate::kernel_comparison::{compare, cpu_seconds};
 use bare::{Bare, FaultDelivery, write_each};
@@ -51,22 +51,27 @@ const MECHANISMS: [(&str, Mechanism, FaultDelivery); 2] = [
 ];
 
 /// Measures the cells of the section.
-pub(crate) fn measure(goals: &Goals, limit: Duration, only: &str, show: &mut dyn FnMut(Cell)) -> anyhow::Result<()> {
+pub(crate) fn measure(
+    goals: &Goals,
+    limit: Duration,
+    only: &str,
+    show: &mut dyn FnMut(GoalCell),
+) -> anyhow::Result<()> {
     println!("# bare system calls: {}", if bare::is_available() { "C" } else { "none, no C compiler was found" });
     let mut measure_goal =
-        |name: &str, cells: &dyn Fn(&PagesBench) -> Vec<anyhow::Result<Cell>>| -> anyhow::Result<()> {
+        |name: &str, cells: &dyn Fn(&PagesBench) -> Vec<anyhow::Result<GoalCell>>| -> anyhow::Result<()> {
             if !name.contains(only) {
                 return Ok(());
             }
             let bench = PagesBench { limit, goal: goals.get(SECTION, name)? };
             if !bare::is_available() && name.contains("_vs_") && !name.contains("regions") {
-                show(Cell::skipped(bench.goal, "not built: install a C compiler, then `make build`"));
+                show(GoalCell::skipped(bench.goal, "not built: install a C compiler, then `make build`"));
                 return Ok(());
             }
             for cell in cells(&bench) {
                 // A failed setup means a mechanism that the machine or the user lacks.
                 // crates/lib/pages/tests verify the mechanisms otherwise.
-                show(cell.unwrap_or_else(|error| Cell::skipped(bench.goal.clone(), &format!("{error:#}"))));
+                show(cell.unwrap_or_else(|error| GoalCell::skipped(bench.goal.clone(), &format!("{error:#}"))));
             }
             Ok(())
         };
@@ -163,12 +168,12 @@ fn access_seconds(delivery: FaultDelivery, access: impl FnOnce()) -> f64 {
 const UNEXPECTED: &str = "a call that succeeded during setup";
 
 impl PagesBench {
-    fn compare(&self, case: &str, own: impl FnMut() -> f64, other: impl FnMut() -> f64) -> Cell {
+    fn compare(&self, case: &str, own: impl FnMut() -> f64, other: impl FnMut() -> f64) -> GoalCell {
         compare(self.goal.clone(), case, "", self.limit, own, other)
     }
 
     /// A faulting access whose handler does not resolve the fault.
-    fn trap(&self, (name, mechanism, delivery): MechanismCase) -> anyhow::Result<Cell> {
+    fn trap(&self, (name, mechanism, delivery): MechanismCase) -> anyhow::Result<GoalCell> {
         let (own, mut other) = (TrappedMemory::new(mechanism)?, Bare::new(memory(PAGES)?, delivery, false)?);
         let _pinned = if delivery == FaultDelivery::Thread { Some(OneProcessor::pin()?) } else { None };
         Ok(self.compare(
@@ -188,7 +193,7 @@ impl PagesBench {
     }
 
     /// Protects single pages in random order.
-    fn prot1(&self, (name, mechanism, delivery): MechanismCase) -> anyhow::Result<Cell> {
+    fn prot1(&self, (name, mechanism, delivery): MechanismCase) -> anyhow::Result<GoalCell> {
         let (own, other, order) =
             (TrappedMemory::new(mechanism)?, Bare::new(memory(PAGES)?, delivery, false)?, thirds());
         Ok(self.compare(
@@ -207,7 +212,7 @@ impl PagesBench {
     }
 
     /// Protects all pages by one call.
-    fn protn(&self, (name, mechanism, delivery): MechanismCase) -> anyhow::Result<Cell> {
+    fn protn(&self, (name, mechanism, delivery): MechanismCase) -> anyhow::Result<GoalCell> {
         let (own, other) = (TrappedMemory::new(mechanism)?, Bare::new(memory(PAGES)?, delivery, false)?);
         let all: Vec<usize> = (0..PAGES).collect();
         let open = |memory: &Memory| write_each(memory, &all);
@@ -227,7 +232,7 @@ impl PagesBench {
     }
 
     /// Unprotects single pages in random order.
-    fn unprot(&self, (name, mechanism, delivery): MechanismCase) -> anyhow::Result<Cell> {
+    fn unprot(&self, (name, mechanism, delivery): MechanismCase) -> anyhow::Result<GoalCell> {
         let (own, other, order) =
             (TrappedMemory::new(mechanism)?, Bare::new(memory(PAGES)?, delivery, false)?, thirds());
         Ok(self.compare(
@@ -244,7 +249,7 @@ impl PagesBench {
     }
 
     /// Finds the written pages, every third one, and makes them clean.
-    fn dirty(&self) -> anyhow::Result<Cell> {
+    fn dirty(&self) -> anyhow::Result<GoalCell> {
         let own = Tracking::with(memory(PAGES)?, Mechanism::Scan)?;
         let other = Bare::new(memory(PAGES)?, FaultDelivery::None, false)?;
         other.protect_all();
@@ -271,7 +276,7 @@ impl PagesBench {
     }
 
     /// Makes a second view, writes to each of its pages, and removes it.
-    fn map2(&self) -> anyhow::Result<Cell> {
+    fn map2(&self) -> anyhow::Result<GoalCell> {
         // Both sides use the same pages, because their cache sets change the time by more than 10
         // %.
         let file = File::from(rustix::fs::memfd_create("fieldstone-map2", rustix::fs::MemfdFlags::CLOEXEC)?);
@@ -292,7 +297,7 @@ impl PagesBench {
     }
 
     /// Makes single untouched pages guards, in random order.
-    fn guard(&self) -> anyhow::Result<Cell> {
+    fn guard(&self) -> anyhow::Result<GoalCell> {
         let (own, other, order) = (Memory::anonymous(PAGES * PAGE)?, Memory::anonymous(PAGES * PAGE)?, thirds());
         own.guard_with(0..PAGE, GuardMechanism::Marker).context("guards without a mapping take Linux 6.13")?;
         Ok(self.compare(
@@ -315,7 +320,7 @@ impl PagesBench {
     /// A round of incremental checkpointing: 1 GiB is clean and tracked, 1 % of it is written, and
     /// the written pages are collected. Our scan also makes them clean; mprotect(2) has to protect
     /// all pages again.
-    fn sparse_dirty(&self) -> anyhow::Result<Cell> {
+    fn sparse_dirty(&self) -> anyhow::Result<GoalCell> {
         let pages = GIB / PAGE;
         let own = Tracking::with(memory(pages)?, Mechanism::Scan)?;
         let mut other = Bare::new(memory(pages)?, FaultDelivery::Protect, true)?;
@@ -344,7 +349,7 @@ impl PagesBench {
     }
 
     /// Counts guards with a page between each two. A guard counts if the kernel refuses to read it.
-    fn guards(&self) -> anyhow::Result<Cell> {
+    fn guards(&self) -> anyhow::Result<GoalCell> {
         let wanted = 210_000;
         let memory = Memory::anonymous(2 * wanted * PAGE)?;
         let made = (0..wanted).take_while(|at| memory.guard(page(2 * at)).is_ok()).count();
@@ -353,7 +358,7 @@ impl PagesBench {
         let count = (0..made).take_while(|at| !reads(2 * at) && reads(2 * at + 1)).count() as f64;
         // A count without sampling error.
         let estimate = Estimate { n: 1, median: count, low: count, high: count, confidence: Some(1.0) };
-        Ok(Cell::measured(
+        Ok(GoalCell::measured(
             self.goal.clone(),
             "",
             Some(estimate),

@@ -32,11 +32,11 @@ use std::time::Duration;
 use anyhow::Context;
 use fieldstone_stats::{Estimate, pair};
 
-use crate::cell::{Cell, Verdict};
+use crate::cell::{GoalCell, GoalVerdict};
 use crate::goals::{Goal, Goals, Limit};
 use applications::APPLICATIONS;
 use comparisons::{CLEAN, COMPARISONS, Comparison, Time, WorkSize};
-use program_run::{Programs, Run};
+use program_run::{Programs, WorkloadRun};
 use repair_record::RepairedRun;
 use rounds::run_rounds;
 
@@ -59,12 +59,12 @@ pub(crate) fn measure(
     limit: Duration,
     only: &str,
     runs: Option<u32>,
-    show: &mut dyn FnMut(Cell),
+    show: &mut dyn FnMut(GoalCell),
 ) -> anyhow::Result<()> {
     let programs = Programs::find()?;
     if let Some(why) = programs.obstacle()? {
         let skipped = goals.of(SECTION).filter(|goal| goal.name.contains(only));
-        skipped.for_each(|goal| show(Cell::skipped(goal, &why)));
+        skipped.for_each(|goal| show(GoalCell::skipped(goal, &why)));
         return Ok(());
     }
     if let Some(rows) = only.strip_prefix(objects::NAME) {
@@ -100,9 +100,9 @@ struct Pairs {
 }
 
 impl Pairs {
-    fn add(&mut self, comparison: &Comparison, plain: &Run, repaired: &RepairedRun) -> anyhow::Result<bool> {
+    fn add(&mut self, comparison: &Comparison, plain: &WorkloadRun, repaired: &RepairedRun) -> anyhow::Result<bool> {
         let (plain_s, repaired_s) = (comparison.time.of(plain)?, comparison.time.of(&repaired.run)?);
-        let had_processors = |run: &Run| run.parallel.is_none_or(|processors| processors >= MIN_PROCESSORS);
+        let had_processors = |run: &WorkloadRun| run.parallel.is_none_or(|processors| processors >= MIN_PROCESSORS);
         let favours_repair = !had_processors(plain) || !had_processors(&repaired.run) && repaired_s < plain_s;
         if plain_s < MIN_RUN_S || favours_repair {
             self.uncounted += 1;
@@ -131,9 +131,9 @@ fn measure_comparison(
     comparison: &Comparison,
     goal: Goal,
     limit: Duration,
-) -> anyhow::Result<Cell> {
+) -> anyhow::Result<GoalCell> {
     if let Some(why) = programs.missing_reason(comparison.program) {
-        return Ok(Cell::skipped_case(goal, comparison.case, &why));
+        return Ok(GoalCell::skipped_case(goal, comparison.case, &why));
     }
     let plain = |size| programs.plain(comparison.program, comparison.plain, size);
     let repaired = |size| programs.repaired(comparison.program, comparison.repaired, size);
@@ -145,9 +145,9 @@ fn compare_runs(
     comparison: &Comparison,
     goal: Goal,
     limit: Duration,
-    plain: &dyn Fn(WorkSize) -> anyhow::Result<Run>,
+    plain: &dyn Fn(WorkSize) -> anyhow::Result<WorkloadRun>,
     repaired: &dyn Fn(WorkSize) -> anyhow::Result<RepairedRun>,
-) -> anyhow::Result<Cell> {
+) -> anyhow::Result<GoalCell> {
     let size = program_run::find_size(comparison.size, TARGET_RUN_S, |size| comparison.time.of(&plain(size)?))
         .with_context(|| format!("{} {}", goal.name, comparison.case))?;
     let mut pairs = Pairs::default();
@@ -162,7 +162,7 @@ fn compare_runs(
 }
 
 /// The cell of a comparison. A result that meets the limit without the expected repair is not `ok`.
-fn cell(goal: Goal, comparison: &Comparison, ratios: &[f64], pairs: Pairs) -> Cell {
+fn cell(goal: Goal, comparison: &Comparison, ratios: &[f64], pairs: Pairs) -> GoalCell {
     let mut notes = Vec::new();
     if pairs.unexpected > 0 {
         notes.push(format!(
@@ -175,9 +175,9 @@ fn cell(goal: Goal, comparison: &Comparison, ratios: &[f64], pairs: Pairs) -> Ce
     if pairs.uncounted > 0 {
         notes.push(format!("{} pairs not counted: too short, or not in parallel", pairs.uncounted));
     }
-    let mut cell = Cell::measured(goal, comparison.case, Estimate::of_median(ratios), &notes.join("; "));
-    if cell.verdict == Verdict::Ok && pairs.unexpected > 0 {
-        cell.verdict = Verdict::Undecided;
+    let mut cell = GoalCell::measured(goal, comparison.case, Estimate::of_median(ratios), &notes.join("; "));
+    if cell.verdict == GoalVerdict::Ok && pairs.unexpected > 0 {
+        cell.verdict = GoalVerdict::Undecided;
     }
     cell.samples = vec![("plain".to_owned(), pairs.plain), ("run --repair".to_owned(), pairs.repaired)];
     cell
@@ -185,7 +185,7 @@ fn cell(goal: Goal, comparison: &Comparison, ratios: &[f64], pairs: Pairs) -> Ce
 
 impl Time {
     /// The compared seconds of a run.
-    fn of(self, run: &Run) -> anyhow::Result<f64> {
+    fn of(self, run: &WorkloadRun) -> anyhow::Result<f64> {
         match self {
             Self::Clock => Ok(run.wall_s),
             // If only one of the two values exists, the output format has changed.
@@ -213,8 +213,13 @@ mod tests {
         assert_eq!(measured, required);
     }
 
-    fn run(kernel_s: f64, parallel: f64) -> Run {
-        Run { wall_s: kernel_s + 0.1, kernel_s: Some(kernel_s), parallel: Some(parallel), ..Run::default() }
+    fn run(kernel_s: f64, parallel: f64) -> WorkloadRun {
+        WorkloadRun {
+            wall_s: kernel_s + 0.1,
+            kernel_s: Some(kernel_s),
+            parallel: Some(parallel),
+            ..WorkloadRun::default()
+        }
     }
 
     fn repaired(kernel_s: f64, lines: &[u64]) -> RepairedRun {
@@ -240,7 +245,7 @@ mod tests {
             assert_eq!(pairs.add(&comparison, &plain, &ours).unwrap(), counts, "{plain:?}, {ours:?}");
         }
         assert_eq!((pairs.plain.len(), pairs.repaired.len(), pairs.uncounted), (2, 2, 3));
-        assert!(pairs.add(&comparison, &Run { parallel: None, ..run(1.5, 1.9) }, &repaired(1.6, &[])).is_err());
+        assert!(pairs.add(&comparison, &WorkloadRun { parallel: None, ..run(1.5, 1.9) }, &repaired(1.6, &[])).is_err());
     }
 
     #[test]
@@ -268,11 +273,11 @@ mod tests {
         let goal = Goal { name: "reentry".to_owned(), what: String::new(), limit: Limit::AtMost(1.05) };
         let ratios = [1.0, 1.01, 1.0, 1.01, 1.0, 1.01];
         for (lines, slow, expected_repair, verdict) in [
-            (&[0x1000][..], 1.0, ExpectedRepair::Separated, Verdict::Ok),
-            (&[], 1.0, ExpectedRepair::Separated, Verdict::Undecided),
-            (&[], 2.0, ExpectedRepair::Separated, Verdict::Miss),
-            (&[], 1.0, ExpectedRepair::NothingMoved, Verdict::Ok),
-            (&[0x1000], 1.0, ExpectedRepair::NothingMoved, Verdict::Undecided),
+            (&[0x1000][..], 1.0, ExpectedRepair::Separated, GoalVerdict::Ok),
+            (&[], 1.0, ExpectedRepair::Separated, GoalVerdict::Undecided),
+            (&[], 2.0, ExpectedRepair::Separated, GoalVerdict::Miss),
+            (&[], 1.0, ExpectedRepair::NothingMoved, GoalVerdict::Ok),
+            (&[0x1000], 1.0, ExpectedRepair::NothingMoved, GoalVerdict::Undecided),
         ] {
             let (mut pairs, comparison) = (Pairs::default(), comparison(Time::Kernel, expected_repair));
             for _ in ratios {

@@ -20,10 +20,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use fieldstone_reproduce::Missing;
-use fieldstone_reproduce::figure3::{BORDER, Builds, COROUTINES, FIB, FIB_ALONE, Kind, Program, SUM};
+use fieldstone_reproduce::figure3::{BORDER, Builds, COROUTINES, FIB, FIB_ALONE, Kind, SUM, StackProgram};
 use fieldstone_stats::{Estimate, FEWEST_FOR_INTERVAL};
 
-use crate::cell::Cell;
+use crate::cell::GoalCell;
 use crate::goals::{Goal, Goals};
 use crate::kernel_comparison::compare_with_min_pairs;
 
@@ -36,7 +36,7 @@ const LAYOUTS: usize = 20;
 struct StackComparison {
     goal: &'static str,
     case: &'static str,
-    program: Program,
+    program: StackProgram,
     arguments: &'static [&'static str],
     /// Number of builds with different code layouts.
     layouts: usize,
@@ -90,11 +90,19 @@ const COMPARISONS: [StackComparison; 5] = [
 ];
 
 /// Measures the cells of the section.
-pub(crate) fn measure(goals: &Goals, limit: Duration, only: &str, show: &mut dyn FnMut(Cell)) -> anyhow::Result<()> {
+pub(crate) fn measure(
+    goals: &Goals,
+    limit: Duration,
+    only: &str,
+    show: &mut dyn FnMut(GoalCell),
+) -> anyhow::Result<()> {
     let builds = match Builds::find() {
         Err(error) if error.is::<Missing>() => {
             let why = error.to_string();
-            goals.of(SECTION).filter(|goal| goal.name.contains(only)).for_each(|goal| show(Cell::skipped(goal, &why)));
+            goals
+                .of(SECTION)
+                .filter(|goal| goal.name.contains(only))
+                .for_each(|goal| show(GoalCell::skipped(goal, &why)));
             return Ok(());
         }
         builds => builds?,
@@ -123,7 +131,7 @@ pub(crate) fn measure(goals: &Goals, limit: Duration, only: &str, show: &mut dyn
 }
 
 impl StackComparison {
-    fn measure(&self, builds: &Builds, goal: Goal, limit: Duration) -> anyhow::Result<Cell> {
+    fn measure(&self, builds: &Builds, goal: Goal, limit: Duration) -> anyhow::Result<GoalCell> {
         let pairs_of_builds = pairs(builds, &self.program, "bfd", self.layouts)?;
         let min_pairs = self.layouts.max(FEWEST_FOR_INTERVAL);
         compare_builds(&pairs_of_builds, min_pairs, goal, (self.case, self.note), limit, |program| {
@@ -133,7 +141,12 @@ impl StackComparison {
 }
 
 /// Builds the program `layouts` times: (on blocks, contiguous).
-fn pairs(builds: &Builds, program: &Program, linker: &str, layouts: usize) -> anyhow::Result<Vec<(PathBuf, PathBuf)>> {
+fn pairs(
+    builds: &Builds,
+    program: &StackProgram,
+    linker: &str,
+    layouts: usize,
+) -> anyhow::Result<Vec<(PathBuf, PathBuf)>> {
     let build = |kind, layout| builds.build(program, kind, linker, layout);
     (0..layouts).map(|layout| Ok((build(Kind::Blocks, layout)?, build(Kind::Plain, layout)?))).collect()
 }
@@ -146,7 +159,7 @@ fn compare_builds(
     (case, note): (&str, &str),
     limit: Duration,
     run: impl Fn(&Path) -> anyhow::Result<f64>,
-) -> anyhow::Result<Cell> {
+) -> anyhow::Result<GoalCell> {
     let failed = RefCell::new(None);
     let run = |program: &Path| {
         run(program).unwrap_or_else(|error| {
@@ -167,12 +180,12 @@ fn compare_builds(
 }
 
 /// Resident KiB per waiting coroutine, with page tables.
-fn coroutines(builds: &Builds, goal: Goal) -> anyhow::Result<Cell> {
+fn coroutines(builds: &Builds, goal: Goal) -> anyhow::Result<GoalCell> {
     let program = builds.build(&COROUTINES, Kind::Blocks, "bfd", 0)?;
     let kib = (0..FEWEST_FOR_INTERVAL)
         .map(|_| first_number(builds, &program, &["100000"]))
         .collect::<anyhow::Result<Vec<_>>>()?;
-    Ok(Cell::measured(goal, "100,000 by ucontext", Estimate::of_median(&kib), "KiB, with page tables; not a ratio"))
+    Ok(GoalCell::measured(goal, "100,000 by ucontext", Estimate::of_median(&kib), "KiB, with page tables; not a ratio"))
 }
 
 /// The first number that a program prints.

@@ -14,7 +14,7 @@ use fieldstone_launch::Program;
 use fieldstone_report::{MeasuredRun, Profile, SavedFile, Translation};
 use fieldstone_stats::{Estimate, median};
 
-use crate::cell::Cell;
+use crate::cell::GoalCell;
 use crate::goals::{Goal, Goals};
 use crate::stop_rule::StopRule;
 
@@ -36,7 +36,12 @@ const PREDICTION_PROGRAMS: [(&str, &[&str]); 5] =
     [("gups", &["1G"]), ("chase", &["1G"]), ("rbtree", &["1500000"]), ("bfs", &["19"]), ("cg", &["512M", "2"])];
 
 /// Measures the cells of the section.
-pub(crate) fn measure(goals: &Goals, limit: Duration, only: &str, show: &mut dyn FnMut(Cell)) -> anyhow::Result<()> {
+pub(crate) fn measure(
+    goals: &Goals,
+    limit: Duration,
+    only: &str,
+    show: &mut dyn FnMut(GoalCell),
+) -> anyhow::Result<()> {
     let directory = std::env::current_exe()?.parent().context("the path of this program has a directory")?.to_owned();
     let bench = TranslationBench { directory, limit };
     let wanted = |cell: &str, name: &str| format!("{cell} {name}").contains(only);
@@ -62,7 +67,7 @@ struct TranslationBench {
 
 impl TranslationBench {
     /// GUPS on 512 MiB, with each access through four models; wall time relative to a native run.
-    fn slowdown(&self, goal: Goal) -> anyhow::Result<Cell> {
+    fn slowdown(&self, goal: Goal) -> anyhow::Result<GoalCell> {
         let options = ["--full", "--no-sites", "--tlb", "zen4", "--runs", "1", "--pages", "4k"];
         self.repeat(goal, "gups 512M", "wall time", || {
             let profile = self.profile(&options, "gups", &["512M"])?;
@@ -72,10 +77,10 @@ impl TranslationBench {
     }
 
     /// CPU time of memcached under a load of gets, relative to an untraced run.
-    fn server(&self, goal: Goal) -> anyhow::Result<Cell> {
+    fn server(&self, goal: Goal) -> anyhow::Result<GoalCell> {
         for needed in ["memcached", "memcaslap"] {
             if Program::find(&[needed.into()]).is_err() {
-                return Ok(Cell::skipped(goal, &format!("there is no {needed}: make packages")));
+                return Ok(GoalCell::skipped(goal, &format!("there is no {needed}: make packages")));
             }
         }
         let load = "memcaslap -s 127.0.0.1:21311 -x 200000 -T 1 -c 16 >/dev/null";
@@ -91,9 +96,9 @@ impl TranslationBench {
     }
 
     /// Error of the walks per access on 4 KiB pages: bursts against the full trace.
-    fn bursts(&self, goal: Goal, name: &str, arguments: &[&str]) -> anyhow::Result<Cell> {
+    fn bursts(&self, goal: Goal, name: &str, arguments: &[&str]) -> anyhow::Result<GoalCell> {
         if !self.directory.join(name).exists() {
-            return Ok(Cell::skipped_case(goal, name, "it is not built"));
+            return Ok(GoalCell::skipped_case(goal, name, "it is not built"));
         }
         let rate = |options: &[&str], full: bool| {
             let profile = self.profile(options, name, arguments)?;
@@ -114,9 +119,9 @@ impl TranslationBench {
     /// Error of the predicted saving of 2 MiB pages, as a share of the run. Each trace gives a
     /// prediction. The real saving is the median over all rounds, because that of one round is too
     /// noisy. Only user time counts: the prediction excludes the kernel time of first touches.
-    fn prediction(&self, goal: Goal, name: &str, arguments: &[&str]) -> anyhow::Result<Cell> {
+    fn prediction(&self, goal: Goal, name: &str, arguments: &[&str]) -> anyhow::Result<GoalCell> {
         if !self.directory.join(name).exists() {
-            return Ok(Cell::skipped_case(goal, name, "it is not built"));
+            return Ok(GoalCell::skipped_case(goal, name, "it is not built"));
         }
         let options = ["--no-sites", "--runs", "2", "--pages", "thp", "--metric", "cpu"];
         let measure_round = || {
@@ -135,7 +140,7 @@ impl TranslationBench {
         case: &str,
         note: &str,
         measure_round: impl FnMut() -> anyhow::Result<f64>,
-    ) -> anyhow::Result<Cell> {
+    ) -> anyhow::Result<GoalCell> {
         self.repeat_for(goal, case, note, measure_round, <[f64]>::to_vec)
     }
 
@@ -147,14 +152,14 @@ impl TranslationBench {
         note: &str,
         mut measure_round: impl FnMut() -> anyhow::Result<T>,
         values: impl Fn(&[T]) -> Vec<f64>,
-    ) -> anyhow::Result<Cell> {
+    ) -> anyhow::Result<GoalCell> {
         let mut rule = StopRule::new(goal.limit, self.limit).with_one_check().with_unordered_rounds();
         let mut rounds = Vec::new();
         loop {
             rounds.push(measure_round().with_context(|| format!("{} {case}", goal.name))?);
             let found = values(&rounds);
             if rule.is_met(rounds.len(), &found) {
-                let mut cell = Cell::measured(goal, case, Estimate::of_median(&found), note);
+                let mut cell = GoalCell::measured(goal, case, Estimate::of_median(&found), note);
                 cell.samples = vec![(case.to_owned(), found)];
                 return Ok(cell);
             }

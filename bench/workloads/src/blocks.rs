@@ -16,12 +16,12 @@ use std::ops::Range;
 /// At most 64 live blocks, of at most a total number of bytes. Dropping frees them without a check.
 #[derive(Debug)]
 pub struct Blocks {
-    blocks: Vec<Block>,
+    blocks: Vec<CheckedBlock>,
     limit_bytes: usize,
 }
 
 #[derive(Debug)]
-struct Block {
+struct CheckedBlock {
     address: usize,
     bytes: usize,
     seed: u64,
@@ -84,9 +84,9 @@ impl Blocks {
     fn allocate(&mut self, random: &mut SplitMix64) -> Result<(), Error> {
         let (bytes, seed) = (self.size(random), random.draw());
         let block = match random.below(4) {
-            0 => Block::zeroed(bytes, seed)?,
-            1 => Block::aligned(bytes, 16 << random.below(18), seed)?,
-            _ => Block::new(bytes, seed)?,
+            0 => CheckedBlock::zeroed(bytes, seed)?,
+            1 => CheckedBlock::aligned(bytes, 16 << random.below(18), seed)?,
+            _ => CheckedBlock::new(bytes, seed)?,
         };
         if let Some(other) = self.ranges().find(|r| r.start < block.address + bytes && block.address < r.end) {
             return Err(Error::wrong(format!("malloc returned {:#x}, inside the block {other:#x?}", block.address)));
@@ -123,11 +123,11 @@ impl Blocks {
 
 impl Drop for Blocks {
     fn drop(&mut self) {
-        self.blocks.drain(..).for_each(Block::free);
+        self.blocks.drain(..).for_each(CheckedBlock::free);
     }
 }
 
-impl Block {
+impl CheckedBlock {
     fn new(bytes: usize, seed: u64) -> Result<Self, Error> {
         // SAFETY: malloc has no precondition; null is checked below.
         let address = unsafe { libc::malloc(bytes) } as usize;
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_changed_byte_is_found() {
-        let block = Block::new(21, 9).unwrap();
+        let block = CheckedBlock::new(21, 9).unwrap();
         block.write(0);
         assert!(block.check(0..21).is_ok());
         // SAFETY: byte 20 is the block's last one.

@@ -10,5 +10,5 @@ mod search;
 mod table;
 
 pub use board::Board;
-pub use search::{Calls, Outcome, Plain, Search};
-pub use table::{Bounds, Table};
+pub use search::{Calls, Plain, PositionValue, Search};
+pub use table::{Bounds, TranspositionTable};

@@ -18,7 +18,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use fieldstone_pages::{Mechanism, Memory, Outcome as Answer, Trapping, Watch};
+use fieldstone_pages::{Mechanism, Memory, Outcome, Trapping, Watch};
 use fieldstone_workloads::random::SplitMix64;
 
 use super::test_memory::{TestMemory, UNITS, Units, median_of_rounds, shuffled};
@@ -71,7 +71,7 @@ fn trapped(memory: Memory, mechanism: Mechanism) -> Result<Trapping> {
     // SAFETY: the handler makes one system call, which is async-signal-safe.
     let trapping = unsafe {
         Trapping::with(memory, Watch::Writes, mechanism, |fault| {
-            if fault.unprotect().is_ok() { Answer::Resolved } else { Answer::Chain }
+            if fault.unprotect().is_ok() { Outcome::Resolved } else { Outcome::Chain }
         })
     };
     Ok(trapping?)

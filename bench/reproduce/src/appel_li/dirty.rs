@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use fieldstone_pages::Tracking;
 use fieldstone_workloads::random::SplitMix64;
 
-use super::test_memory::{Spinner, TestMemory, UNITS, medians_of_rounds, shuffled};
+use super::test_memory::{SpinningThread, TestMemory, UNITS, medians_of_rounds, shuffled};
 use super::{DIRTY, PAGE, Setting, rounds};
 use crate::experiment::{MeasuredValue, Quantity, Row};
 use crate::trial::Trial;
@@ -28,7 +28,7 @@ pub(super) fn measure(trial: &Trial, setting: Setting) -> Result<Vec<MeasuredVal
     let test_memory = TestMemory::new(setting.unit)?;
     let (units, pages) = (test_memory.units, (setting.unit != PAGE).then(|| test_memory.pages()));
     let tracking = Tracking::with(test_memory.memory, setting.mechanism)?;
-    let spinner = Spinner::start(setting.threads);
+    let spinner = SpinningThread::start(setting.threads);
     let mut random = SplitMix64::new(trial.layout.seed);
     let scan = |expected: usize| -> Result<f64> {
         let since = Instant::now();
@@ -50,6 +50,7 @@ pub(super) fn measure(trial: &Trial, setting: Setting) -> Result<Vec<MeasuredVal
         let write_ns = since.elapsed().as_secs_f64() * 1e9 / UNITS as f64;
         Ok([write_ns, scan(UNITS)?, scan(0)?])
     })?;
-    let figure = |(row, value): (Row, f64)| MeasuredValue { pages: pages.clone(), ..MeasuredValue::of(row.value_name(), value) };
+    let figure =
+        |(row, value): (Row, f64)| MeasuredValue { pages: pages.clone(), ..MeasuredValue::of(row.value_name(), value) };
     Ok(rows(setting).into_iter().zip(values).map(figure).collect())
 }

@@ -3,7 +3,7 @@
 //! The image of Figure 2 is lost. Its black bars are TRAP+PROTN+UNPROT divided by ADD. Its white
 //! bars are the difference to TRAP+PROT1+UNPROT, divided by ADD.
 
-use crate::experiment::{Cell, Row, Quantity};
+use crate::experiment::{Cell, Quantity, Row};
 use crate::quotation;
 use crate::trial::Trial;
 

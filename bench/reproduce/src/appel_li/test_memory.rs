@@ -18,8 +18,8 @@ use fieldstone_sys::pagemap;
 use fieldstone_workloads::random::SplitMix64;
 use rustix::mm::{Advice, madvise};
 
-use super::{FOLIO, PAGE, Unit};
-use crate::experiment::{MeasuredValue, Outcome};
+use super::{FOLIO, PAGE, ProtectedUnit};
+use crate::experiment::{MeasuredValue, SampleOutcome};
 use crate::provenance::thread_cpu_s;
 
 /// The hundred pages of the paper.
@@ -42,7 +42,7 @@ pub(super) struct TestMemory {
 
 impl TestMemory {
     /// Resident private memory; the units are aligned to their size.
-    pub(super) fn new(unit: Unit) -> Result<Self> {
+    pub(super) fn new(unit: ProtectedUnit) -> Result<Self> {
         let folios = if unit == FOLIO { folios_on() } else { None };
         let memory = Memory::anonymous((UNITS + 1) * unit.bytes)?;
         let base = memory.start().next_multiple_of(unit.bytes) - memory.start();
@@ -136,14 +136,14 @@ pub(super) fn shuffled(random: &mut SplitMix64) -> Vec<usize> {
 }
 
 /// A thread that spins until this is dropped.
-pub(super) struct Spinner {
+pub(super) struct SpinningThread {
     stop: Arc<AtomicBool>,
     /// Number of its loop iterations.
     iterations: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Spinner {
+impl SpinningThread {
     /// The spinner if the measuring thread handles its own faults. With a handler thread it sleeps
     /// most of the time, and rounds are not compared with the spinner's progress.
     pub(super) fn with_own_faults(&self, mechanism: Mechanism) -> Option<&Self> {
@@ -171,7 +171,7 @@ impl Spinner {
     }
 }
 
-impl Drop for Spinner {
+impl Drop for SpinningThread {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         // The thread cannot panic.
@@ -194,7 +194,7 @@ const MIN_ROUNDS: usize = 4;
 /// The first error of `round`; [`TooBusy`] if too few rounds count.
 pub(super) fn medians_of_rounds<const N: usize>(
     rounds: usize,
-    spinner: Option<&Spinner>,
+    spinner: Option<&SpinningThread>,
     mut round: impl FnMut() -> Result<[f64; N]>,
 ) -> Result<[f64; N]> {
     round()?;
@@ -239,19 +239,23 @@ impl std::fmt::Display for TooBusy {
 impl std::error::Error for TooBusy {}
 
 /// The same for rounds of one number.
-pub(super) fn median_of_rounds(rounds: usize, spinner: Option<&Spinner>, mut round: impl FnMut() -> Result<f64>) -> Result<f64> {
+pub(super) fn median_of_rounds(
+    rounds: usize,
+    spinner: Option<&SpinningThread>,
+    mut round: impl FnMut() -> Result<f64>,
+) -> Result<f64> {
     medians_of_rounds(rounds, spinner, || round().map(|time| [time])).map(|[time]| time)
 }
 
 /// The outcome of a setting: its values, or a skip if the machine lacks the mechanism.
-pub(super) fn outcome(measured: Result<Vec<MeasuredValue>>) -> Result<Outcome> {
+pub(super) fn outcome(measured: Result<Vec<MeasuredValue>>) -> Result<SampleOutcome> {
     match measured {
-        Ok(figures) => Ok(Outcome::measured(figures)),
-        Err(error) if error.is::<TooBusy>() => Ok(Outcome::Skipped { reason: error.to_string() }),
+        Ok(figures) => Ok(SampleOutcome::measured(figures)),
+        Err(error) if error.is::<TooBusy>() => Ok(SampleOutcome::Skipped { reason: error.to_string() }),
         Err(error) => match error.downcast::<Error>() {
             Ok(
                 refused @ (Error::Unsupported { .. } | Error::System { call: "userfaultfd" | "UFFDIO_REGISTER", .. }),
-            ) => Ok(Outcome::Skipped { reason: refused.to_string() }),
+            ) => Ok(SampleOutcome::Skipped { reason: refused.to_string() }),
             Ok(error) => Err(error.into()),
             Err(error) => Err(error),
         },

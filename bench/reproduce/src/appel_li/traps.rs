@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use fieldstone_pages::{Fault, Memory, Outcome as Answer, Trapping, Watch};
+use fieldstone_pages::{Fault, Memory, Outcome, Trapping, Watch};
 use fieldstone_workloads::random::SplitMix64;
 
 use super::add::add_ns;
-use super::test_memory::{Spinner, TestMemory, UNITS, Units, median_of_rounds, shuffled};
+use super::test_memory::{SpinningThread, TestMemory, UNITS, Units, median_of_rounds, shuffled};
 use super::{
     ADD, BLACK, FIGURE_2, MAP2, MAP2_PAGE, PAGE, PAGE_BYTES, PROT1, PROTN, Setting, TABLE, TRAP, WHITE, rounds,
     size_row, trap_rows,
@@ -38,12 +38,12 @@ struct HandlerState {
 
 impl HandlerState {
     /// Handles a fault. Async-signal-safe: atomics and system calls only.
-    fn answer(&self, fault: &Fault<'_>) -> Answer {
+    fn answer(&self, fault: &Fault<'_>) -> Outcome {
         self.calls.fetch_add(1, Ordering::Relaxed);
         let futile = self.futile.load(Ordering::Relaxed);
         if futile > 0 {
             self.futile.store(futile - 1, Ordering::Relaxed);
-            return Answer::Resolved;
+            return Outcome::Resolved;
         }
         let unit = self.units.at(fault.offset());
         // Protects the other unit first. Once the faulting page is open, its thread continues and
@@ -60,7 +60,7 @@ impl HandlerState {
         } else {
             fault.unprotect_others(self.units.of(unit))
         };
-        if protected.and(opened).is_ok() { Answer::Resolved } else { Answer::Chain }
+        if protected.and(opened).is_ok() { Outcome::Resolved } else { Outcome::Chain }
     }
 }
 
@@ -153,7 +153,7 @@ pub(super) fn measure(trial: &Trial, setting: Setting) -> Result<Vec<MeasuredVal
     let pages = (setting.unit != PAGE).then(|| test_memory.pages());
     let units = test_memory.units;
     let bench = TrapBench::new(test_memory.memory, units, setting)?;
-    let spinner = Spinner::start(setting.threads);
+    let spinner = SpinningThread::start(setting.threads);
     let mut random = SplitMix64::new(trial.layout.seed);
     let spinner = spinner.as_ref().and_then(|spinner| spinner.with_own_faults(setting.mechanism));
     let prot1 = median_of_rounds(rounds, spinner, || bench.prot1(&mut random))?;
@@ -190,7 +190,7 @@ pub(super) fn measure(trial: &Trial, setting: Setting) -> Result<Vec<MeasuredVal
 fn map2(setting: Setting) -> Result<f64> {
     let memory = Memory::shared(UNITS * PAGE.bytes)?;
     memory.populate()?;
-    let never = |_: &Fault<'_>| Answer::Chain;
+    let never = |_: &Fault<'_>| Outcome::Chain;
     // SAFETY: the handler accesses no memory and takes no lock.
     let trapping = unsafe { Trapping::with(memory, Watch::Writes, setting.mechanism, never) }?;
     trapping.protect(0..UNITS * PAGE.bytes)?;

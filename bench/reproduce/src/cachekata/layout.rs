@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::experiment::{Cell, MeasuredValue, Outcome, Row, Quantity};
+use crate::experiment::{Cell, MeasuredValue, Quantity, Row, SampleOutcome};
 
 const TABLE: &str = "Figure 4.1: the array of linear regression, eight threads, on lines of 64 bytes";
 
@@ -97,7 +97,7 @@ fn cell(binary: Binary) -> Cell {
         vec![row(&element).with_paper(binary.quotation()), row(&metadata), row(&under), row(&shared), row(&aligned)];
     let figures = move || counts(binary).into_iter().map(|(name, count)| MeasuredValue::of(name, count)).collect();
     let id = format!("cachekata/layout/{}", binary.name());
-    Cell::new(id, binary.name(), 0, rows, move |_| Ok(Outcome::measured(figures())))
+    Cell::new(id, binary.name(), 0, rows, move |_| Ok(SampleOutcome::measured(figures())))
 }
 
 fn counts(binary: Binary) -> [(&'static str, f64); 5] {

@@ -12,12 +12,12 @@ pub(super) enum Form {
     /// The same under repair by a single ladder per access instead of clones.
     Ladder,
     /// Padded by hand: the element of each thread has its own lines.
-    Apart,
+    Padded,
 }
 
 /// A program at a level of optimisation.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Program {
+pub(super) struct SharingProgram {
     /// Its name in ids.
     pub(super) id: &'static str,
     /// Its name as a column.
@@ -36,7 +36,7 @@ pub(super) struct Program {
     pub(super) is_known: bool,
 }
 
-impl Program {
+impl SharingProgram {
     /// The arguments for a form, a number of threads and an amount of work.
     pub(super) fn arguments(&self, form: Form, threads: u64, amount: u64) -> Vec<String> {
         let threads = if form == Form::Alone { 1 } else { threads };
@@ -58,8 +58,8 @@ pub(super) fn threads_column(threads: u64) -> String {
     if threads == 1 { "1 thread".to_owned() } else { format!("{threads} threads") }
 }
 
-const fn synthetic(id: &'static str, column: &'static str, file: &'static str) -> Program {
-    Program {
+const fn synthetic(id: &'static str, column: &'static str, file: &'static str) -> SharingProgram {
+    SharingProgram {
         id,
         column,
         file,
@@ -77,8 +77,8 @@ const fn padded(
     file: &'static str,
     option: &'static str,
     a_thread: u64,
-) -> Program {
-    Program {
+) -> SharingProgram {
+    SharingProgram {
         id,
         column,
         file,
@@ -90,36 +90,36 @@ const fn padded(
     }
 }
 
-const fn regression(id: &'static str, column: &'static str, file: &'static str) -> Program {
+const fn regression(id: &'static str, column: &'static str, file: &'static str) -> SharingProgram {
     padded(id, column, file, "--points", 500_000)
 }
 
 /// The program of Figures 4.2, 6.1 and 6.2. Its array begins at byte 16 of a line, as in Figure
 /// 4.1.
-pub(super) const LINEAR_REGRESSION: Program = Program {
+pub(super) const LINEAR_REGRESSION: SharingProgram = SharingProgram {
     shared: &["--shift", "16"],
     is_known: true,
     ..regression("linear-regression-O0", "linear regression -O0", "linear_regression-O0")
 };
 
 /// The programs of Figure 6.3, one per optimisation level.
-pub(super) const ALL: [Program; 12] = [
+pub(super) const ALL: [SharingProgram; 12] = [
     synthetic("synthetic-O0", "synthetic -O0", "counters-O0"),
     synthetic("synthetic-O2", "synthetic -O2", "counters-O2"),
-    Program { shared: &[], ..LINEAR_REGRESSION },
+    SharingProgram { shared: &[], ..LINEAR_REGRESSION },
     regression("linear-regression-O1", "linear regression -O1", "linear_regression-O1"),
     regression("linear-regression-O2", "linear regression -O2", "linear_regression-O2"),
     regression("linear-regression-O3", "linear regression -O3", "linear_regression-O3"),
-    Program {
+    SharingProgram {
         shared: &["--shift", "24"],
         is_known: true,
         ..regression("linear-regression-O0-24", "linear regression -O0, 24 bytes on", "linear_regression-O0")
     },
-    Program {
+    SharingProgram {
         shared: &["--shift", "24"],
         ..regression("linear-regression-O1-24", "linear regression -O1, 24 bytes on", "linear_regression-O1")
     },
-    Program { padded: None, ..padded("histogram-O2", "histogram -O2", "histogram-O2", "--pixels", 500_000) },
+    SharingProgram { padded: None, ..padded("histogram-O2", "histogram -O2", "histogram-O2", "--pixels", 500_000) },
     padded("string-match-O2", "string match -O2", "string_match-O2", "--words", 125_000),
     padded("word-count-O2", "word count -O2", "word_count-O2", "--words", 125_000),
     padded("streamcluster-O2", "streamcluster -O2", "streamcluster-O2", "--points", 200_000),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
-use crate::sibling_programs::{Missing, last_message, end_with_parent, fieldstone, no_fieldstone};
+use crate::sibling_programs::{Missing, end_with_parent, fieldstone, last_message, no_fieldstone};
 
 /// The output of a run.
 #[derive(Clone, Debug)]
@@ -38,12 +38,12 @@ pub(super) struct Event {
 #[derive(Deserialize)]
 struct Stats {
     #[serde(rename = "seen")]
-    sampling: SamplingStats,
+    sampling: SamplingCounts,
     events: Vec<Event>,
 }
 
 #[derive(Deserialize)]
-struct SamplingStats {
+struct SamplingCounts {
     samples: u64,
 }
 

@@ -6,12 +6,12 @@
 
 use anyhow::Result;
 
+use crate::experiment::{Cell, MeasuredValue, Quantity, Row, Scale};
 use crate::sibling_programs::outcome;
-use crate::experiment::{Cell, MeasuredValue, Row, Scale, Quantity};
 use crate::trial::Trial;
 
-use super::program::{ALL, Form, LINEAR_REGRESSION, Program, memory_bytes, threads_column};
-use super::sized_program::{SizedProgram, Round};
+use super::program::{ALL, Form, LINEAR_REGRESSION, SharingProgram, memory_bytes, threads_column};
+use super::sized_program::{Round, SizedProgram};
 
 const FIGURE_4_2: &str = "Figure 4.2: linear regression -O0, performance relative to linear speedup";
 const FIGURE_6_2: &str = "Figure 6.2: linear regression -O0 under repair, performance relative to linear speedup";
@@ -35,7 +35,14 @@ pub(super) fn by_cores(scale: Scale) -> Vec<Cell> {
     let cell = |&threads: &u64| {
         let rows = [SHARED, PADDED].map(|row| Row::new(Quantity::Share, FIGURE_4_2, row)).into();
         let forms = vec![Form::Alone, Form::Shared, Form::Padded];
-        program_cell(format!("cachekata/cores/{threads}"), &threads_column(threads), rows, LINEAR_REGRESSION, threads, forms)
+        program_cell(
+            format!("cachekata/cores/{threads}"),
+            &threads_column(threads),
+            rows,
+            LINEAR_REGRESSION,
+            threads,
+            forms,
+        )
     };
     threads.iter().map(cell).collect()
 }
@@ -54,7 +61,8 @@ pub(super) fn repaired(scale: Scale) -> Vec<Cell> {
 
 /// Figure 6.3: all programs.
 pub(super) fn programs(scale: Scale) -> Vec<Cell> {
-    let is_quick = |program: &&Program| ["synthetic-O2", "linear-regression-O0", "histogram-O2"].contains(&program.id);
+    let is_quick =
+        |program: &&SharingProgram| ["synthetic-O2", "linear-regression-O0", "histogram-O2"].contains(&program.id);
     let full = scale == Scale::Full;
     let tables = FIGURE_6_3.iter().filter(move |(threads, _)| full || *threads == 2);
     let cells = tables.flat_map(|&(threads, table)| {
@@ -71,7 +79,7 @@ fn repaired_cell(
     table: &'static str,
     id: String,
     column: &str,
-    program: Program,
+    program: SharingProgram,
     threads: u64,
     paper: Option<&str>,
 ) -> Cell {
@@ -92,20 +100,32 @@ fn repaired_cell(
 }
 
 /// A cell that runs a program in each of `forms`.
-fn program_cell(id: String, column: &str, rows: Vec<Row>, program: Program, threads: u64, forms: Vec<Form>) -> Cell {
-    Cell::new(id, column, memory_bytes(threads), rows, move |trial| {
-        outcome(measure(trial, program, threads, &forms))
-    })
+fn program_cell(
+    id: String,
+    column: &str,
+    rows: Vec<Row>,
+    program: SharingProgram,
+    threads: u64,
+    forms: Vec<Form>,
+) -> Cell {
+    Cell::new(id, column, memory_bytes(threads), rows, move |trial| outcome(measure(trial, program, threads, &forms)))
 }
 
 /// The "strawman" of the paper.
 fn ladder(threads: u64) -> Cell {
     let rows = vec![Row::new(Quantity::Share, FIGURE_6_2, LADDER)];
     let forms = vec![Form::Alone, Form::Ladder];
-    program_cell(format!("cachekata/ladder/{threads}"), &threads_column(threads), rows, LINEAR_REGRESSION, threads, forms)
+    program_cell(
+        format!("cachekata/ladder/{threads}"),
+        &threads_column(threads),
+        rows,
+        LINEAR_REGRESSION,
+        threads,
+        forms,
+    )
 }
 
-fn measure(trial: &Trial, program: Program, threads: u64, forms: &[Form]) -> Result<Vec<MeasuredValue>> {
+fn measure(trial: &Trial, program: SharingProgram, threads: u64, forms: &[Form]) -> Result<Vec<MeasuredValue>> {
     Ok(figures(&SizedProgram::new(trial, program, threads)?.round(trial, forms)?))
 }
 

@@ -6,13 +6,13 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use fieldstone_stats::order;
 
+use crate::experiment::{Cell, MeasuredValue, Quantity, Row, Scale};
 use crate::sibling_programs::{outcome, sharing_program};
-use crate::experiment::{Cell, MeasuredValue, Row, Scale, Quantity};
 use crate::trial::Trial;
 
 use super::program::{memory_bytes, threads_column};
-use super::sized_program::{check_processors, find_amount, in_parallel};
 use super::run::plain;
+use super::sized_program::{check_processors, find_amount, in_parallel};
 
 const TABLE: &str = "Section 4.3: threads that use one line, time per operation";
 

@@ -9,13 +9,13 @@ use std::time::Duration;
 use anyhow::Result;
 use fieldstone_stats::order;
 
-use crate::sibling_programs::{Missing, sharing_program};
 use crate::experiment::MeasuredValue;
 use crate::folder::Folder;
+use crate::sibling_programs::{Missing, sharing_program};
 use crate::trial::Trial;
 
 use super::ladder_repair;
-use super::program::{Form, Program};
+use super::program::{Form, SharingProgram};
 use super::run::{self, TimedRun};
 
 /// Length of a run with one thread. Detection and moving take a few hundredths of a second, which
@@ -35,7 +35,7 @@ const MAX_AMOUNT: u64 = 1 << 40;
 /// A program with an amount of work.
 #[derive(Debug)]
 pub(super) struct SizedProgram {
-    program: Program,
+    program: SharingProgram,
     threads: u64,
     amount: u64,
     /// The file of the program.
@@ -49,7 +49,7 @@ impl SizedProgram {
     ///
     /// # Errors
     /// [`Missing`] without the program or enough processors; the error of a failed run.
-    pub(super) fn new(trial: &Trial, program: Program, threads: u64) -> Result<Self> {
+    pub(super) fn new(trial: &Trial, program: SharingProgram, threads: u64) -> Result<Self> {
         check_processors(threads)?;
         let file = sharing_program(program.file)?;
         let alone = if trial.quick { ALONE_QUICK } else { ALONE };
@@ -217,13 +217,20 @@ mod tests {
         assert_eq!(tries.get(), 2);
         let error = in_parallel(2, busy([1.2, 1.4, 1.3])).unwrap_err().downcast::<Missing>().unwrap();
         assert_eq!(error.0, "2 threads did not run at the same time: 1.40 processors at work");
-        assert!(repaired_in_parallel(2, busy([1.2, 1.4, 1.3])).is_err(), "nothing was moved, so the repair did not delay it");
+        assert!(
+            repaired_in_parallel(2, busy([1.2, 1.4, 1.3])).is_err(),
+            "nothing was moved, so the repair did not delay it"
+        );
         let at = Cell::new(0);
         let delayed = || {
             at.set(at.get() + 1);
             let moved = Event { at_ms: 1.0, kind: "moved".into() };
             Ok(TimedRun { events: vec![moved], ..ran(Duration::from_secs(1), 1.0 + 0.1 * f64::from(at.get())) })
         };
-        assert_eq!(repaired_in_parallel(2, delayed).unwrap().processors, 1.1, "the first counts, although the next has more processors");
+        assert_eq!(
+            repaired_in_parallel(2, delayed).unwrap().processors,
+            1.1,
+            "the first counts, although the next has more processors"
+        );
     }
 }

@@ -2,16 +2,15 @@
 
 use anyhow::Result;
 
+use crate::experiment::{Cell, MeasuredValue, Quantity, Row, Scale};
 use crate::sibling_programs::outcome;
-use crate::experiment::{Cell, MeasuredValue, Row, Scale, Quantity};
 use crate::trial::Trial;
 
 use super::layout::{Binary, shared_lines};
-use super::program::{Form, LINEAR_REGRESSION, Program, memory_bytes};
+use super::program::{Form, LINEAR_REGRESSION, SharingProgram, memory_bytes};
 use super::sized_program::SizedProgram;
 
-const TABLE: &str =
-    "Figure 4.1: linear regression -O0, 64-bit, two threads, by the offset of the array in a line";
+const TABLE: &str = "Figure 4.1: linear regression -O0, 64-bit, two threads, by the offset of the array in a line";
 const LINES: &str = "lines used by the loops of both threads";
 const TIME: &str = "time, relative to separate elements";
 
@@ -36,13 +35,13 @@ pub(super) fn cells(scale: Scale) -> Vec<Cell> {
 }
 
 fn cell(begin: u64, column: &str, shared: &'static [&'static str]) -> Cell {
-    let program = Program { shared, ..LINEAR_REGRESSION };
+    let program = SharingProgram { shared, ..LINEAR_REGRESSION };
     let rows = vec![Row::new(Quantity::Count, TABLE, LINES), Row::ratio(TABLE, TIME)];
     let id = format!("cachekata/start/{begin}");
     Cell::new(id, column, memory_bytes(THREADS), rows, move |trial| outcome(measure(trial, program, begin)))
 }
 
-fn measure(trial: &Trial, program: Program, begin: u64) -> Result<Vec<MeasuredValue>> {
+fn measure(trial: &Trial, program: SharingProgram, begin: u64) -> Result<Vec<MeasuredValue>> {
     let round = SizedProgram::new(trial, program, THREADS)?.round(trial, &[Form::Shared, Form::Padded])?;
     let lines = shared_lines(Binary::Bits64, begin, THREADS) as f64;
     Ok([MeasuredValue::of(LINES, lines)].into_iter().chain(round.times(TIME, Form::Shared, Form::Padded)).collect())

@@ -117,9 +117,7 @@ fn a_timeline_shows_speed_and_events_where_they_were() {
     ] {
         assert_eq!(value(&figures, row), expected, "{row}");
     }
-    for (row, at_ms) in
-        [("first line found", 25.0), ("first page moved", 31.0), ("last access redirected", 45.0)]
-    {
+    for (row, at_ms) in [("first line found", 25.0), ("first page moved", 31.0), ("last access redirected", 45.0)] {
         assert!((value(&figures, row) - at_ms * 1e6).abs() < 1.0, "{row}");
     }
     // The values fill all rows of the cell, and no other.

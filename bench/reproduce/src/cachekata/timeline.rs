@@ -16,12 +16,12 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use rustix::time::ClockId;
 
-use crate::sibling_programs::{Missing, last_message, end_with_parent, fieldstone, no_fieldstone, outcome, traceable};
-use crate::experiment::{Cell, MeasuredValue, Row, Quantity};
+use crate::experiment::{Cell, MeasuredValue, Quantity, Row};
 use crate::provenance::seconds;
+use crate::sibling_programs::{Missing, end_with_parent, fieldstone, last_message, no_fieldstone, outcome, traceable};
 use crate::trial::Trial;
 
-use super::program::{Form, LINEAR_REGRESSION, Program, memory_bytes};
+use super::program::{Form, LINEAR_REGRESSION, SharingProgram, memory_bytes};
 use super::run::{self, Event, TimedRun};
 use super::sized_program::{SizedProgram, in_parallel, repaired_in_parallel};
 
@@ -72,14 +72,15 @@ pub(super) fn cells() -> Vec<Cell> {
     let by_time = |shows, name: &str| BINS.map(|bin| Row::new(shows, TABLE, name).in_column(bin));
     let counted = COUNTED.iter().flat_map(|(_, row)| by_time(Quantity::Count, row));
     let moment = |name| Row::new(Quantity::Nanoseconds, MOMENTS, name);
-    let moments = [moment(FIRST_FOUND), moment(FIRST_MOVED).with_paper("cachekata/first-rules"), moment(LAST_REDIRECTED)];
+    let moments =
+        [moment(FIRST_FOUND), moment(FIRST_MOVED).with_paper("cachekata/first-rules"), moment(LAST_REDIRECTED)];
     let rows = by_time(Quantity::Share, SPEED).into_iter().chain(counted).chain(moments).collect();
     let id = format!("cachekata/timeline/{}", LINEAR_REGRESSION.id);
     vec![Cell::new(id, LINEAR_REGRESSION.column, memory_bytes(THREADS), rows, |trial| outcome(measure(trial)))]
 }
 
 fn measure(trial: &Trial) -> Result<Vec<MeasuredValue>> {
-    let program = Program { size: Some(("--points", RECORDS)), ..LINEAR_REGRESSION };
+    let program = SharingProgram { size: Some(("--points", RECORDS)), ..LINEAR_REGRESSION };
     let sized = SizedProgram::new(trial, program, THREADS)?;
     let arguments = |form| sized.arguments(form).into_iter().chain(PROGRESS.map(str::to_owned)).collect::<Vec<_>>();
     let by_hand = in_parallel(THREADS, || run::plain(&sized.file, &arguments(Form::Padded)))?;

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::sibling_programs::{Missing, end_with_parent};
 use crate::folder::Folder;
+use crate::sibling_programs::{Missing, end_with_parent};
 
 use super::server::{Load, ProfiledCommand, find, free_port, is_root};
 

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Result, bail};
 use fieldstone_report::{Profile, SavedFile};
 
-use crate::experiment::Outcome;
+use crate::experiment::SampleOutcome;
 use crate::folder::Folder;
 use crate::sibling_programs::{Missing, end_with_parent, fieldstone, last_message, no_fieldstone, outcome};
 use crate::trial::Trial;
@@ -27,7 +27,7 @@ const FEW_RUNS: u32 = 2;
 ///
 /// # Errors
 /// If the preparation of the workload fails.
-pub(super) fn measure(trial: &Trial, workload: &Workload) -> Result<Outcome> {
+pub(super) fn measure(trial: &Trial, workload: &Workload) -> Result<SampleOutcome> {
     let figures = |profiles: Profiles| all_rows(workload).iter().map(|row| row.value(&profiles)).collect();
     outcome(measure_profiles(trial, workload).map(figures))
 }

@@ -3,7 +3,7 @@
 use fieldstone_report::Footprint;
 use fieldstone_report::translation::is_too_wide;
 
-use crate::experiment::{MeasuredValue, Row, Quantity};
+use crate::experiment::{MeasuredValue, Quantity, Row};
 
 use super::profiles::{BoundedValue, Processor, Profiles, allocated_by, read_write, swapped};
 use super::workload::{Job, Workload};

@@ -39,7 +39,10 @@ pub(super) fn memcached(folder: &Path, operations: u32) -> Result<ProfiledComman
     std::fs::write(&requests, REQUESTS)?;
     let requests = requests.display();
     let load = format!("memcaslap -s 127.0.0.1:{port} -T 2 -c 16 -w 100k -d 50 -F {requests} -x {operations}");
-    Ok(ProfiledCommand { command: command.split(' ').map(str::to_owned).collect(), load: Some(Load { command: load, port }) })
+    Ok(ProfiledCommand {
+        command: command.split(' ').map(str::to_owned).collect(),
+        load: Some(Load { command: load, port }),
+    })
 }
 
 /// A free port.

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
-use fieldstone_stats::Interval;
 use fieldstone_report::{PermissionShare, Profile};
+use fieldstone_stats::Interval;
 
 use super::profiles::{Processor, Profiles};
 use super::*;

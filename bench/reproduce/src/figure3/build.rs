@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
-use super::programs::Program;
+use super::programs::StackProgram;
 use super::source::{self, Source};
 use crate::sibling_programs::{Missing, sibling};
 
@@ -81,7 +81,7 @@ impl Builds {
     }
 
     /// The directory of a program's prepared source.
-    pub(super) fn sources(&self, program: &Program) -> Result<PathBuf> {
+    pub(super) fn sources(&self, program: &StackProgram) -> Result<PathBuf> {
         let Source::Package(package) = program.source else { return Ok(self.bundled.clone()) };
         let sources = source::package(package)?;
         let prepared = finished(self.shell(program.prepare, &sources).current_dir(&sources));
@@ -93,7 +93,7 @@ impl Builds {
     ///
     /// # Errors
     /// [`Missing`] without its source; an error if it cannot be compiled or linked.
-    pub fn build(&self, program: &Program, kind: Kind, linker: &str, layout: usize) -> Result<PathBuf> {
+    pub fn build(&self, program: &StackProgram, kind: Kind, linker: &str, layout: usize) -> Result<PathBuf> {
         let objects = self.objects(program, kind)?;
         let out = self.place.path().join(format!("{}-{kind:?}-{linker}-{layout}", program.name.replace(' ', "-")));
         // The layouts are spread over 256 bytes, so that all alignments occur.
@@ -117,7 +117,7 @@ impl Builds {
     }
 
     /// The directory of a program's objects. Compiles them if the cache has none.
-    fn objects(&self, program: &Program, kind: Kind) -> Result<PathBuf> {
+    fn objects(&self, program: &StackProgram, kind: Kind) -> Result<PathBuf> {
         let words = format!("exec {} {} -O2 -pthread -w -c {}", self.compiler(kind), kind.options(), program.compile);
         let sources = self.sources(program)?;
         // Objects of bundled sources are not cached, because another version may have other

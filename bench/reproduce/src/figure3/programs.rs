@@ -7,7 +7,7 @@ use super::source::Source;
 
 /// A C program.
 #[derive(Clone, Copy, Debug)]
-pub struct Program {
+pub struct StackProgram {
     /// Its name in columns and ids.
     pub name: &'static str,
     /// The origin of its source.
@@ -24,26 +24,27 @@ pub struct Program {
     pub run: [&'static str; 2],
 }
 
-impl Program {
+impl StackProgram {
     const fn bundled(name: &'static str, compile: &'static str, run: [&'static str; 2]) -> Self {
         Self { name, source: Source::Bundled, prepare: "", compile, link: "", run }
     }
 }
 
 /// Fibonacci numbers by recursion; prints nanoseconds per call.
-pub const FIB: Program = Program::bundled("fib", "$SOURCE/fib.c", [""; 2]);
+pub const FIB: StackProgram = StackProgram::bundled("fib", "$SOURCE/fib.c", [""; 2]);
 /// The same without inlining: a compiler merges several calls otherwise.
-pub const FIB_ALONE: Program = Program::bundled("fib-alone", "-DALONE $SOURCE/fib.c", [""; 2]);
+pub const FIB_ALONE: StackProgram = StackProgram::bundled("fib-alone", "-DALONE $SOURCE/fib.c", [""; 2]);
 /// The sum of the first integers by recursion; prints nanoseconds per call and the number of times
 /// that the stack took memory.
-pub const SUM: Program = Program { link: "-Wl,--wrap=syscall", ..Program::bundled("sum", "$SOURCE/sum.c", [""; 2]) };
+pub const SUM: StackProgram =
+    StackProgram { link: "-Wl,--wrap=syscall", ..StackProgram::bundled("sum", "$SOURCE/sum.c", [""; 2]) };
 /// A call that crosses a border of segments.
-pub const BORDER: Program = Program::bundled("border", "$SOURCE/border.c", [""; 2]);
+pub const BORDER: StackProgram = StackProgram::bundled("border", "$SOURCE/border.c", [""; 2]);
 /// Waiting coroutines; built with stacks of blocks only.
-pub const COROUTINES: Program = Program::bundled("coroutines", "-I$SOURCE $SOURCE/coroutines.c", [""; 2]);
+pub const COROUTINES: StackProgram = StackProgram::bundled("coroutines", "-I$SOURCE $SOURCE/coroutines.c", [""; 2]);
 
 /// Lua's interpreter, with a script of calls, strings, tables, closures and coroutines.
-pub const LUA: Program = Program {
+pub const LUA: StackProgram = StackProgram {
     name: "lua",
     source: Source::Package("lua5.4"),
     prepare: "",
@@ -54,7 +55,7 @@ pub const LUA: Program = Program {
 };
 
 /// SQLite with its own speed test, in memory.
-pub const SQLITE: Program = Program {
+pub const SQLITE: StackProgram = StackProgram {
     name: "sqlite",
     source: Source::Package("sqlite3"),
     prepare: "[ -e sqlite3.c ] || { ./configure --disable-tcl && make sqlite3.h sqlite3.c; }",
@@ -72,7 +73,7 @@ const INPUT: &str = "[ -e input ] || { find . -type f \\( -name '*.[ch]' -o -nam
                      | LC_ALL=C sort | xargs cat >input.new && mv input.new input; }";
 
 /// bzip2, compressing.
-const BZIP2: Program = Program {
+const BZIP2: StackProgram = StackProgram {
     name: "bzip2",
     source: Source::Package("bzip2"),
     prepare: INPUT,
@@ -83,7 +84,7 @@ const BZIP2: Program = Program {
 };
 
 /// zstd, compressing.
-const ZSTD: Program = Program {
+const ZSTD: StackProgram = StackProgram {
     name: "zstd",
     source: Source::Package("libzstd"),
     prepare: INPUT,
@@ -94,9 +95,9 @@ const ZSTD: Program = Program {
 };
 
 /// The programs of Figure 3: the counterparts of PARSEC's programs and of SPEC's.
-pub(super) const ALL: [Program; 9] = [
-    Program::bundled("similar", "$SOURCE/similar.c", ["exec $PROGRAM 3000", "exec $PROGRAM 300"]),
-    Program::bundled(
+pub(super) const ALL: [StackProgram; 9] = [
+    StackProgram::bundled("similar", "$SOURCE/similar.c", ["exec $PROGRAM 3000", "exec $PROGRAM 300"]),
+    StackProgram::bundled(
         "streamcluster",
         "$SOURCE/streamcluster.c",
         [
@@ -104,7 +105,7 @@ pub(super) const ALL: [Program; 9] = [
             "exec $PROGRAM --threads 1 --padded --points 100000 --rounds 6",
         ],
     ),
-    Program::bundled(
+    StackProgram::bundled(
         "histogram",
         "$SOURCE/histogram.c",
         [
@@ -112,7 +113,7 @@ pub(super) const ALL: [Program; 9] = [
             "exec $PROGRAM --threads 1 --pixels 1000000 --rounds 30",
         ],
     ),
-    Program::bundled(
+    StackProgram::bundled(
         "string match",
         "$SOURCE/string_match.c",
         [
@@ -120,7 +121,7 @@ pub(super) const ALL: [Program; 9] = [
             "exec $PROGRAM --threads 1 --padded --words 100000 --rounds 10",
         ],
     ),
-    Program::bundled(
+    StackProgram::bundled(
         "word count",
         "$SOURCE/word_count.c",
         [

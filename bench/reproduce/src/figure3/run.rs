@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use fieldstone_sys::process::wait4;
 
 use super::build::Builds;
-use super::programs::Program;
+use super::programs::StackProgram;
 use crate::sibling_programs::end_with_parent;
 
 /// Shell commands that allow large stacks, plain and of blocks.
@@ -16,14 +16,14 @@ const STACK: &str = "ulimit -s 20000000 2>/dev/null; export FIELDSTONE_STACK_LIM
 
 /// The result of a run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ProgramRun {
+pub struct StackProgramRun {
     /// CPU time of all threads, in the program and in the kernel.
     pub seconds: f64,
     /// Its standard output.
     pub printed: Vec<u8>,
 }
 
-impl ProgramRun {
+impl StackProgramRun {
     /// The printed numbers.
     ///
     /// # Errors
@@ -43,22 +43,23 @@ impl Builds {
     ///
     /// # Errors
     /// If it fails.
-    pub fn run(&self, program: &Program, file: &Path, quick: bool) -> Result<ProgramRun> {
+    pub fn run(&self, program: &StackProgram, file: &Path, quick: bool) -> Result<StackProgramRun> {
         let words = program.run[usize::from(quick)];
-        run_to_end(self.shell(&format!("{STACK}{words}"), &self.sources(program)?).env("PROGRAM", file)).context(program.name)
+        run_to_end(self.shell(&format!("{STACK}{words}"), &self.sources(program)?).env("PROGRAM", file))
+            .context(program.name)
     }
 
     /// Runs a build with arguments.
     ///
     /// # Errors
     /// If it fails.
-    pub fn run_with(&self, file: &Path, arguments: &[&str]) -> Result<ProgramRun> {
+    pub fn run_with(&self, file: &Path, arguments: &[&str]) -> Result<StackProgramRun> {
         let words = format!("{STACK}exec \"$PROGRAM\" {}", arguments.join(" "));
         run_to_end(self.shell(&words, Path::new("")).env("PROGRAM", file)).with_context(|| file.display().to_string())
     }
 }
 
-fn run_to_end(command: &mut Command) -> Result<ProgramRun> {
+fn run_to_end(command: &mut Command) -> Result<StackProgramRun> {
     let mut errors = tempfile::tempfile()?;
     let child = end_with_parent(command).stdout(Stdio::piped()).stderr(errors.try_clone()?).spawn();
     let mut child = child.context("cannot start sh")?;
@@ -75,5 +76,5 @@ fn run_to_end(command: &mut Command) -> Result<ProgramRun> {
     }
     #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a run are far below 2^52")]
     let seconds = (ended.user_ns + ended.system_ns) as f64 / 1e9;
-    Ok(ProgramRun { seconds, printed })
+    Ok(StackProgramRun { seconds, printed })
 }

@@ -19,7 +19,7 @@ use fieldstone_blocks::{PageKind, Pool};
 use fieldstone_workloads::blackscholes::{Contract, contracts, price};
 
 use crate::comparison::{BuiltSide, Kernel, Side, compare_sides};
-use crate::experiment::{Cell, Outcome, Quantity, Row, Scale};
+use crate::experiment::{Cell, Quantity, Row, SampleOutcome, Scale};
 use crate::pages::{Contiguous, pages_of, pool_on};
 use crate::stack_blocks;
 use crate::trial::Trial;
@@ -93,7 +93,7 @@ const fn bytes_of(options: usize) -> u64 {
     options as u64 * 25
 }
 
-fn measure(trial: &Trial, shape: Shape, kib: usize, options: usize) -> Result<Outcome> {
+fn measure(trial: &Trial, shape: Shape, kib: usize, options: usize) -> Result<SampleOutcome> {
     match kib {
         4 => sides::<{ 4 << 10 }>(trial, shape, options),
         8 => sides::<{ 8 << 10 }>(trial, shape, options),
@@ -107,7 +107,7 @@ fn measure(trial: &Trial, shape: Shape, kib: usize, options: usize) -> Result<Ou
     }
 }
 
-fn sides<const B: usize>(trial: &Trial, shape: Shape, options: usize) -> Result<Outcome> {
+fn sides<const B: usize>(trial: &Trial, shape: Shape, options: usize) -> Result<SampleOutcome> {
     let side =
         |build: fn(&Trial, usize) -> Result<BuiltSide>| Side::new(bytes_of(options), move || build(trial, options));
     let sides = match shape {
@@ -228,7 +228,7 @@ mod tests {
         for shape in [Shape::Arrays, Shape::Structs] {
             // The last window is incomplete. The comparison fails if the sums of bits differ.
             for options in [3000, WINDOW + 70_000] {
-                let Outcome::Measured { figures, .. } = sides::<4096>(&trial(), shape, options).unwrap() else {
+                let SampleOutcome::Measured { figures, .. } = sides::<4096>(&trial(), shape, options).unwrap() else {
                     unreachable!()
                 };
                 assert_eq!(figures.len(), 6 + usize::from(stack_blocks::AVAILABLE), "{shape:?}");

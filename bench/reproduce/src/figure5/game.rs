@@ -9,10 +9,10 @@ use std::ops::IndexMut;
 
 use anyhow::Result;
 use fieldstone_blocks::{DEFAULT_BLOCK_BYTES, PageKind};
-use fieldstone_workloads::game::{Calls, Outcome as Value, Plain, Search, Table};
+use fieldstone_workloads::game::{Calls, Plain, PositionValue, Search, TranspositionTable};
 
 use crate::comparison::{BuiltSide, Kernel, Side, compare_sides};
-use crate::experiment::{Cell, Outcome, Quantity, Row, Scale};
+use crate::experiment::{Cell, Quantity, Row, SampleOutcome, Scale};
 use crate::figure4::indexed::{Flat, tree_of};
 use crate::pages::{Contiguous, pages_of, pool_on};
 use crate::paper_tree::{Order, PAPER_BLOCK_BYTES, PaperTree};
@@ -51,16 +51,16 @@ pub(super) fn cells(scale: Scale) -> Vec<Cell> {
     sizes.map(cell).collect()
 }
 
-fn sides<const W: u32, const H: u32>(trial: &Trial, bytes: u64) -> Result<Outcome> {
+fn sides<const W: u32, const H: u32>(trial: &Trial, bytes: u64) -> Result<SampleOutcome> {
     let words = usize::try_from(bytes)? / size_of::<u64>();
     // The number of positions does not depend on the memory of the table.
-    let positions = game::<W, H, _, Plain>(&mut Search::new(Table::new(usize::try_from(bytes)?)?));
+    let positions = game::<W, H, _, Plain>(&mut Search::new(TranspositionTable::new(usize::try_from(bytes)?)?));
     let kernel = |row: &str, work| Kernel::contender(row, ARRAY, positions, work);
     let mut sides = vec![
         Side::new(bytes, move || {
             let array = Flat(Contiguous::small_pages(&trial.layout, words, |_| 0_u64)?);
             let pages = Some(array.0.pages());
-            let mut search = Search::<W, H, _>::new(Table::over(array, words));
+            let mut search = Search::<W, H, _>::new(TranspositionTable::over(array, words));
             Ok(BuiltSide {
                 kernels: vec![kernel(ARRAY, crate::kernel!(trial.layout, move || game(&mut search)))],
                 pages,
@@ -69,14 +69,14 @@ fn sides<const W: u32, const H: u32>(trial: &Trial, bytes: u64) -> Result<Outcom
         Side::new(bytes, move || {
             let pool = pool_on(PageKind::Small4k, PAPER_BLOCK_BYTES, bytes + bytes / 1024)?;
             let tree = PaperTree::<u64>::build(&pool, words, Order::InOrder, |_| 0)?;
-            let mut search = Search::<W, H, _>::new(Table::over(tree, words));
+            let mut search = Search::<W, H, _>::new(TranspositionTable::over(tree, words));
             let work = crate::kernel!(trial.layout, move || game(&mut search));
             Ok(BuiltSide { kernels: vec![kernel(PAPER_TREE, work)], pages: Some(pages_of(&pool)) })
         }),
         Side::new(bytes, move || {
             let pool = pool_on(PageKind::Small4k, DEFAULT_BLOCK_BYTES, bytes)?;
             let tree = tree_of(&pool, words, |_| 0_u64)?;
-            let mut search = Search::<W, H, _>::new(Table::over(tree, words));
+            let mut search = Search::<W, H, _>::new(TranspositionTable::over(tree, words));
             let work = crate::kernel!(trial.layout, move || game(&mut search));
             Ok(BuiltSide { kernels: vec![kernel(TREE, work)], pages: Some(pages_of(&pool)) })
         }),
@@ -85,7 +85,7 @@ fn sides<const W: u32, const H: u32>(trial: &Trial, bytes: u64) -> Result<Outcom
         Side::new(bytes, move || {
             let pool = pool_on(PageKind::Small4k, DEFAULT_BLOCK_BYTES, bytes)?;
             let tree = tree_of(&pool, words, |_| 0_u64)?;
-            let mut search = Search::<W, H, _, GrowingStack>::new(Table::over(tree, words));
+            let mut search = Search::<W, H, _, GrowingStack>::new(TranspositionTable::over(tree, words));
             let work = crate::kernel!(trial.layout, move || game(&mut search));
             Ok(BuiltSide { kernels: vec![kernel(BOTH, work)], pages: Some(pages_of(&pool)) })
         })
@@ -111,7 +111,7 @@ fn game<const W: u32, const H: u32, E: IndexMut<usize, Output = u64>, C: Calls>(
     search.start_game();
     let before = search.positions();
     let value = search.solve();
-    let known = if (W, H) == (6, 4) { Value::Loss } else { Value::Draw };
+    let known = if (W, H) == (6, 4) { PositionValue::Loss } else { PositionValue::Draw };
     assert_eq!(value, known, "the value of the empty board of {W} by {H}");
     search.positions() - before
 }
@@ -132,7 +132,7 @@ mod tests {
             task: Task::Time,
         };
         // The comparison fails if the sides differ.
-        let Outcome::Measured { figures, alternately } = sides::<5, 4>(&trial, 1 << 20).unwrap() else {
+        let SampleOutcome::Measured { figures, alternately } = sides::<5, 4>(&trial, 1 << 20).unwrap() else {
             unreachable!()
         };
         assert!(

@@ -69,7 +69,7 @@ impl<'a, T: Copy, const BLOCK_BYTES: usize> Iterator for Iter<'a, T, BLOCK_BYTES
 
 /// Every nth element, with a walk for each entered leaf.
 #[derive(Clone, Debug)]
-pub struct Stride<'a, T, const BLOCK_BYTES: usize> {
+pub struct PaperStride<'a, T, const BLOCK_BYTES: usize> {
     tree: &'a PaperTree<T, BLOCK_BYTES>,
     /// The address of the leaf minus the index of its first element, so that element `i` is at `+
     /// i`.
@@ -81,7 +81,7 @@ pub struct Stride<'a, T, const BLOCK_BYTES: usize> {
     step: usize,
 }
 
-impl<'a, T: Copy, const BLOCK_BYTES: usize> Stride<'a, T, BLOCK_BYTES> {
+impl<'a, T: Copy, const BLOCK_BYTES: usize> PaperStride<'a, T, BLOCK_BYTES> {
     /// Starts at the beginning of `range`, which is within the tree.
     #[inline(always)]
     pub(super) const fn new(tree: &'a PaperTree<T, BLOCK_BYTES>, step: usize, range: Range<usize>) -> Self {
@@ -89,7 +89,7 @@ impl<'a, T: Copy, const BLOCK_BYTES: usize> Stride<'a, T, BLOCK_BYTES> {
     }
 }
 
-impl<'a, T: Copy, const BLOCK_BYTES: usize> Iterator for Stride<'a, T, BLOCK_BYTES> {
+impl<'a, T: Copy, const BLOCK_BYTES: usize> Iterator for PaperStride<'a, T, BLOCK_BYTES> {
     type Item = &'a T;
 
     #[inline(always)]

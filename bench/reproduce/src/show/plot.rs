@@ -13,7 +13,7 @@ use fieldstone_report::document::{Axis, Bar, BarRow, Bars, Chart, Colour, Column
 
 use super::{has_paper, paper_number};
 use crate::experiment::Quantity;
-use crate::summary::{Entry, Line, Table};
+use crate::summary::{Entry, Line, ResultTable};
 
 /// Okabe and Ito's first, then others that can be seen apart.
 const COLOURS: [Colour; 14] = [
@@ -36,7 +36,7 @@ const COLOURS: [Colour; 14] = [
 const OUTLINE: &str = "transparent; border: 1px solid currentColor";
 
 /// The plot of `table`; `None` if there is nothing to plot.
-pub(super) fn plot(table: &Table) -> Option<Plot> {
+pub(super) fn plot(table: &ResultTable) -> Option<Plot> {
     let (chart, legend) = bars(table).or_else(|| columns(table))?;
     let caption = match chart {
         Chart::Columns(_) => "A dot is the median, the bar through it the interval, a ring the paper’s number.",
@@ -56,7 +56,7 @@ pub(super) fn plot(table: &Table) -> Option<Plot> {
 }
 
 /// Bars, if lines of the table are in ADD instructions.
-fn bars(table: &Table) -> Option<(Chart, Vec<Legend>)> {
+fn bars(table: &ResultTable) -> Option<(Chart, Vec<Legend>)> {
     let lines: Vec<&Line> =
         table.lines.iter().filter(|line| line.shows == Quantity::Adds && value(line, 0).is_some()).collect();
     let low = lines.iter().filter_map(|line| value(line, 0)).reduce(f64::min)?;
@@ -95,7 +95,7 @@ fn whole(line: &Line) -> Option<f64> {
 }
 
 /// The numbers in the table's columns, with the paper's as rings.
-fn columns(table: &Table) -> Option<(Chart, Vec<Legend>)> {
+fn columns(table: &ResultTable) -> Option<(Chart, Vec<Legend>)> {
     let lines = plotted(table);
     let first = lines.first()?;
     let entries = || lines.iter().flat_map(|line| line.entries.iter().flatten());
@@ -126,7 +126,7 @@ fn columns(table: &Table) -> Option<(Chart, Vec<Legend>)> {
 
 /// The lines of a table that are plotted together: those that show what its first ratio (or share,
 /// walks, references) shows, and have a number.
-fn plotted(table: &Table) -> Vec<&Line> {
+fn plotted(table: &ResultTable) -> Vec<&Line> {
     let is_plotted = |line: &&Line| scale(line.shows).is_some();
     let Some(shows) = table.lines.iter().find(is_plotted).map(|line| line.shows) else { return Vec::new() };
     let has_number = |line: &&Line| line.entries.iter().flatten().any(|entry| entry.ours.is_some());
@@ -143,6 +143,6 @@ fn scale(shows: Quantity) -> Option<Quantity> {
 }
 
 /// Whether the columns are quantities: only those have something between them.
-fn is_ordered(table: &Table) -> bool {
+fn is_ordered(table: &ResultTable) -> bool {
     table.columns.iter().all(|column| column.starts_with(|letter: char| letter.is_ascii_digit()))
 }

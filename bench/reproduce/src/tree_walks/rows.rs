@@ -2,7 +2,7 @@
 
 use fieldstone_translation::{Mmu, PageSize, SideCounts, TreeCounts};
 
-use crate::experiment::{MeasuredValue, Row, Quantity};
+use crate::experiment::{MeasuredValue, Quantity, Row};
 
 use super::PAPER_MACHINE;
 use super::model::{ENTRIES, Sides, Trees, page_sizes};

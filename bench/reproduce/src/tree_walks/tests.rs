@@ -70,7 +70,11 @@ fn a_page_s_stride_is_one_element() {
     assert_eq!(in_trees(&only), [0; 4]);
     assert_eq!(on_pages(&only), [[0; 3]; 3]);
     let trees = model::trees(&only);
-    assert_eq!((trees.naive.instructions, trees.cursor.instructions), (200, 300), "only checks of the depth and of the leaf");
+    assert_eq!(
+        (trees.naive.instructions, trees.cursor.instructions),
+        (200, 300),
+        "only checks of the depth and of the leaf"
+    );
 }
 
 /// With the paper's depth, a naive walk reads exactly one pointer per level except the last.
@@ -129,7 +133,8 @@ fn streams_stay_within_the_array_and_repeat() {
 #[test]
 fn each_processor_is_listed_and_rows_are_distinct() {
     let experiments = crate::experiment::all();
-    let listed = experiments.iter().find(|experiment| experiment.name == "tree-walks").expect("the experiment is listed");
+    let listed =
+        experiments.iter().find(|experiment| experiment.name == "tree-walks").expect("the experiment is listed");
     let ids = |scale| (listed.cells)(scale).into_iter().map(|cell| cell.id).collect::<BTreeSet<_>>();
     let full = ids(Scale::Full);
     assert!(full.is_superset(&ids(Scale::Quick)) && full.len() == 8 * 3 * (1 + Mmu::presets().len()));

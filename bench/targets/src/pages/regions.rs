@@ -11,7 +11,7 @@ use anyhow::Context;
 use fieldstone_pages::{Fault, Mechanism, Memory, Outcome, Trapping, Watch};
 
 use super::{PAGE, UNEXPECTED, shuffled};
-use crate::cell::Cell;
+use crate::cell::GoalCell;
 use crate::goals::Goal;
 use crate::kernel_comparison::{compare, cpu_seconds};
 
@@ -56,7 +56,7 @@ fn faults(count: usize, mechanism: Mechanism, order: &[usize]) -> f64 {
 }
 
 /// Compares ten thousand regions with one.
-pub(super) fn many_against_one(goal: Goal, limit: Duration, mechanism: Mechanism) -> anyhow::Result<Cell> {
+pub(super) fn many_against_one(goal: Goal, limit: Duration, mechanism: Mechanism) -> anyhow::Result<GoalCell> {
     drop(regions(1, mechanism).with_context(|| mechanism.name())?);
     let order = shuffled(FAULTS);
     let (many, one) = (|| faults(FAULTS, mechanism, &order), || faults(1, mechanism, &order));

@@ -16,9 +16,9 @@ use fieldstone_launch::Program;
 
 use super::compare_runs;
 use super::comparisons::{CLEAN, Comparison, ExpectedRepair, Time, WorkSize};
-use super::program_run::{Programs, RUN_TIME_LIMIT, Run, record, run};
+use super::program_run::{Programs, RUN_TIME_LIMIT, WorkloadRun, record, run};
 use super::repair_record::RepairedRun;
-use crate::cell::Cell;
+use crate::cell::GoalCell;
 use crate::goals::Goal;
 
 /// An application.
@@ -103,10 +103,10 @@ print(sorted(found.items()))' "$number""#,
 
 impl Application {
     /// Compares runs, which must have the same output.
-    pub(super) fn measure(&self, programs: &Programs, goal: Goal, limit: Duration) -> anyhow::Result<Cell> {
+    pub(super) fn measure(&self, programs: &Programs, goal: Goal, limit: Duration) -> anyhow::Result<GoalCell> {
         let is_lacking = |name: &&&str| Program::find(&[(**name).into()]).is_err();
         if let Some(lacking) = self.needs.iter().find(is_lacking) {
-            return Ok(Cell::skipped_case(goal, self.name, &format!("there is no {lacking}: make packages")));
+            return Ok(GoalCell::skipped_case(goal, self.name, &format!("there is no {lacking}: make packages")));
         }
         let comparison = Comparison {
             goal: CLEAN,
@@ -120,7 +120,7 @@ impl Application {
         };
         // The first output for each number, from a run without the repair.
         let known = RefCell::new(BTreeMap::new());
-        let check = |size: WorkSize, run: &Run| {
+        let check = |size: WorkSize, run: &WorkloadRun| {
             let mut known = known.borrow_mut();
             let expected = known.entry(size.number).or_insert_with(|| run.output.clone());
             ensure!(run.output == *expected, "{} printed {:?}, and before that {expected:?}", self.name, run.output);
@@ -137,7 +137,7 @@ impl Application {
         compare_runs(&comparison, goal, limit, &plain, &repaired)
     }
 
-    fn plain(&self, number: u64) -> anyhow::Result<Run> {
+    fn plain(&self, number: u64) -> anyhow::Result<WorkloadRun> {
         run(&mut self.command(number, &[]), RUN_TIME_LIMIT)?.successful(self.name)
     }
 

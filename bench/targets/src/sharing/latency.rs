@@ -26,10 +26,10 @@ use fieldstone_stats::Estimate;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::comparisons::WorkSize;
-use super::program_run::{Programs, RUN_TIME_LIMIT, Run, arguments, wait};
+use super::program_run::{Programs, RUN_TIME_LIMIT, WorkloadRun, arguments, wait};
 use super::repair_record::complete_at_ms;
 use super::rounds::run_rounds;
-use crate::cell::Cell;
+use crate::cell::GoalCell;
 use crate::goals::Goal;
 
 /// A program whose threads contend in one loop from start to end, so that no late access needs a
@@ -56,16 +56,16 @@ pub(super) const CASES: [LatencyCase; 3] = [
 ];
 
 impl LatencyCase {
-    pub(super) fn measure(&self, programs: &Programs, goal: Goal, limit: Duration) -> anyhow::Result<Cell> {
+    pub(super) fn measure(&self, programs: &Programs, goal: Goal, limit: Duration) -> anyhow::Result<GoalCell> {
         if let Some(why) = programs.missing_reason(self.program) {
-            return Ok(Cell::skipped_case(goal, self.name, &why));
+            return Ok(GoalCell::skipped_case(goal, self.name, &why));
         }
         let measure_round = |_| self.measure_round(programs).map(Some);
         let values =
             run_rounds(goal.limit, limit, measure_round).with_context(|| format!("{} {}", goal.name, self.name))?;
         let worst = values.iter().copied().fold(0.0, f64::max);
         let note = format!("the median; the worst was {worst:.0}");
-        let mut cell = Cell::measured(goal, self.name, Estimate::of_median(&values), &note);
+        let mut cell = GoalCell::measured(goal, self.name, Estimate::of_median(&values), &note);
         cell.samples = vec![(self.name.to_owned(), values)];
         Ok(cell)
     }
@@ -90,7 +90,7 @@ impl LatencyCase {
         let lines = repairer.stdout.take().context("it was piped")?;
         let reader = spawn(move || read_events(lines));
         let status = wait(&mut program, RUN_TIME_LIMIT)?;
-        let run = Run::read(status, since.elapsed().as_secs_f64(), output, errors)?;
+        let run = WorkloadRun::read(status, since.elapsed().as_secs_f64(), output, errors)?;
         wait(&mut repairer, RUN_TIME_LIMIT)?;
         // Terminates: the repairer has ended, which closed the other end.
         let events = reader.join().unwrap_or_default();

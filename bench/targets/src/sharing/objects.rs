@@ -11,7 +11,7 @@ use fieldstone_repair::{RepairEvent, RepairStats};
 use fieldstone_stats::{median, pair};
 
 use super::comparisons::WorkSize;
-use super::program_run::{Programs, Run, find_size};
+use super::program_run::{Programs, WorkloadRun, find_size};
 
 /// The value of `--only` for the table.
 pub(super) const NAME: &str = "objects";
@@ -58,7 +58,7 @@ fn print_row(programs: &Programs, program: &str, option: &'static str) -> anyhow
     })?;
     let (mut plain, mut repaired, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     let (mut outputs, mut ends) = (BTreeSet::new(), BTreeSet::new());
-    let mut take = |run: &Run| {
+    let mut take = |run: &WorkloadRun| {
         outputs.insert(run.output.clone());
         run.threads_s()
     };

@@ -28,7 +28,7 @@ const MOST_GROWTH: f64 = 16.0;
 
 /// The result of one run.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Run {
+pub(super) struct WorkloadRun {
     /// `None` if it hung and was killed.
     pub(super) status: Option<ExitStatus>,
     pub(super) wall_s: f64,
@@ -42,7 +42,7 @@ pub(super) struct Run {
     pub(super) errors: String,
 }
 
-impl Run {
+impl WorkloadRun {
     /// Reads the output of a run that has ended.
     pub(super) fn read(status: Option<ExitStatus>, wall_s: f64, output: File, errors: File) -> anyhow::Result<Self> {
         let (output, errors) = (text(output)?, text(errors)?);
@@ -138,7 +138,7 @@ impl Programs {
     }
 
     /// Runs a program without the repair; it must succeed.
-    pub(super) fn plain(&self, program: &str, words: &str, size: WorkSize) -> anyhow::Result<Run> {
+    pub(super) fn plain(&self, program: &str, words: &str, size: WorkSize) -> anyhow::Result<WorkloadRun> {
         run(Command::new(self.path(program)).args(arguments(words, size)), RUN_TIME_LIMIT)?.successful(program)
     }
 
@@ -159,7 +159,7 @@ impl Programs {
 }
 
 /// Reads the record that the repair wrote.
-pub(super) fn record(path: &Path, run: &Run) -> anyhow::Result<RepairStats> {
+pub(super) fn record(path: &Path, run: &WorkloadRun) -> anyhow::Result<RepairStats> {
     let text = std::fs::read_to_string(path)?;
     // A killed repair writes no record.
     if text.is_empty() && !run.succeeded() {
@@ -175,13 +175,13 @@ pub(super) fn arguments(words: &str, size: WorkSize) -> Vec<String> {
 }
 
 /// Runs a command to its end; kills its process group after `time_limit`.
-pub(super) fn run(command: &mut Command, time_limit: Duration) -> anyhow::Result<Run> {
+pub(super) fn run(command: &mut Command, time_limit: Duration) -> anyhow::Result<WorkloadRun> {
     let (output, errors) = (tempfile::tempfile()?, tempfile::tempfile()?);
     command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(errors.try_clone()?).process_group(0);
     let since = Instant::now();
     let mut child = command.spawn().with_context(|| format!("{command:?} cannot be started"))?;
     let status = wait(&mut child, time_limit)?;
-    Run::read(status, since.elapsed().as_secs_f64(), output, errors)
+    WorkloadRun::read(status, since.elapsed().as_secs_f64(), output, errors)
 }
 
 /// Waits for the leader of a process group; `None` if the group was killed after `time_limit`.
@@ -221,7 +221,7 @@ pub(super) fn find_size(
 mod tests {
     use super::*;
 
-    fn shell(script: &str, time_limit: Duration) -> Run {
+    fn shell(script: &str, time_limit: Duration) -> WorkloadRun {
         run(Command::new("sh").args(["-c", script]), time_limit).unwrap()
     }
 

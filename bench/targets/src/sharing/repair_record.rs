@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fieldstone_repair::{RepairEvent, RepairStats, TimedEvent};
 
-use super::program_run::Run;
+use super::program_run::WorkloadRun;
 
 /// A run under `fieldstone run --repair`.
 #[derive(Debug)]
 pub(super) struct RepairedRun {
-    pub(super) run: Run,
+    pub(super) run: WorkloadRun,
     /// The record; empty if the run was killed.
     pub(super) stats: RepairStats,
 }

@@ -14,7 +14,7 @@ use fieldstone_stats::{Estimate, median};
 use super::comparisons::WorkSize;
 use super::program_run::{Programs, find_size};
 use super::repair_record::{RepairedRun, was_separated};
-use crate::cell::Cell;
+use crate::cell::GoalCell;
 use crate::goals::Goal;
 
 /// Required runs per program.
@@ -80,9 +80,9 @@ struct SoakRow {
 }
 
 /// Runs each program `runs` times, or as often as `limit` allows.
-pub(super) fn measure(programs: &Programs, goal: Goal, limit: Duration, runs: Option<u32>) -> anyhow::Result<Cell> {
+pub(super) fn measure(programs: &Programs, goal: Goal, limit: Duration, runs: Option<u32>) -> anyhow::Result<GoalCell> {
     if let Some(why) = PROGRAMS.iter().find_map(|one| programs.missing_reason(one.program)) {
-        return Ok(Cell::skipped(goal, &why));
+        return Ok(GoalCell::skipped(goal, &why));
     }
     println!("# {HEADING}");
     let mut rows = Vec::new();
@@ -173,7 +173,7 @@ fn failure(name: &str, found: &RepairedRun, expected: &str) -> String {
 }
 
 /// One wrong result is decisive. No wrong result is decisive only after all runs.
-fn cell(goal: Goal, rows: Vec<SoakRow>) -> Cell {
+fn cell(goal: Goal, rows: Vec<SoakRow>) -> GoalCell {
     let wrong: usize = rows.iter().map(|row| row.wrong).sum();
     let counted: usize = rows.iter().map(|row| row.seconds.len()).sum();
     // A program whose lines are rarely separated tests nothing.
@@ -191,7 +191,7 @@ fn cell(goal: Goal, rows: Vec<SoakRow>) -> Cell {
     let count = wrong as f64;
     let confidence = is_decided.then_some(1.0);
     let estimate = Estimate { n: counted, median: count, low: count, high: count, confidence };
-    let mut cell = Cell::measured(goal, &format!("{} programs", rows.len()), Some(estimate), &note);
+    let mut cell = GoalCell::measured(goal, &format!("{} programs", rows.len()), Some(estimate), &note);
     cell.samples = rows.into_iter().map(|row| (row.name.to_owned(), row.seconds)).collect();
     cell
 }
@@ -202,10 +202,10 @@ mod tests {
     use std::process::ExitStatus;
 
     use super::super::comparisons::tests::check_options;
-    use super::super::program_run::Run;
+    use super::super::program_run::WorkloadRun;
     use super::super::repair_record::tests::stats_of;
     use super::*;
-    use crate::cell::Verdict;
+    use crate::cell::GoalVerdict;
     use crate::goals::Goals;
 
     #[test]
@@ -219,8 +219,12 @@ mod tests {
     }
 
     fn repaired(code: i32, output: &str, wall_s: f64) -> RepairedRun {
-        let run =
-            Run { status: Some(ExitStatus::from_raw(code << 8)), wall_s, output: output.to_owned(), ..Run::default() };
+        let run = WorkloadRun {
+            status: Some(ExitStatus::from_raw(code << 8)),
+            wall_s,
+            output: output.to_owned(),
+            ..WorkloadRun::default()
+        };
         RepairedRun { run, stats: stats_of(&[0x1000]) }
     }
 
@@ -246,12 +250,12 @@ mod tests {
         let goal = || Goals::read().unwrap().get("sharing", "wrong_results").unwrap();
         let row = |runs: usize, wrong| SoakRow { name: "test", seconds: vec![0.3; runs], wrong, ..SoakRow::default() };
         for (rows, verdict) in [
-            (vec![row(1000, 0), row(1000, 0)], Verdict::Ok),
-            (vec![row(1000, 0), row(999, 0)], Verdict::Undecided),
-            (vec![row(1000, 0), row(1, 1)], Verdict::Miss),
-            (vec![SoakRow { name: "counters -O2", ..row(1000, 0) }], Verdict::Undecided),
-            (vec![SoakRow { name: "counters -O2", separated: 7, ..row(1000, 0) }], Verdict::Undecided),
-            (vec![SoakRow { name: "counters -O2", separated: 900, ..row(1000, 0) }], Verdict::Ok),
+            (vec![row(1000, 0), row(1000, 0)], GoalVerdict::Ok),
+            (vec![row(1000, 0), row(999, 0)], GoalVerdict::Undecided),
+            (vec![row(1000, 0), row(1, 1)], GoalVerdict::Miss),
+            (vec![SoakRow { name: "counters -O2", ..row(1000, 0) }], GoalVerdict::Undecided),
+            (vec![SoakRow { name: "counters -O2", separated: 7, ..row(1000, 0) }], GoalVerdict::Undecided),
+            (vec![SoakRow { name: "counters -O2", separated: 900, ..row(1000, 0) }], GoalVerdict::Ok),
         ] {
             assert_eq!(cell(goal(), rows).verdict, verdict);
         }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use fieldstone_reproduce::Missing;
-use fieldstone_reproduce::figure3::{Builds, LINKERS, LUA, Program, SQLITE, has_linker};
+use fieldstone_reproduce::figure3::{Builds, LINKERS, LUA, SQLITE, StackProgram, has_linker};
 use fieldstone_stats::FEWEST_FOR_INTERVAL;
 
-use crate::cell::Cell;
+use crate::cell::GoalCell;
 use crate::goals::Goal;
 use crate::stacks::{compare_builds, pairs};
 
@@ -14,16 +14,21 @@ use crate::stacks::{compare_builds, pairs};
 const LAYOUTS: usize = 6;
 
 /// Compares the CPU time of whole runs.
-pub(crate) fn measure(builds: &Builds, goal: &Goal, limit: Duration, show: &mut dyn FnMut(Cell)) -> anyhow::Result<()> {
+pub(crate) fn measure(
+    builds: &Builds,
+    goal: &Goal,
+    limit: Duration,
+    show: &mut dyn FnMut(GoalCell),
+) -> anyhow::Result<()> {
     for program in [LUA, SQLITE] {
         for linker in LINKERS {
             if !has_linker(linker) {
-                show(Cell::skipped(goal.clone(), &format!("{}: there is no linker {linker}", program.name)));
+                show(GoalCell::skipped(goal.clone(), &format!("{}: there is no linker {linker}", program.name)));
                 continue;
             }
             match measure_with(builds, goal, &program, linker, limit) {
                 Err(error) if error.is::<Missing>() => {
-                    show(Cell::skipped(goal.clone(), &error.to_string()));
+                    show(GoalCell::skipped(goal.clone(), &error.to_string()));
                     break;
                 }
                 cell => show(cell?),
@@ -36,10 +41,10 @@ pub(crate) fn measure(builds: &Builds, goal: &Goal, limit: Duration, show: &mut 
 fn measure_with(
     builds: &Builds,
     goal: &Goal,
-    program: &Program,
+    program: &StackProgram,
     linker: &str,
     limit: Duration,
-) -> anyhow::Result<Cell> {
+) -> anyhow::Result<GoalCell> {
     let builds_by_layout = pairs(builds, program, linker, LAYOUTS)?;
     let expected = builds.run(program, &builds_by_layout[0].1, true)?.printed;
     let label = (format!("{} by {linker}", program.name), "whole runs, 6 layouts each");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fieldstone_stacks::{grow as grow_stack, remaining};
 
-use crate::cell::Cell;
+use crate::cell::GoalCell;
 use crate::goals::Goal;
 use crate::kernel_comparison::{compare, compare_with_min_pairs, cpu_seconds};
 
@@ -33,7 +33,7 @@ macro_rules! layouts {
 const LAYOUTS: [(Fib, Fib); 20] = layouts!(1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20);
 
 /// Fibonacci numbers with a check at each call.
-pub(crate) fn fib(goal: Goal, time_limit: Duration) -> Cell {
+pub(crate) fn fib(goal: Goal, time_limit: Duration) -> GoalCell {
     assert!(LAYOUTS.iter().all(|(grown, plain)| grown(20) == plain(20)));
     let case = format!("fib({N}), a check at each call");
     let (mut own, mut other) = (LAYOUTS.iter().cycle(), LAYOUTS.iter().cycle());
@@ -72,7 +72,7 @@ fn calls_with_stacker(calls: u64) -> u64 {
 }
 
 /// The cost of a call on another segment.
-pub(crate) fn grow(goal: Goal, time_limit: Duration) -> Cell {
+pub(crate) fn grow(goal: Goal, time_limit: Duration) -> GoalCell {
     compare(
         goal,
         "a call on another segment",

@@ -10,9 +10,9 @@ use fieldstone_blocks::{MmapFrames, PageKind, Pool, TreeArray};
 use fieldstone_peers::vector;
 use fieldstone_stacks::grow;
 use fieldstone_workloads::blackscholes::{Contract, contracts, price};
-use fieldstone_workloads::game::{Calls, Plain, Search, Table};
+use fieldstone_workloads::game::{Calls, Plain, Search, TranspositionTable};
 
-use crate::cell::Cell;
+use crate::cell::GoalCell;
 use crate::goals::Goal;
 use crate::kernel_comparison::{compare, cpu_seconds};
 
@@ -32,7 +32,7 @@ fn priced(options: impl Iterator<Item = Contract>, price: impl Fn(Contract) -> f
 
 /// Black-Scholes over an array of structs, leaf by leaf. Each price is computed in a call that
 /// checks its stack.
-pub(crate) fn blackscholes(goal: Goal, time_limit: Duration) -> anyhow::Result<Cell> {
+pub(crate) fn blackscholes(goal: Goal, time_limit: Duration) -> anyhow::Result<GoalCell> {
     let plain: Vec<Contract> = contracts(OPTIONS).collect();
     let pool = pool()?;
     let mut tree = TreeArray::try_new_in(&pool)?;
@@ -71,14 +71,14 @@ fn solve<E: IndexMut<usize, Output = u64>, C: Calls>(search: &mut Search<5, 4, E
 }
 
 /// Connect Four with its transposition table in a tree. Each call of the search checks its stack.
-pub(crate) fn game(goal: Goal, time_limit: Duration) -> anyhow::Result<Cell> {
+pub(crate) fn game(goal: Goal, time_limit: Duration) -> anyhow::Result<GoalCell> {
     let mut array = vector::with_capacity(WORDS, PageKind::Small4k);
     array.resize(WORDS, 0);
     let pool = pool()?;
     let mut tree = TreeArray::try_new_in(&pool)?;
     tree.extend(std::iter::repeat_n(0_u64, WORDS));
-    let mut plain = Search::<5, 4, _, Plain>::new(Table::over(array, WORDS));
-    let mut both = Search::<5, 4, _, GrowingStack>::new(Table::over(tree, WORDS));
+    let mut plain = Search::<5, 4, _, Plain>::new(TranspositionTable::over(array, WORDS));
+    let mut both = Search::<5, 4, _, GrowingStack>::new(TranspositionTable::over(tree, WORDS));
     // The table keeps entries of earlier games, which changes the number of positions on both sides
     // alike.
     let (mut tree_positions, mut plain_positions) = (0, 0);

@@ -22,12 +22,12 @@ struct Arguments {
     #[arg(default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     passes: u32,
     /// Layout of the options in memory.
-    #[arg(long, value_enum, default_value_t = Layout::Arrays)]
-    layout: Layout,
+    #[arg(long, value_enum, default_value_t = DataLayout::Arrays)]
+    layout: DataLayout,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Layout {
+enum DataLayout {
     /// One array per field.
     Arrays,
     /// One array of structs.
@@ -38,7 +38,7 @@ enum Layout {
 fn price_all(arguments: &Arguments, n: usize) -> Result<Vec<f32>, Error> {
     let mut prices = fill(n, |_| 0.0_f32)?;
     match arguments.layout {
-        Layout::Structs => {
+        DataLayout::Structs => {
             let options = timed("init", || fill_from(n, contracts(n)))?;
             timed("kernel", || {
                 for _ in 0..arguments.passes {
@@ -46,7 +46,7 @@ fn price_all(arguments: &Arguments, n: usize) -> Result<Vec<f32>, Error> {
                 }
             });
         }
-        Layout::Arrays => {
+        DataLayout::Arrays => {
             let options = timed("init", || {
                 let floats = |of: fn(Contract) -> f32| fill_from(n, contracts(n).map(of));
                 Arrays::try_new(floats, |of| fill_from(n, contracts(n).map(of)))

@@ -29,12 +29,12 @@ struct Arguments {
 }
 
 /// A cache line; its first word is the index of the next line.
-type Line = [usize; 8];
+type CacheLine = [usize; 8];
 
 const SEED: u64 = 0x0063_6861_7365;
 
 fn run(arguments: &Arguments) -> Result<u64, Error> {
-    let lines = arguments.size / size_of::<Line>();
+    let lines = arguments.size / size_of::<CacheLine>();
     if lines < 2 {
         return Err(Error::Argument { what: "SIZE is less than two lines of 64 bytes".into() });
     }
@@ -43,7 +43,7 @@ fn run(arguments: &Arguments) -> Result<u64, Error> {
 }
 
 /// Sattolo's shuffle of the identity.
-fn cycle(lines: usize) -> Result<Vec<Line>, Error> {
+fn cycle(lines: usize) -> Result<Vec<CacheLine>, Error> {
     let mut array = fill(lines, |i| [i; 8])?;
     let mut random = SplitMix64::new(SEED);
     for i in (1..lines).rev() {
@@ -56,7 +56,7 @@ fn cycle(lines: usize) -> Result<Vec<Line>, Error> {
 
 /// Walks `steps`, lap by lap from line 0, and checks each lap. Returns the sum of the visited
 /// indices.
-fn laps(array: &[Line], steps: u64) -> Result<u64, Error> {
+fn laps(array: &[CacheLine], steps: u64) -> Result<u64, Error> {
     let lap = array.len() as u64;
     let lap_sum = lap * (lap - 1) / 2;
     let mut total = 0_u64;
@@ -73,7 +73,7 @@ fn laps(array: &[Line], steps: u64) -> Result<u64, Error> {
 
 /// The kernel: returns the last index, and the sum of the visited indices.
 #[inline(never)]
-fn walk(array: &[Line], steps: u64) -> (usize, u64) {
+fn walk(array: &[CacheLine], steps: u64) -> (usize, u64) {
     let (mut at, mut sum) = (0, 0_u64);
     for _ in 0..steps {
         at = array[at][0];

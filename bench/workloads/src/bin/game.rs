@@ -9,7 +9,7 @@
 use clap::{Parser, ValueEnum};
 use fieldstone_workloads::{
     Error,
-    game::{Outcome, Search, Table},
+    game::{PositionValue, Search, TranspositionTable},
     phase::timed,
     size,
     verdict::{conclude, expect_equal},
@@ -24,13 +24,13 @@ struct Arguments {
     #[arg(value_parser = size::parse)]
     size: usize,
     /// Board size: columns by rows.
-    #[arg(value_enum, default_value_t = Size::B6x5)]
-    board: Size,
+    #[arg(value_enum, default_value_t = BoardSize::B6x5)]
+    board: BoardSize,
 }
 
 /// The boards that are solved in seconds (7x5: a quarter of a minute).
 #[derive(Clone, Copy, ValueEnum)]
-enum Size {
+enum BoardSize {
     #[value(name = "5x4")]
     B5x4,
     #[value(name = "6x4")]
@@ -44,19 +44,19 @@ enum Size {
 }
 
 fn run(arguments: &Arguments) -> Result<u64, Error> {
-    let table = timed("init", || Table::new(arguments.size))?;
+    let table = timed("init", || TranspositionTable::new(arguments.size))?;
     match arguments.board {
-        Size::B5x4 => solve::<5, 4>(table, Outcome::Draw),
-        Size::B6x4 => solve::<6, 4>(table, Outcome::Loss),
-        Size::B7x4 => solve::<7, 4>(table, Outcome::Draw),
-        Size::B6x5 => solve::<6, 5>(table, Outcome::Draw),
-        Size::B7x5 => solve::<7, 5>(table, Outcome::Draw),
+        BoardSize::B5x4 => solve::<5, 4>(table, PositionValue::Draw),
+        BoardSize::B6x4 => solve::<6, 4>(table, PositionValue::Loss),
+        BoardSize::B7x4 => solve::<7, 4>(table, PositionValue::Draw),
+        BoardSize::B6x5 => solve::<6, 5>(table, PositionValue::Draw),
+        BoardSize::B7x5 => solve::<7, 5>(table, PositionValue::Draw),
     }
 }
 
 /// Solves a board of W columns and H rows. The checksum is the number of positions, which depends
 /// on the size of the table.
-fn solve<const W: u32, const H: u32>(table: Table, expected: Outcome) -> Result<u64, Error> {
+fn solve<const W: u32, const H: u32>(table: TranspositionTable, expected: PositionValue) -> Result<u64, Error> {
     let mut search = Search::<W, H>::new(table);
     let outcome = timed("kernel", || search.solve());
     expect_equal("the value of the empty board", &outcome, &expected)?;

@@ -112,7 +112,7 @@ mod tests {
     use crate::random::SplitMix64;
     use std::collections::HashMap;
 
-    type Small = Board<5, 4>;
+    type SmallBoard = Board<5, 4>;
 
     /// Whether `stones` have four in a row, tested cell by cell.
     fn four(stones: u64) -> bool {
@@ -137,9 +137,9 @@ mod tests {
         let mut random = SplitMix64::new(4);
         let mut keys = HashMap::new();
         for _ in 0..300 {
-            let mut board = Small::empty();
+            let mut board = SmallBoard::empty();
             while !board.is_full() {
-                for cell in cells(Small::CELLS & !board.taken) {
+                for cell in cells(SmallBoard::CELLS & !board.taken) {
                     assert_eq!(board.winning_cells() & cell != 0, four(board.mine | cell), "{board:?}");
                     assert_eq!(
                         board.threatened_cells() & cell != 0,

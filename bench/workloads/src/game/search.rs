@@ -7,11 +7,11 @@
 use std::marker::PhantomData;
 use std::ops::IndexMut;
 
-use super::{Board, Bounds, Table};
+use super::{Board, Bounds, TranspositionTable};
 
 /// The value of a position under best play, for the player to move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
+pub enum PositionValue {
     /// The player to move loses.
     Loss,
     /// No player gets four.
@@ -43,7 +43,7 @@ impl Calls for Plain {
 /// A search of a board with W columns and H rows.
 #[derive(Debug)]
 pub struct Search<const W: u32, const H: u32, E = Vec<u64>, C = Plain> {
-    table: Table<E>,
+    table: TranspositionTable<E>,
     /// Added above a position's bits in its key, so that entries of earlier games do not match.
     game: u64,
     positions: u64,
@@ -52,7 +52,7 @@ pub struct Search<const W: u32, const H: u32, E = Vec<u64>, C = Plain> {
 
 impl<const W: u32, const H: u32, E: IndexMut<usize, Output = u64>, C: Calls> Search<W, H, E, C> {
     /// Creates a search that uses `table`, which is empty.
-    pub const fn new(table: Table<E>) -> Self {
+    pub const fn new(table: TranspositionTable<E>) -> Self {
         Self { table, game: 0, positions: 0, calls: PhantomData }
     }
 
@@ -63,11 +63,11 @@ impl<const W: u32, const H: u32, E: IndexMut<usize, Output = u64>, C: Calls> Sea
     }
 
     /// Solves the empty board.
-    pub fn solve(&mut self) -> Outcome {
+    pub fn solve(&mut self) -> PositionValue {
         match self.value(Board::empty(), Bounds::ALL) {
-            ..0 => Outcome::Loss,
-            0 => Outcome::Draw,
-            1.. => Outcome::Win,
+            ..0 => PositionValue::Loss,
+            0 => PositionValue::Draw,
+            1.. => PositionValue::Win,
         }
     }
 
@@ -147,8 +147,8 @@ fn middle_out<const W: u32>() -> impl Iterator<Item = u32> {
 mod tests {
     use super::*;
 
-    fn solved<const W: u32, const H: u32>(table_bytes: usize) -> Outcome {
-        Search::<W, H>::new(Table::new(table_bytes).unwrap()).solve()
+    fn solved<const W: u32, const H: u32>(table_bytes: usize) -> PositionValue {
+        Search::<W, H>::new(TranspositionTable::new(table_bytes).unwrap()).solve()
     }
 
     /// Plain minimax: no table, no window, no threats.
@@ -169,9 +169,9 @@ mod tests {
     #[test]
     fn small_boards_agree_with_plain_minimax() {
         let value = |outcome| match outcome {
-            Outcome::Loss => -1,
-            Outcome::Draw => 0,
-            Outcome::Win => 1,
+            PositionValue::Loss => -1,
+            PositionValue::Draw => 0,
+            PositionValue::Win => 1,
         };
         assert_eq!(value(solved::<4, 3>(1 << 12)), naive(Board::<4, 3>::empty()));
         assert_eq!(value(solved::<5, 2>(1 << 12)), naive(Board::<5, 2>::empty()));
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_new_game_does_not_use_old_entries() {
-        let mut search = Search::<4, 4>::new(Table::new(1 << 12).unwrap());
+        let mut search = Search::<4, 4>::new(TranspositionTable::new(1 << 12).unwrap());
         let first = (search.solve(), search.positions());
         // With its own entries, the root's value is looked up.
         assert_eq!((search.solve(), search.positions()), (first.0, first.1 + 1));
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn the_table_does_not_change_the_value() {
         for bytes in [0, 64, 1 << 20] {
-            assert_eq!(solved::<4, 4>(bytes), Outcome::Draw, "{bytes}");
+            assert_eq!(solved::<4, 4>(bytes), PositionValue::Draw, "{bytes}");
         }
     }
 }

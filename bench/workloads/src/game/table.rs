@@ -24,7 +24,7 @@ pub struct Bounds {
 
 /// The table, in an array of words. With size 0 it stores nothing.
 #[derive(Debug)]
-pub struct Table<E = Vec<u64>> {
+pub struct TranspositionTable<E = Vec<u64>> {
     entries: E,
     len: usize,
 }
@@ -44,7 +44,7 @@ impl Bounds {
     }
 }
 
-impl Table {
+impl TranspositionTable {
     /// Creates a table of at most `bytes` in a vector, with each page touched.
     ///
     /// # Errors
@@ -55,7 +55,7 @@ impl Table {
     }
 }
 
-impl<E: IndexMut<usize, Output = u64>> Table<E> {
+impl<E: IndexMut<usize, Output = u64>> TranspositionTable<E> {
     /// Creates a table in `entries`, which has `len` words, all 0.
     pub const fn over(entries: E, len: usize) -> Self {
         Self { entries, len }
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn an_entry_is_found_until_another_replaces_it() {
-        let mut table = Table::new(8).unwrap();
+        let mut table = TranspositionTable::new(8).unwrap();
         let exact = Bounds { low: 0, high: 0 };
         table.put(77, exact);
         assert_eq!((table.get(77), table.get(78)), (exact, Bounds::ALL));

@@ -14,7 +14,11 @@ fn main() {
     let run = |contender: usize| {
         let mut numbers = black_box(numbers.clone());
         let start = Instant::now();
-        if contender == 0 { numbers.sort() } else { numbers.sort_unstable() }
+        if contender == 0 {
+            numbers.sort()
+        } else {
+            numbers.sort_unstable()
+        }
         black_box(numbers);
         Ok::<_, Infallible>(start.elapsed().as_secs_f64())
     };

@@ -49,8 +49,9 @@ impl IsolationTable {
     /// Adds the range of `bytes` bytes at `address`; neither may be 0. Returns false when the table
     /// is full.
     pub fn isolate(&self, address: u64, bytes: u64) -> bool {
-        let claims =
-            |entry: &&IsolationEntry| entry.address.compare_exchange(0, address, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        let claims = |entry: &&IsolationEntry| {
+            entry.address.compare_exchange(0, address, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
         let Some(entry) = self.entries.iter().find(claims) else { return false };
         entry.bytes.store(bytes, Ordering::Release);
         self.changes.fetch_add(1, Ordering::Release);

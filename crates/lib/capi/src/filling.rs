@@ -9,7 +9,7 @@ use fieldstone_pages::{Filling, Memory};
 
 use crate::enums;
 use crate::fault::{CHandler, contents, handler};
-use crate::list::{RangeArray, FsRange};
+use crate::list::{FsRange, RangeArray};
 use crate::memory::range;
 use crate::result::{OutHandle, non_null, run_call, take_memory};
 

@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 use fieldstone_pages::{Memory, Tracking};
 
 use crate::enums;
-use crate::list::{RangeArray, FsRange};
+use crate::list::{FsRange, RangeArray};
 use crate::memory::range;
 use crate::result::{OutHandle, non_null, run_call, take_memory};
 

@@ -89,7 +89,8 @@ impl DescriptorKeeper {
         let call: *const (dyn Fn() + '_) = &raw const call;
         // SAFETY: only the lifetime changes; this thread stays here until the call has returned, or
         // the keeper's thread has ended.
-        let call = KeeperCall(unsafe { std::mem::transmute::<*const (dyn Fn() + '_), *const (dyn Fn() + 'static)>(call) });
+        let call =
+            KeeperCall(unsafe { std::mem::transmute::<*const (dyn Fn() + '_), *const (dyn Fn() + 'static)>(call) });
         self.requests.submit(call, || is_running(self.process, self.thread.load(Ordering::Relaxed)));
         result.take().unwrap_or_else(|| Err(io::Error::from_raw_os_error(libc::EOWNERDEAD)))
     }

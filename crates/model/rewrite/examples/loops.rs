@@ -12,7 +12,9 @@ fn main() -> fieldstone_rewrite::Result<()> {
     let flow = Flow::discover(&code, START)?;
     for found in flow.loops() {
         println!("loop at {:#x}: {} blocks, {} exits", found.head, found.blocks.len(), found.exits.len());
-        flow.instructions_in(&found).for_each(|instruction| println!("  {:#x}  {instruction}", instruction.ip()));
+        for instruction in flow.instructions_in(&found) {
+            println!("  {:#x}  {:?}", instruction.ip(), instruction.code());
+        }
         println!("  counter: {:?}", LoopCounter::of(&flow, &found));
     }
     Ok(())

@@ -66,7 +66,7 @@ pub use error::{Error, RefusalReason, Result};
 pub use flow::{BasicBlock, BlockExit, Flow, TakenJumps, WINDOW_BYTES};
 pub use liveness::{LiveSet, Liveness};
 pub use loops::{Loop, LoopExit};
-pub use memory::{CachedMemory, ReadableMemory, MemoryImage};
+pub use memory::{CachedMemory, MemoryImage, ReadableMemory};
 pub use operand::Operand;
 pub use page::{PagePiece, RemapRule, RemappedPage};
 pub use patch::{HeadCopy, HeadPatch, PatchWrite, Pun};

@@ -93,7 +93,7 @@ const PAGE: usize = 4096;
 mod tests {
     use std::cell::Cell;
 
-    use super::{CachedMemory, ReadableMemory, MemoryImage};
+    use super::{CachedMemory, MemoryImage, ReadableMemory};
 
     struct Counted(MemoryImage, Cell<u32>);
 

@@ -19,9 +19,9 @@ use fieldstone_rewrite::{
 };
 use iced_x86::{InstructionInfoFactory, Register};
 use machine::{
-    Agent, CACHE, CODE, FAR, HOME, TestMachine, MachineState, PAGE, PAGE_BYTES, PLAIN, STACK, STACK_BYTES, VIEWS,
+    Agent, CACHE, CODE, FAR, HOME, MachineState, PAGE, PAGE_BYTES, PLAIN, STACK, STACK_BYTES, TestMachine, VIEWS,
 };
-use programs::{AccessForm, Place, LoopProgram, LoopStep, program};
+use programs::{AccessForm, LoopProgram, LoopStep, Place, program};
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 
@@ -404,7 +404,9 @@ fn without_a_clone_each_access_faults() {
 fn a_patched_head_jumps_to_the_clone() {
     // One long instruction at the head permits any jump target.
     let mut program = counters();
-    program.steps.insert(0, LoopStep::Memory { kind: AccessForm::StoreNumber, place: Place::Stays(0), data: 0, wide: true });
+    program
+        .steps
+        .insert(0, LoopStep::Memory { kind: AccessForm::StoreNumber, place: Place::Stays(0), data: 0, wide: true });
     let setup = Setup::new();
     let plain = setup.plain(&program);
     assert_eq!(setup.rewritten(&program, How::Patched), (plain, 0));

@@ -142,7 +142,8 @@ impl Redesign {
     /// separates, and pairs in one member, which it cannot separate.
     fn pairs(&self, counts: impl Fn(&ContendedMember) -> bool) -> (usize, usize) {
         let selected: Vec<&ContendedMember> = self.fights.iter().filter(|member| counts(member)).collect();
-        let pairs = selected.iter().enumerate().flat_map(|(at, one)| selected[..at].iter().map(move |other| (one, other)));
+        let pairs =
+            selected.iter().enumerate().flat_map(|(at, one)| selected[..at].iter().map(move |other| (one, other)));
         let (inseparable, separated): (Vec<_>, Vec<_>) = pairs
             .filter(|(one, other)| one.contends_with(other))
             .partition(|(one, other)| one.element == other.element && one.member == other.member);

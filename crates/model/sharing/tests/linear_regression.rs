@@ -15,7 +15,7 @@
 #![expect(clippy::single_range_in_vec_init, reason = "runs of bytes are compared with lists of them")]
 
 use fieldstone_sharing::{
-    LayoutAdvice, JudgedLine, LineTable, Member, ObjectLayout, SampledAccess, Settings, Verdict,
+    JudgedLine, LayoutAdvice, LineTable, Member, ObjectLayout, SampledAccess, Settings, Verdict,
     rules::{ByteMove, MOST_VIEWS, plan},
 };
 
@@ -145,7 +145,10 @@ fn the_padded_structure_equals_the_papers_remedy() {
     let redesign = object.redesign(&run(16, false)).unwrap().unwrap();
     assert_eq!(
         redesign.advice,
-        [LayoutAdvice::AlignMember { member: "tid".to_owned(), to: 64 }, LayoutAdvice::AlignAllocation { to: 64, off_by: 16 },],
+        [
+            LayoutAdvice::AlignMember { member: "tid".to_owned(), to: 64 },
+            LayoutAdvice::AlignAllocation { to: 64, off_by: 16 },
+        ],
         "the size is right already"
     );
     assert_eq!((redesign.bytes_before, redesign.bytes_after), (64, 64));

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use crate::access::PlacedAccess;
 use crate::mosaic::spread;
 use crate::page::PageSize;
-use stack::Stack;
+use stack::LruStack;
 
 /// The most pages tracked: their records fit in a core's second-level cache.
 const MAX_PAGES: u16 = 8192;
@@ -55,7 +55,7 @@ pub struct MissRatioCurve {
     page: PageSize,
     /// One of 2^`sparse_shift` pages is tracked.
     sparse_shift: u32,
-    stack: Stack,
+    stack: LruStack,
     accesses: u64,
     /// Accesses represented, by the log2 of the smallest size that hits; the last: none does.
     hits_from: [u64; MAX_SHIFT as usize + 2],
@@ -65,7 +65,7 @@ pub struct MissRatioCurve {
 /// Distances over all pages, measured in intervals.
 #[derive(Debug, Clone)]
 struct IntervalDistances {
-    stack: Stack,
+    stack: LruStack,
     /// Accesses represented by the counted ones.
     accesses: u64,
     /// Hits among them, by the log2 of the smallest size that hits.
@@ -83,7 +83,7 @@ impl MissRatioCurve {
             accesses: 0,
             hits_from: [0; MAX_SHIFT as usize + 2],
             near: IntervalDistances {
-                stack: Stack::new(1 << NEAR_SHIFT, 1 << MIN_SHIFT),
+                stack: LruStack::new(1 << NEAR_SHIFT, 1 << MIN_SHIFT),
                 accesses: 0,
                 hits_from: [0; NEAR_SHIFT as usize + 1],
             },
@@ -192,8 +192,8 @@ impl IntervalDistances {
 
 /// A stack whose first zone ends at the smallest TLB size, with space for one page more than is
 /// tracked.
-fn new_stack(sparse_shift: u32) -> Stack {
-    Stack::new(MAX_PAGES + 1, 1 << MIN_SHIFT.saturating_sub(sparse_shift))
+fn new_stack(sparse_shift: u32) -> LruStack {
+    LruStack::new(MAX_PAGES + 1, 1 << MIN_SHIFT.saturating_sub(sparse_shift))
 }
 
 #[cfg(test)]

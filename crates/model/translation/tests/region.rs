@@ -117,7 +117,9 @@ impl NaiveRegion {
                     self.contents.insert(page, self.mapped);
                 }
             }
-            RegionEvent::Remove(start, pages) => (start..start + pages).for_each(|page| _ = self.contents.remove(&page)),
+            RegionEvent::Remove(start, pages) => {
+                (start..start + pages).for_each(|page| _ = self.contents.remove(&page))
+            }
             RegionEvent::Relocate(from, to, pages) => {
                 for page in 0..pages {
                     self.contents.remove(&(to + page));

@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use fieldstone_pages::{Limitation, Primitive};
 use fieldstone_report::quantity::bytes;
 use fieldstone_report::{saved, text::Style};
-use fieldstone_sys::doctor::{Doctor, Facts, Level, CommandVerdict};
+use fieldstone_sys::doctor::{CommandVerdict, Doctor, Facts, Level};
 use fieldstone_sys::limits::{Limits, Overcommit};
 use fieldstone_sys::perf::Counter;
 use fieldstone_sys::sampling::HardwareSource;

@@ -14,7 +14,7 @@ use clap::{Args, ValueEnum};
 use fieldstone_launch::Program;
 use fieldstone_launch::signals::Interrupt;
 use fieldstone_profile::{ProfileEvent, ProfilePlan, ServerLoad, profile};
-use fieldstone_report::{Metric, Profile, Summary, KindVerdict, csv, html, quantity, reports, saved, shell, text};
+use fieldstone_report::{KindVerdict, Metric, Profile, Summary, csv, html, quantity, reports, saved, shell, text};
 use fieldstone_sys::knob::Restorer;
 use fieldstone_wire::{Mixture, PageKind};
 use indicatif::{ProgressBar, ProgressStyle};

@@ -145,7 +145,7 @@ fn sharing(command: Vec<String>, looked: Detection) -> Sharing {
     Sharing {
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
         machine: fieldstone_profile::describe_machine(),
-        program: profile::Program { command, ..profile::Program::default() },
+        program: profile::ProfiledProgram { command, ..profile::ProfiledProgram::default() },
         duration_s: looked.duration_s,
         sampling: looked.sampling,
         threads: looked.threads,

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use fieldstone_report::{Profile, RunStats, MeasuredRun, saved};
+use fieldstone_report::{MeasuredRun, Profile, RunStats, saved};
 use fieldstone_translation::Mmu;
 use tempfile::TempDir;
 

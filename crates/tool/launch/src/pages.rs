@@ -131,8 +131,12 @@ mod tests {
 
     #[test]
     fn only_modes_that_prevent_64k_folios_are_changed() {
-        let wanted =
-            [(16 << 10, ThpMode::Always), (64 << 10, ThpMode::Never), (128 << 10, ThpMode::Never), (HUGE_2M, ThpMode::Madvise)];
+        let wanted = [
+            (16 << 10, ThpMode::Always),
+            (64 << 10, ThpMode::Never),
+            (128 << 10, ThpMode::Never),
+            (HUGE_2M, ThpMode::Madvise),
+        ];
         let folios = modes(&wanted);
         if folios.len() < wanted.len() {
             println!("SKIP this kernel has no folios of several sizes");

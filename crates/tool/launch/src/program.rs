@@ -146,7 +146,7 @@ fn placement_method_of(file: &Path, depth: u32) -> Result<PlacementMethod> {
 }
 
 /// `e_machine` of the ELF files that this machine runs.
-const ELF_MACHINE: u16 = if cfg!(target_arch = "aarch64") { elf::EM_AARCH64 } else { elf::EM_X86_64 };
+const ELF_MACHINE: elf::Machine = if cfg!(target_arch = "aarch64") { elf::EM_AARCH64 } else { elf::EM_X86_64 };
 
 /// Why an ELF file cannot carry the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

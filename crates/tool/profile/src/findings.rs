@@ -105,7 +105,12 @@ mod tests {
     use super::*;
 
     fn sample(kind: &str, outcome: &str, hash: &str) -> MeasuredRun {
-        MeasuredRun { kind: kind.into(), outcome: outcome.into(), output_hash: Some(hash.into()), ..MeasuredRun::default() }
+        MeasuredRun {
+            kind: kind.into(),
+            outcome: outcome.into(),
+            output_hash: Some(hash.into()),
+            ..MeasuredRun::default()
+        }
     }
 
     fn findings(samples: &[MeasuredRun]) -> Vec<Finding> {

@@ -39,7 +39,7 @@ use fieldstone_launch::launch::{Injection, Treatment};
 use fieldstone_launch::pages::{self, PageReservation};
 use fieldstone_launch::session::RegionOptions;
 use fieldstone_launch::signals::Interrupt;
-use fieldstone_report::{Finding, Footprint, RequestedKind, Profile, ProfiledProgram, Resident, MeasuredRun};
+use fieldstone_report::{Finding, Footprint, MeasuredRun, Profile, ProfiledProgram, RequestedKind, Resident};
 use fieldstone_stats::order;
 use fieldstone_sys::knob::Restorer;
 use fieldstone_sys::machine;

@@ -16,7 +16,7 @@
 //! KiB pages, so each price checks the other.
 
 use fieldstone_report::MeasuredRun;
-use fieldstone_report::translation::{ReportedMixture, Mosaics, Translation};
+use fieldstone_report::translation::{Mosaics, ReportedMixture, Translation};
 use fieldstone_stats::{Estimate, Interval};
 use fieldstone_translation::{MosaicFit, MosaicRun, Result};
 use fieldstone_wire::{Mixture, PageKind};
@@ -89,7 +89,12 @@ fn fit_lines(timed: Vec<MixtureTimes>) -> Result<Mosaics> {
 }
 
 /// The user times of the successful runs of a kind; `None` if its mixture was not modelled.
-fn mixture_times(kind: Mixture, samples: &[MeasuredRun], translation: &Translation, scale: f64) -> Option<MixtureTimes> {
+fn mixture_times(
+    kind: Mixture,
+    samples: &[MeasuredRun],
+    translation: &Translation,
+    scale: f64,
+) -> Option<MixtureTimes> {
     let percent = percent(kind)?;
     let configuration = match percent {
         0 => "4K".to_owned(),

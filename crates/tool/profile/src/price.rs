@@ -19,7 +19,7 @@ use fieldstone_translation::{
 };
 
 use crate::calibrate::{LoadDifference, PhaseDependence, ReplayResult};
-use crate::trace::{TraceResults, DependenceCounts};
+use crate::trace::{DependenceCounts, TraceResults};
 
 /// Minimum footprint, in multiples of the TLB's reach, where sequential loads walk once per page.
 const SEQUENTIAL_REACHES: u64 = 4;
@@ -163,7 +163,8 @@ fn calibration(
     // Noise may reverse the order where walks cost almost nothing.
     let low = fewest.low.min(likely.low).min(most.low);
     let high = fewest.high.max(likely.high).max(most.high);
-    let point = |pattern, [near_walks, far_walks]: [f64; 2], ns| CalibrationPoint { pattern, near_walks, far_walks, ns };
+    let point =
+        |pattern, [near_walks, far_walks]: [f64; 2], ns| CalibrationPoint { pattern, near_walks, far_walks, ns };
     let ns = Interval { low, high, ..likely };
     let mut points = vec![point(CalibrationPattern::Program, [walks.near, walks.far], ns)];
     // A sequence much larger than the TLB's reach finds no page again: one walk per page.

@@ -12,7 +12,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use fieldstone_launch::signals::Interrupt;
 use fieldstone_report::MeasuredRun;
 use fieldstone_report::quantity::{count, seconds};
-use fieldstone_report::translation::{ModelledConfiguration, ModelledProcessor, Reach, ReportedSide, AllocationSite, Translation};
+use fieldstone_report::translation::{
+    AllocationSite, ModelledConfiguration, ModelledProcessor, Reach, ReportedSide, Translation,
+};
 use fieldstone_stats::median;
 use fieldstone_symbols::{FrameName, Symbolizer, UNATTRIBUTED, remedies, site_frames};
 use fieldstone_translation::{Configuration, Counts, Mmu, TlbArray};
@@ -253,7 +255,8 @@ fn side(counts: &fieldstone_translation::SideCounts) -> ReportedSide {
 fn sites_by_walks(results: &TraceResults, sites: &Sites, real: &mut SiteObservations) -> Vec<AllocationSite> {
     let mut symbols = Symbolizer::default();
     let walks = results.walks_by_owner.iter().map(|(&owner, walks)| (owner, [walks.walks, walks.walks_large]));
-    let mut named: Vec<AllocationSite> = walks.map(|(owner, walks)| site(owner, walks, sites, real, &mut symbols)).collect();
+    let mut named: Vec<AllocationSite> =
+        walks.map(|(owner, walks)| site(owner, walks, sites, real, &mut symbols)).collect();
     named.sort_by(|one, other| other.walks.cmp(&one.walks).then_with(|| one.function.cmp(&other.function)));
     let mut sites_by_walks: Vec<AllocationSite> = Vec::new();
     for site in named {
@@ -295,7 +298,8 @@ fn site(
     real: &mut SiteObservations,
     symbols: &mut Symbolizer,
 ) -> AllocationSite {
-    let plain = |words: &str| AllocationSite { function: words.to_owned(), walks, walks_large, ..AllocationSite::default() };
+    let plain =
+        |words: &str| AllocationSite { function: words.to_owned(), walks, walks_large, ..AllocationSite::default() };
     let number = match owner {
         AddressOwner::Site(number) => number,
         AddressOwner::Mapped => return plain(UNATTRIBUTED),

@@ -13,9 +13,9 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
+use fieldstone_sys::process::ProcessMemory;
 use fieldstone_sys::ptrace::Tracee;
 use fieldstone_sys::userfault::{FaultOrigin, Message, Userfaultfd};
-use fieldstone_sys::process::ProcessMemory;
 
 use crate::code_cache::CodeCache;
 use crate::error::{Error, Result};

@@ -19,9 +19,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use fieldstone_sys::process::ProcessMemory;
 use fieldstone_sys::scheduling;
 use fieldstone_sys::userfault::{FaultOrigin, Message, Modes, Userfaultfd};
-use fieldstone_sys::process::ProcessMemory;
 
 use crate::error::{Error, Result};
 use crate::tracer::{InsertedCode, SystemCall, Tracer, argument};

@@ -149,7 +149,8 @@ impl AbandonedRepair {
     /// # Errors
     /// [`Error::Refused`] if another version with another format wrote it.
     pub(crate) fn find(pid: u32, memory: &ProcessMemory, table: &[MapsEntry]) -> Result<Option<Self>> {
-        let can_be = |mapping: &&MapsEntry| mapping.permissions == "r--p" && !mapping.is_file && mapping.name.is_empty();
+        let can_be =
+            |mapping: &&MapsEntry| mapping.permissions == "r--p" && !mapping.is_file && mapping.name.is_empty();
         // Two adjacent records are one mapping.
         let places = table.iter().filter(can_be).flat_map(|mapping| {
             let range = mapping.range.clone();
@@ -222,7 +223,8 @@ mod tests {
     #[test]
     fn a_record_is_read_as_it_was_written() {
         let (pages, code) = (PageMap::default(), CodeCache::default());
-        let contents = Contents { userfault: 812, stub_page: Some(0x5000), ours: RecordContents { moved: &pages, code: &code } };
+        let contents =
+            Contents { userfault: 812, stub_page: Some(0x5000), ours: RecordContents { moved: &pages, code: &code } };
         let bytes = serde_json::to_vec(&contents).unwrap();
         let found = AbandonedRepair::parse(RepairRecord::new(0), &bytes).unwrap();
         assert!(found.userfault == 812 && found.stub_page == Some(0x5000) && found.pages.is_empty());

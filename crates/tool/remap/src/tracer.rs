@@ -17,8 +17,8 @@ pub(crate) mod traced_thread;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use fieldstone_sys::ptrace::Tracee;
 use fieldstone_sys::process::ProcessMemory;
+use fieldstone_sys::ptrace::Tracee;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use crate::error::{Error, Result};

@@ -41,7 +41,8 @@ impl InstructionNames {
         let mut named = BTreeSet::new();
         let is_first_of_thread =
             |code: &SampledInstruction| code.threads.iter().filter(|&&thread| named.insert(thread)).count() > 0;
-        let (mut chosen, rest): (Vec<SampledInstruction>, Vec<SampledInstruction>) = codes.into_iter().partition(is_first_of_thread);
+        let (mut chosen, rest): (Vec<SampledInstruction>, Vec<SampledInstruction>) =
+            codes.into_iter().partition(is_first_of_thread);
         chosen.extend(rest);
         chosen.truncate(MAX_REPORTED_INSTRUCTIONS);
         heaviest_first(&mut chosen);

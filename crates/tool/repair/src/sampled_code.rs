@@ -106,7 +106,11 @@ impl SampledCode {
 
     /// The counters of the loops around the sampled instruction and around its innermost caller
     /// that is in a loop, with their values.
-    pub(crate) fn counters(&mut self, memory: &dyn ReadableMemory, registers: &SampledRegisters) -> Vec<(LoopCounter, u64)> {
+    pub(crate) fn counters(
+        &mut self,
+        memory: &dyn ReadableMemory,
+        registers: &SampledRegisters,
+    ) -> Vec<(LoopCounter, u64)> {
         let Some(region) = self.region(memory, registers.rip) else { return Vec::new() };
         let registers = walk_registers(registers);
         let value = |registers: &Registers, counter: &LoopCounter| Some((*counter, counter.value(registers, memory)?));

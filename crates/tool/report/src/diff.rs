@@ -7,7 +7,7 @@
 //! they, and the sites' shares of them, are compared as they are.
 
 use crate::shell;
-use crate::summary::{KindSummary, Summary, KindVerdict, counted, usual_outcome};
+use crate::summary::{KindSummary, KindVerdict, Summary, counted, usual_outcome};
 use crate::{Metric, Profile, Translation, TranslationSummary};
 use fieldstone_stats::{Estimate, Interval};
 use serde::Serialize;

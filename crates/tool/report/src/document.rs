@@ -20,7 +20,7 @@ pub use bytes::{ByteMap, ByteUse, ByteUser};
 pub use plot::{
     Axis, Bar, BarRow, Bars, Chart, Colour, ColumnSeries, Columns, Curves, Legend, Plot, Series, SeriesForm,
 };
-pub use table::{TableCell, CellLine, Column, RowLimit, Rest, TableRow, Table};
+pub use table::{CellLine, Column, Rest, RowLimit, Table, TableCell, TableRow};
 pub use value::{Unit, Value};
 
 pub(crate) use table::row;

@@ -52,15 +52,15 @@ pub use diff::{Change, ConfigurationDiff, Diff, KindDiff};
 pub use document::Document;
 pub use error::Error;
 pub use footprint::{Footprint, FootprintPoint, PermissionShare};
-pub use profile::{Difference, Finding, RequestedKind, MachineRecord, Metric, Profile, ProfiledProgram, MeasuredRun};
+pub use profile::{Difference, Finding, MachineRecord, MeasuredRun, Metric, Profile, ProfiledProgram, RequestedKind};
 pub use render::{csv, html, markdown, text};
 pub use resident::Resident;
 pub use run::{Contiguity, Outside, PageShare, ProcessStats, RegionStats, RunStats, SmallPages};
 pub use saved::SavedFile;
 pub use sharing::Sharing;
-pub use summary::{Cost, KindSummary, Summary, KindVerdict};
-pub use translation::summary::TranslationSummary;
+pub use summary::{Cost, KindSummary, KindVerdict, Summary};
 pub use translation::Translation;
+pub use translation::summary::TranslationSummary;
 
 #[cfg(test)]
 extern crate self as fieldstone_report;

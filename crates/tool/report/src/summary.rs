@@ -14,7 +14,7 @@
 
 use crate::quantity::percent;
 use crate::translation::summary::TranslationSummary;
-use crate::{Advice, Finding, Metric, Profile, Resident, MeasuredRun};
+use crate::{Advice, Finding, MeasuredRun, Metric, Profile, Resident};
 use fieldstone_stats::{Estimate, median};
 use serde::Serialize;
 use std::collections::BTreeMap;

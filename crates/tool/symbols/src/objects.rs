@@ -53,7 +53,7 @@ use fieldstone_sys::process::ProcessMemory;
 use crate::error::Result;
 use crate::names::CodeLocation;
 pub use address_info::{AddressInfo, AddressKind};
-use heap::{MallocHeaps, HeapLookup};
+use heap::{HeapLookup, MallocHeaps};
 use maps::Maps;
 use modules::LoadedModules;
 use threads::ThreadStacks;

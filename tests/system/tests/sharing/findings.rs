@@ -6,7 +6,7 @@ use std::path::Path;
 
 use fieldstone_report::sharing::{MemoryKind, Sharing};
 
-use crate::fixture::{SharingFixture, RunCommand, fieldstone, iterations_for, run, run_together, stderr};
+use crate::fixture::{RunCommand, SharingFixture, fieldstone, iterations_for, run, run_together, stderr};
 
 /// Long enough for hundreds of samples of each thread, on any machine.
 const COUNTING: &[&str] = &["--iterations", "300000000"];

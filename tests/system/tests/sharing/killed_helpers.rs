@@ -100,7 +100,8 @@ const IMMEDIATE: [&[HelperAction]; 12] = [
     &[Kill(FirstWatchdog), Kill(SecondWatchdog), Kill(Repairer), Kill(Launcher)],
 ];
 /// The orders after which another process has to detect first that the repairer is stopped.
-const AFTER_A_STOP: [&[HelperAction]; 2] = [&[Stop(Repairer)], &[Stop(Repairer), Kill(FirstWatchdog), Kill(SecondWatchdog)]];
+const AFTER_A_STOP: [&[HelperAction]; 2] =
+    [&[Stop(Repairer)], &[Stop(Repairer), Kill(FirstWatchdog), Kill(SecondWatchdog)]];
 
 #[test]
 fn a_program_continues_whichever_helper_is_killed() {

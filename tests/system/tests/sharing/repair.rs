@@ -8,8 +8,8 @@ use std::process::Stdio;
 use fieldstone_repair::{RepairEvent, RepairStats, SamplingStats, TimedEvent};
 
 use crate::fixture::{
-    SharingFixture, RunCommand, checksum, did_not_run_together, fieldstone, interrupt, is_forbidden, iterations_for, kernel_s,
-    ran_together, run, run_together, stderr,
+    RunCommand, SharingFixture, checksum, did_not_run_together, fieldstone, interrupt, is_forbidden, iterations_for,
+    kernel_s, ran_together, run, run_together, stderr,
 };
 
 const COUNTING: &[&str] = &["--iterations", "500000000"];

@@ -49,7 +49,7 @@ pub(crate) struct ModelPage {
 
 /// A range of contiguous mapped pages.
 #[derive(Debug)]
-pub(crate) struct Span {
+pub(crate) struct PageSpan {
     pub(crate) start: usize,
     pub(crate) pages: Vec<ModelPage>,
 }
@@ -57,7 +57,7 @@ pub(crate) struct Span {
 /// All spans of a thread.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryModel {
-    pub(crate) spans: Vec<Span>,
+    pub(crate) spans: Vec<PageSpan>,
     areas: u64,
 }
 
@@ -105,7 +105,7 @@ impl ModelPage {
     }
 }
 
-impl Span {
+impl PageSpan {
     /// The address of page `index`, which may be the number of pages (the end).
     pub(crate) const fn address(&self, index: usize) -> usize {
         self.start + index * PAGE
@@ -155,13 +155,13 @@ impl MemoryModel {
     }
 
     /// The span that overlaps the `bytes` from `address` on.
-    pub(crate) fn overlap(&self, address: usize, bytes: usize) -> Option<&Span> {
+    pub(crate) fn overlap(&self, address: usize, bytes: usize) -> Option<&PageSpan> {
         self.spans.iter().find(|span| span.start < address + bytes && address < span.address(span.pages.len()))
     }
 
     /// Adds a span and returns its index.
     pub(crate) fn add(&mut self, start: usize, pages: Vec<ModelPage>) -> usize {
-        self.spans.push(Span { start, pages });
+        self.spans.push(PageSpan { start, pages });
         self.spans.len() - 1
     }
 

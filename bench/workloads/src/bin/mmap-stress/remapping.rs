@@ -96,7 +96,7 @@ fn record_move_onto(test: &mut TestThread, from: (usize, Range<usize>), onto: us
     let (span, range) = from;
     let target = test.model.spans[onto].address(index);
     let pages = test.model.remove_range(span, range);
-    let holds = |span: &crate::model::Span| span.start <= target && target < span.address(span.pages.len());
+    let holds = |span: &crate::model::PageSpan| span.start <= target && target < span.address(span.pages.len());
     // Removing the range may have changed the index of the target.
     let Some(onto) = test.model.spans.iter().position(holds) else { return Err("the target span is missing".into()) };
     let covered = index..index + pages.len();

@@ -7,8 +7,8 @@
 use fieldstone_wire::PageKind;
 
 use super::verdicts::size;
-use super::{Facts, Level, CommandVerdict};
-use crate::huge_pages::{FolioMode, ThpMode, HugePagePool, global_mode_path, mode_path, pool_pages_path};
+use super::{CommandVerdict, Facts, Level};
+use crate::huge_pages::{FolioMode, HugePagePool, ThpMode, global_mode_path, mode_path, pool_pages_path};
 
 /// The verdict on one page kind, for `command`.
 pub(super) fn kind(facts: &Facts, page_kind: PageKind, command: &str) -> CommandVerdict {

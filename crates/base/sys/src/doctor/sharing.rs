@@ -3,7 +3,7 @@
 //! Detection needs samples: perf events, or ptrace instead. Repair needs ptrace, and a userfaultfd
 //! that receives the kernel's faults too.
 
-use super::{Facts, Level, CommandVerdict};
+use super::{CommandVerdict, Facts, Level};
 use crate::limits::{self, Limits};
 use crate::machine::{self, Machine};
 use crate::perf::{self, Counter, Counters};

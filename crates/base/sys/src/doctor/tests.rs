@@ -1,7 +1,7 @@
 //! Verdicts on constructed machines.
 
 use super::*;
-use crate::huge_pages::{FolioMode, ThpMode, HugePagePool, Transparent};
+use crate::huge_pages::{FolioMode, HugePagePool, ThpMode, Transparent};
 use crate::limits::{CgroupMemory, Limits, Overcommit};
 use crate::machine::Machine;
 use crate::perf::{Counter, Counters};
@@ -268,7 +268,8 @@ fn this_machine_has_a_reason_for_each_verdict() {
 #[test]
 fn a_command_has_the_level_of_its_best_page_kind() {
     let of = |levels: &[(&str, Level)]| {
-        let verdicts = levels.iter().map(|&(command, level)| CommandVerdict::new(command, level, "made up", None)).collect();
+        let verdicts =
+            levels.iter().map(|&(command, level)| CommandVerdict::new(command, level, "made up", None)).collect();
         Doctor { facts: good_machine(), verdicts }.worst()
     };
     let (thp, giant) = ("run --region --pages thp", "run --region --pages hugetlb-1g");

@@ -6,7 +6,7 @@
 use fieldstone_wire::PageKind;
 
 use super::page_kinds::kind;
-use super::{Facts, Level, CommandVerdict, sharing};
+use super::{CommandVerdict, Facts, Level, sharing};
 use crate::huge_pages::ThpMode;
 use crate::limits::Overcommit;
 use crate::perf::Counter;
@@ -63,7 +63,8 @@ fn profile_load(facts: &Facts) -> CommandVerdict {
 }
 
 fn trace(facts: &Facts) -> CommandVerdict {
-    let mut verdict = CommandVerdict::new("profile --trace", Level::Works, "page walks by models, priced by replay", None);
+    let mut verdict =
+        CommandVerdict::new("profile --trace", Level::Works, "page walks by models, priced by replay", None);
     if !facts.emulator {
         let remedy = Some("sudo apt-get install qemu-user".to_owned());
         verdict.lower(Level::Unavailable, "qemu-x86_64, which runs the trace, is missing", remedy);

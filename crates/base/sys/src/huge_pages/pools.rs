@@ -129,7 +129,14 @@ mod tests {
 
     /// A pool of eight pages, as the kernel's files show it.
     fn with(free: u64, reserved: u64) -> HugePagePool {
-        HugePagePool { page_bytes: 2 << 20, total: 8, free, reserved: reserved.cast_signed(), surplus: 0, overcommit: 0 }
+        HugePagePool {
+            page_bytes: 2 << 20,
+            total: 8,
+            free,
+            reserved: reserved.cast_signed(),
+            surplus: 0,
+            overcommit: 0,
+        }
     }
 
     #[test]

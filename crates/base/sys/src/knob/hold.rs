@@ -87,7 +87,8 @@ pub(super) fn set(path: &str, note_path: &str, value: &str) -> std::result::Resu
 /// Surplus pages are in use, and the kernel first turns them into ordinary ones. So the request
 /// includes them, and they become surplus again when the pool is lowered.
 pub(super) fn raise(directory: &str, note_path: &str, pages: u64) -> std::result::Result<(KnobHold, u64), Refusal> {
-    let (mut knob, mut surplus, note_path) = (KnobPath::new(directory)?, KnobPath::new(directory)?, KnobPath::new(note_path)?);
+    let (mut knob, mut surplus, note_path) =
+        (KnobPath::new(directory)?, KnobPath::new(directory)?, KnobPath::new(note_path)?);
     knob.write_str("/nr_hugepages").map_err(|_| Errno::NAMETOOLONG)?;
     surplus.write_str("/surplus_hugepages").map_err(|_| Errno::NAMETOOLONG)?;
     let surplus = openat(CWD, surplus.as_c_str()?, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;

@@ -54,7 +54,11 @@ fn work(socket: &OwnedFd) {
     }
 }
 
-fn handle(request: &str, held: &mut [Option<KnobHold>; KNOBS], reply: &mut RequestLine) -> std::result::Result<(), Refusal> {
+fn handle(
+    request: &str,
+    held: &mut [Option<KnobHold>; KNOBS],
+    reply: &mut RequestLine,
+) -> std::result::Result<(), Refusal> {
     let mut words = request.split('\t');
     let mut word = || words.next().unwrap_or("");
     let verb = word();

@@ -5,7 +5,7 @@ use iced_x86::{Decoder, DecoderOptions};
 use super::{HeadPatch, Pun};
 use crate::error::RefusalReason;
 use crate::flow::Flow;
-use crate::memory::{ReadableMemory, MemoryImage};
+use crate::memory::{MemoryImage, ReadableMemory};
 
 const HEAD: u64 = 0x40_1000;
 

@@ -2,7 +2,7 @@
 
 use iced_x86::{Instruction, OpAccess, Register, UsedMemory};
 
-use super::state::{WalkValue, WalkState};
+use super::state::{WalkState, WalkValue};
 use crate::effect::reads_and_writes;
 
 /// The address of an instruction's memory operand.

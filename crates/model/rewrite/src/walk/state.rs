@@ -146,7 +146,7 @@ fn shift(register: Register) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{WalkValue, WalkState};
+    use super::{WalkState, WalkValue};
     use crate::memory::MemoryImage;
     use crate::registers::Registers;
     use iced_x86::Register;
@@ -168,7 +168,10 @@ mod tests {
         assert_eq!(now.register(Register::RAX), WalkValue::of(1));
         now.set_register(Register::AL, WalkValue::UNKNOWN);
         assert_eq!(now.register(Register::RAX).known, None);
-        assert_eq!((now.register(Register::FS), now.register(Register::XMM0)), (WalkValue::of(0x7000), WalkValue::UNKNOWN));
+        assert_eq!(
+            (now.register(Register::FS), now.register(Register::XMM0)),
+            (WalkValue::of(0x7000), WalkValue::UNKNOWN)
+        );
     }
 
     #[test]
@@ -181,7 +184,11 @@ mod tests {
         assert_eq!(now.load(&image, at(0x1002), 2), at(0xaabb));
         assert_eq!(now.load(&image, at(0x1000), 4), WalkValue { known: Some(0xaabb_0100), now: true });
         now.store(at(0x1008), 8, WalkValue { known: Some(5), now: true });
-        assert_eq!(now.load(&image, at(0x1008), 4), WalkValue { known: Some(5), now: true }, "as sure as what was written");
+        assert_eq!(
+            now.load(&image, at(0x1008), 4),
+            WalkValue { known: Some(5), now: true },
+            "as sure as what was written"
+        );
         now.store(at(0x1003), 1, WalkValue::UNKNOWN);
         assert_eq!(now.load(&image, at(0x1000), 4).known, None);
         assert_eq!(now.load(&image, at(0x1012), 4).known, None, "it is not there");

@@ -6,7 +6,7 @@
 use iced_x86::{Instruction, InstructionInfo, Mnemonic, OpKind, Register};
 
 use super::address::{address, calculated, writes_memory};
-use super::state::{WalkValue, WalkState, mask};
+use super::state::{WalkState, WalkValue, mask};
 use crate::effect::reads_and_writes;
 use crate::flow::calls;
 use crate::memory::ReadableMemory;
@@ -26,7 +26,12 @@ const LOST_BY_CALLS: [Register; 9] = [
 
 impl WalkState {
     /// Interprets an instruction. A call is one step, up to its return.
-    pub(super) fn step(&mut self, instruction: &Instruction, information: &InstructionInfo, memory: &dyn ReadableMemory) {
+    pub(super) fn step(
+        &mut self,
+        instruction: &Instruction,
+        information: &InstructionInfo,
+        memory: &dyn ReadableMemory,
+    ) {
         if calls(instruction) {
             for register in LOST_BY_CALLS {
                 self.set_register(register, WalkValue::UNKNOWN);
@@ -111,7 +116,13 @@ impl WalkState {
     }
 
     /// The value of an operand. `operand` is the address of the memory operand.
-    fn source(&self, instruction: &Instruction, index: u32, memory: &dyn ReadableMemory, operand: WalkValue) -> WalkValue {
+    fn source(
+        &self,
+        instruction: &Instruction,
+        index: u32,
+        memory: &dyn ReadableMemory,
+        operand: WalkValue,
+    ) -> WalkValue {
         match instruction.op_kind(index) {
             OpKind::Register => self.register(instruction.op_register(index)),
             OpKind::Memory => self.load(memory, operand, width(instruction, index)),

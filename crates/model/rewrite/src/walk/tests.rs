@@ -8,7 +8,7 @@ use iced_x86::code_asm::{
 
 use super::{LoopAccess, Walk};
 use crate::flow::Flow;
-use crate::memory::{ReadableMemory, MemoryImage};
+use crate::memory::{MemoryImage, ReadableMemory};
 use crate::registers::{RBP, RSP, Registers};
 
 const CODE: u64 = 0x1000;

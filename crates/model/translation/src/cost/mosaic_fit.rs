@@ -9,8 +9,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use fieldstone_stats::Interval;
 use crate::error::{Error, Result};
+use fieldstone_stats::Interval;
 
 /// One real run, with walks simulated or counted on the same mosaic.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

@@ -43,7 +43,8 @@ impl LruList {
         // predictable branches.
         let buckets = (entries * 16).next_power_of_two();
         let mut list = Self {
-            entries: vec![ListEntry { key: 0, newer: 0, older: 0, chain: NONE }; index(entries.into())].into_boxed_slice(),
+            entries: vec![ListEntry { key: 0, newer: 0, older: 0, chain: NONE }; index(entries.into())]
+                .into_boxed_slice(),
             buckets: vec![NONE; index(buckets.into())].into_boxed_slice(),
             newest: 0,
             shift: 64 - buckets.ilog2(),

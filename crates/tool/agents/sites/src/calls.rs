@@ -150,7 +150,12 @@ pub(crate) unsafe extern "C" fn realloc(block: BlockAddress, bytes: usize, sp: S
 }
 
 /// Records reallocarray(3).
-pub(crate) unsafe extern "C" fn reallocarray(block: BlockAddress, count: usize, bytes: usize, sp: StackPointer) -> BlockAddress {
+pub(crate) unsafe extern "C" fn reallocarray(
+    block: BlockAddress,
+    count: usize,
+    bytes: usize,
+    sp: StackPointer,
+) -> BlockAddress {
     let total = count.saturating_mul(bytes);
     // SAFETY: the caller passes the arguments of reallocarray; on overflow `total` is too large to
     // allocate.

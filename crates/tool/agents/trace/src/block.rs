@@ -14,9 +14,9 @@
 
 use crate::callback_word::CallbackWord;
 use crate::callbacks::{on_access, on_block, on_first_access, on_marker, on_marker_only, on_uncounted_access};
-use crate::decode::{AccessKind, BlockEnd, InstructionDecoder, MemoryEffect, GuestOperand, block_end};
+use crate::decode::{AccessKind, BlockEnd, GuestOperand, InstructionDecoder, MemoryEffect, block_end};
 use crate::marker::{ExecutionCounts, Marker};
-use crate::qemu::{self, BOTH, TranslationBlock, Id, Instruction, NO_REGISTERS};
+use crate::qemu::{self, BOTH, Id, Instruction, NO_REGISTERS, TranslationBlock};
 use crate::trace::{set_guest_base, trace};
 use crate::{mailbox, translations};
 

@@ -23,7 +23,8 @@ fn unless_skipped<T>(result: Result<T>) -> Option<T> {
 }
 
 /// The full range of dependent shares.
-const ANY: [PhaseDependence; 1] = [PhaseDependence { loads: usize::MAX, share: Interval { low: 0.0, likely: 0.5, high: 1.0 } }];
+const ANY: [PhaseDependence; 1] =
+    [PhaseDependence { loads: usize::MAX, share: Interval { low: 0.0, likely: 0.5, high: 1.0 } }];
 
 fn is_interval(found: &LoadDifference) -> bool {
     let Interval { low, likely, high } = found.difference;

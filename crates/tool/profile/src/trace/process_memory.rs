@@ -83,7 +83,10 @@ mod tests {
         assert!(!apply_event(&mut process, MemoryEvent::MapSite, [0x10_0000, 0x4000, 5, 0]));
         assert!(!apply_event(&mut process, MemoryEvent::Alloc, [0x10_1000, 0x10, 6, 0]));
         let owner = |process: &TracedMemory, at| process.allocations.owner(at, true);
-        assert_eq!([0x10_0fff, 0x10_1000].map(|at| owner(&process, at)), [AddressOwner::Site(5), AddressOwner::Site(6)]);
+        assert_eq!(
+            [0x10_0fff, 0x10_1000].map(|at| owner(&process, at)),
+            [AddressOwner::Site(5), AddressOwner::Site(6)]
+        );
         apply_event(&mut process, MemoryEvent::Free, [0x10_1000, 0, 0, 0]);
         assert_eq!(owner(&process, 0x10_1000), AddressOwner::Site(5));
         apply_event(&mut process, MemoryEvent::Move, [0x10_0000, 0x4000, 0x20_0000, 0x2000]);

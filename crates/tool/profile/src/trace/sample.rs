@@ -270,7 +270,10 @@ mod tests {
             record.with_dependence(true),
             record.with(CHASES).with_dependence(true),
         ];
-        assert_eq!(DependenceCounts::of(all.into_iter()), DependenceCounts { all: 4, classified: 3, dependent: 2, certain: 1 });
+        assert_eq!(
+            DependenceCounts::of(all.into_iter()),
+            DependenceCounts { all: 4, classified: 3, dependent: 2, certain: 1 }
+        );
     }
 
     #[test]

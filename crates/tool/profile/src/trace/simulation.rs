@@ -20,7 +20,7 @@ use fieldstone_report::translation::Moment;
 use fieldstone_translation::{Configuration, Counts, MissRatioCurve, MissRatioPoint, PageSize, PlacedAccess, Scheme};
 use fieldstone_wire::trace::{BurstPhase, EVENT_WORDS, LANES, Record, RecordKind, SamplingPlan, Trace};
 
-use super::allocations::{Allocations, AddressOwner};
+use super::allocations::{AddressOwner, Allocations};
 use super::bursts::{BurstCounts, BurstStatistics, WalkRate};
 use super::cores::{BASELINE, Core};
 use super::process_memory::TracedMemory;

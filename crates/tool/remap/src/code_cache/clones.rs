@@ -15,10 +15,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fieldstone_rewrite::clone::ClonePlan;
-use fieldstone_sys::process::ProcessMemory;
 use fieldstone_rewrite::patch::JUMP_BYTES;
 use fieldstone_rewrite::walk::LoopAccess;
 use fieldstone_rewrite::{CachedMemory, Flow, HeadPatch, Liveness, Loop, LoopClone, Redirect, Registers, Walk};
+use fieldstone_sys::process::ProcessMemory;
 use iced_x86::Instruction;
 
 use crate::code_cache::CodeCache;

@@ -14,8 +14,8 @@
 //! code of Linux. Limits: a frame that a handler copied elsewhere, or one above [`SCANNED_BYTES`],
 //! is not found.
 
-use fieldstone_sys::ptrace::TraceeRegisters;
 use fieldstone_sys::process::ProcessMemory;
+use fieldstone_sys::ptrace::TraceeRegisters;
 
 use crate::error::Result;
 
@@ -71,13 +71,51 @@ impl SignalFrame {
     /// The saved registers, completed by those of `now`.
     pub(crate) const fn registers(&self, now: &TraceeRegisters) -> TraceeRegisters {
         let [r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, eflags] = self.words;
-        TraceeRegisters { r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, eflags, ..*now }
+        TraceeRegisters {
+            r8,
+            r9,
+            r10,
+            r11,
+            r12,
+            r13,
+            r14,
+            r15,
+            rdi,
+            rsi,
+            rbp,
+            rbx,
+            rdx,
+            rax,
+            rcx,
+            rsp,
+            rip,
+            eflags,
+            ..*now
+        }
     }
 
     /// Replaces the saved registers.
     pub(crate) fn set(&self, memory: &ProcessMemory, to: &TraceeRegisters) -> Result<()> {
         let TraceeRegisters {
-            r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, eflags, ..
+            r8,
+            r9,
+            r10,
+            r11,
+            r12,
+            r13,
+            r14,
+            r15,
+            rdi,
+            rsi,
+            rbp,
+            rbx,
+            rdx,
+            rax,
+            rcx,
+            rsp,
+            rip,
+            eflags,
+            ..
         } = *to;
         let words = [r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, eflags];
         Ok(memory.write(self.at, words.map(u64::to_le_bytes).as_flattened())?)

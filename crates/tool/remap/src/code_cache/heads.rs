@@ -22,8 +22,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fieldstone_rewrite::patch::{HeadCopy, JUMP_BYTES};
 use fieldstone_rewrite::{HeadPatch, LoopClone, Redirect};
-use fieldstone_sys::ptrace;
 use fieldstone_sys::process::ProcessMemory;
+use fieldstone_sys::ptrace;
 use serde::{Deserialize, Serialize};
 
 use crate::page_table::moved::{PAGE_BYTES, page_with};
@@ -310,7 +310,8 @@ mod tests {
         // The code is read by system calls.
         let mut code = std::hint::black_box(Box::new(LOOP));
         let at = code.as_ptr().addr() as u64;
-        let patch = HeadPatch::new(&Flow::discover(&memory, at).unwrap(), at, *code.first_chunk().unwrap()).unwrap();
+        let flow = Flow::discover(&|address: u64, into: &mut [u8]| memory.read(address, into), at).unwrap();
+        let patch = HeadPatch::new(&flow, at, *code.first_chunk().unwrap()).unwrap();
         // The second instruction begins at the last byte of the jump, so that byte must be a trap.
         let low = patch.pun.entry_from(at - (1 << 30)).unwrap();
         let copy = HeadCopy { at: 0, code: Vec::new(), moved: Vec::new() };

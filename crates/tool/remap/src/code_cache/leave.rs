@@ -16,8 +16,8 @@
 
 use std::time::{Duration, Instant};
 
-use fieldstone_sys::{ptrace, scheduling};
 use fieldstone_sys::process::ProcessMemory;
+use fieldstone_sys::{ptrace, scheduling};
 use iced_x86::{Code as Kind, Decoder, DecoderOptions, Instruction, Register};
 
 use crate::code_cache::CodeCache;
@@ -155,7 +155,12 @@ impl CodeCache {
     }
 
     /// What looks like a frame may be stale data whose code is removed. It stays.
-    fn leave_frame(&self, memory: &ProcessMemory, frame: &SignalFrame, mut registers: ptrace::TraceeRegisters) -> Result<()> {
+    fn leave_frame(
+        &self,
+        memory: &ProcessMemory,
+        frame: &SignalFrame,
+        mut registers: ptrace::TraceeRegisters,
+    ) -> Result<()> {
         let is_inside = self.arena.contains(registers.rip);
         let has_left = is_inside && self.leave(memory, &mut registers);
         if has_left { frame.set(memory, &registers) } else { Ok(()) }
@@ -165,7 +170,11 @@ impl CodeCache {
 /// Emulates one generated instruction. Pushed values are kept in `pushed`, by address, and popped
 /// from there. They are not written: after an interruption, the handler's frame may be at those
 /// addresses.
-fn run_one(memory: &ProcessMemory, registers: &mut ptrace::TraceeRegisters, pushed: &mut Vec<(u64, u64)>) -> Option<()> {
+fn run_one(
+    memory: &ProcessMemory,
+    registers: &mut ptrace::TraceeRegisters,
+    pushed: &mut Vec<(u64, u64)>,
+) -> Option<()> {
     let mut bytes = [0; 15];
     let got = memory.read(registers.rip, &mut bytes);
     let instruction = Decoder::with_ip(64, &bytes[..got], registers.rip, DecoderOptions::NONE).decode();

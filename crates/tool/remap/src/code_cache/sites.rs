@@ -2,8 +2,8 @@
 //! back.
 
 use fieldstone_rewrite::rewritelet::AccessSite;
-use fieldstone_sys::process::ProcessMemory;
 use fieldstone_rewrite::{LiveSet, Rewritelet, RewriteletForm};
+use fieldstone_sys::process::ProcessMemory;
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 use serde::{Deserialize, Serialize};
 

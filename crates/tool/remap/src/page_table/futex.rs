@@ -43,7 +43,12 @@ pub(crate) fn written_words(registers: &TraceeRegisters) -> Vec<u64> {
 
 /// Whether an instruction that accesses `bytes` bytes at `address` looks like a lock or unlock of a
 /// priority-inheriting mutex.
-pub(crate) fn locks_inheriting_mutex(instruction: &Instruction, memory: &dyn ReadableMemory, address: u64, bytes: u32) -> bool {
+pub(crate) fn locks_inheriting_mutex(
+    instruction: &Instruction,
+    memory: &dyn ReadableMemory,
+    address: u64,
+    bytes: u32,
+) -> bool {
     let mut kind = [0; 4];
     let mut is_read = || memory.read(address.wrapping_add(KIND_OFFSET), &mut kind) == kind.len();
     if !instruction.has_lock_prefix() || bytes != WORD_BYTES || !is_read() {

@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use fieldstone_rewrite::page::LINE_BYTES;
-use fieldstone_sys::process::ProcessMemory;
 use fieldstone_rewrite::{PagePiece, RemapRule, RemappedPage};
+use fieldstone_sys::process::ProcessMemory;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};

@@ -10,10 +10,10 @@
 
 use std::time::{Duration, Instant};
 
+use fieldstone_sys::process::ProcessMemory;
 use fieldstone_sys::process::has_ended;
 use fieldstone_sys::ptrace::Tracee;
 use fieldstone_sys::scheduling;
-use fieldstone_sys::process::ProcessMemory;
 
 use crate::children::{ChildWatch, ProcessSnapshot, restore_child};
 use crate::error::Result;

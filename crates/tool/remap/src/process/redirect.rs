@@ -91,7 +91,11 @@ impl Process {
     }
 
     /// Where the thread continues, whether code was made for that, and the kind of the code.
-    fn route(&mut self, access: &RedirectedAccess, registers: &Registers) -> std::result::Result<(u64, bool, Route), String> {
+    fn route(
+        &mut self,
+        access: &RedirectedAccess,
+        registers: &Registers,
+    ) -> std::result::Result<(u64, bool, Route), String> {
         if access.is_jump {
             let to = self.tracer.memory().word(access.address.wrapping_add_signed(access.delta));
             return to.map(|to| (to, false, Route::Alone)).map_err(|error| error.to_string());

@@ -16,9 +16,9 @@
 //! thread enters the stub until it has left. A stub page with `busy` set is never reused or
 //! unmapped by a later tracer, because a signal handler may still return to it.
 
+use fieldstone_sys::process::ProcessMemory;
 use fieldstone_sys::ptrace::TraceeRegisters;
 use fieldstone_sys::userfault::Message;
-use fieldstone_sys::process::ProcessMemory;
 
 use crate::error::{Error, Result};
 use crate::space::MapsEntry;
@@ -106,7 +106,11 @@ pub(crate) fn stub_at(memory: &ProcessMemory, rip: u64) -> Option<u64> {
 
 /// Registers and blocked signals of a thread before its injected call. `now` are its current
 /// registers.
-pub(crate) fn saved_registers(memory: &ProcessMemory, address: u64, now: &TraceeRegisters) -> Result<(TraceeRegisters, u64)> {
+pub(crate) fn saved_registers(
+    memory: &ProcessMemory,
+    address: u64,
+    now: &TraceeRegisters,
+) -> Result<(TraceeRegisters, u64)> {
     let word = |number: usize| memory.word(address + (SAVED_AT + number * WORD) as u64);
     let (rax, rcx, rdx, rsi, rdi) = (word(0)?, word(1)?, word(2)?, word(3)?, word(4)?);
     let (r8, r9, r10, r11, rip) = (word(5)?, word(6)?, word(7)?, word(8)?, word(9)?);

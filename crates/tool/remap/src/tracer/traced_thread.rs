@@ -1,7 +1,7 @@
 //! A traced thread: its state, its pending signals, and system calls made on its behalf.
 
-use fieldstone_sys::ptrace::{TraceeRegisters, SignalInfo, Tracee, is_raised_by_code};
 use fieldstone_sys::process::ProcessMemory;
+use fieldstone_sys::ptrace::{SignalInfo, Tracee, TraceeRegisters, is_raised_by_code};
 
 use super::call_stub::CallStub;
 use super::status::{has_pending_signal, ignores_signal};

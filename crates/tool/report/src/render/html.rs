@@ -11,7 +11,7 @@ mod bytes;
 
 use super::plot;
 use crate::Error;
-use crate::document::{Block, TableCell, CellLine, Document, Legend, Plot, Section, Table};
+use crate::document::{Block, CellLine, Document, Legend, Plot, Section, Table, TableCell};
 use crate::shell::printable;
 use crate::translation::sites::{shortened, shortened_path};
 use bytes::MapRow;

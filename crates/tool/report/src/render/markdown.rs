@@ -68,7 +68,7 @@ fn one_line(words: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document::{TableCell, CellLine, Column, row};
+    use crate::document::{CellLine, Column, TableCell, row};
 
     #[test]
     fn sections_tables_and_lists_have_their_marks() {

@@ -2,7 +2,9 @@
 
 use super::translation;
 use crate::diff::{ConfigurationDiff, PriceDiff, SiteDiff};
-use crate::document::{Block, TableCell, CellLine, Column, Document, RowLimit, Rest, TableRow, Table, Unit, Value, row};
+use crate::document::{
+    Block, CellLine, Column, Document, Rest, RowLimit, Table, TableCell, TableRow, Unit, Value, row,
+};
 use crate::render::csv::{Records, full};
 use crate::reports::profile::estimate_fields;
 use crate::{Diff, KindDiff};

@@ -14,7 +14,9 @@ pub use records::records;
 
 use super::run::pages_got;
 use super::{machine, translation};
-use crate::document::{Block, TableCell, Column, Document, Plot, QuotedSentence, TableRow, Section, Table, Unit, Value, row};
+use crate::document::{
+    Block, Column, Document, Plot, QuotedSentence, Section, Table, TableCell, TableRow, Unit, Value, row,
+};
 use crate::quantity::{bytes, moment, percent, share};
 use crate::{Footprint, FootprintPoint, Metric, PermissionShare, Profile, RegionStats, Summary, shell};
 use std::cmp::Reverse;
@@ -160,7 +162,8 @@ fn footprints(profile: &Profile) -> Table {
         ("in 1 GiB", |peak| peak.huge_1g_bytes),
     ];
     // A column for each page size that any kind got.
-    let sizes: Vec<FootprintBytes> = sizes.into_iter().filter(|size| peaks.iter().any(|(_, peak)| size.1(peak) > 0)).collect();
+    let sizes: Vec<FootprintBytes> =
+        sizes.into_iter().filter(|size| peaks.iter().any(|(_, peak)| size.1(peak) > 0)).collect();
     let sized = sizes.iter().map(|size| Column::number(size.0));
     let columns = [Column::text("pages"), Column::number("resident")].into_iter().chain(sized).chain([
         Column::number("swapped").explained("Swapped: the most at any time."),

@@ -1,7 +1,7 @@
 //! The counts of a run: what each process's region served, the pages really got, what stayed
 //! outside and why.
 
-use crate::document::{Block, Column, Document, RowLimit, Rest, TableRow, Section, Table, Unit, Value, row};
+use crate::document::{Block, Column, Document, Rest, RowLimit, Section, Table, TableRow, Unit, Value, row};
 use crate::quantity::{address, bytes, count, share};
 use crate::run::unserved_words;
 use crate::{ProcessStats, RegionStats, RunStats, SmallPages, shell};

@@ -4,10 +4,10 @@ mod plots;
 #[cfg(test)]
 mod tests;
 
-use crate::document::{Block, TableCell, CellLine, Column, RowLimit, Rest, TableRow, Table, Unit, Value, row};
+use crate::document::{Block, CellLine, Column, Rest, RowLimit, Table, TableCell, TableRow, Unit, Value, row};
+use crate::translation::Mosaics;
 use crate::translation::sites::{SiteLine, called};
 use crate::translation::sources::sources;
-use crate::translation::Mosaics;
 use crate::{Translation, TranslationSummary};
 use fieldstone_stats::{Estimate, Interval};
 

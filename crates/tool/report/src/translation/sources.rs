@@ -103,8 +103,12 @@ mod tests {
 
     #[test]
     fn the_source_of_sizes_is_an_entry_of_its_own() {
-        let processor =
-            ModelledProcessor { name: "zen4".into(), geometry: "L1 72 full".into(), source: "CPUID".into(), foreign: false };
+        let processor = ModelledProcessor {
+            name: "zen4".into(),
+            geometry: "L1 72 full".into(),
+            source: "CPUID".into(),
+            foreign: false,
+        };
         let mut traced = Translation { processor, ..Translation::default() };
         assert_eq!(said(&traced, "TLBs"), "modelled on zen4: L1 72 full");
         assert_eq!(said(&traced, SIZES), "from CPUID");

@@ -11,7 +11,7 @@
 
 use super::sites::SiteLine;
 use super::verdict::{WalkVerdict, best};
-use super::{ReportedMixture, ModelledConfiguration, Mosaics, Translation, WalkCost, as_share, canonical};
+use super::{ModelledConfiguration, Mosaics, ReportedMixture, Translation, WalkCost, as_share, canonical};
 use crate::ProfiledProgram;
 use crate::document::NOISY_MARK;
 use crate::quantity;

@@ -200,7 +200,8 @@ fn file_name(path: &str) -> &str {
 /// The fastest page kind, of those that a measurement decided. Mosaics are experiments and not
 /// recommended.
 pub(super) fn best(kinds: &[KindSummary]) -> Option<(String, f64)> {
-    let decided = |kind: &&KindSummary| matches!(kind.verdict, Some(KindVerdict::Gain | KindVerdict::Loss | KindVerdict::NoGain));
+    let decided =
+        |kind: &&KindSummary| matches!(kind.verdict, Some(KindVerdict::Gain | KindVerdict::Loss | KindVerdict::NoGain));
     let gains = kinds
         .iter()
         .filter(|kind| !kind.name.contains(':'))
@@ -227,7 +228,10 @@ impl Cure {
     fn pages(name: &str, saving: Interval, kinds: &[KindSummary], command: &[String]) -> Self {
         let of_name = || kinds.iter().filter(|kind| model_of(&kind.name) == Some(name));
         let decided = |kind: &&KindSummary| {
-            matches!(kind.verdict, Some(KindVerdict::Gain | KindVerdict::Loss | KindVerdict::NoGain | KindVerdict::Failed))
+            matches!(
+                kind.verdict,
+                Some(KindVerdict::Gain | KindVerdict::Loss | KindVerdict::NoGain | KindVerdict::Failed)
+            )
         };
         // A program that fails may fail fast: that is no gain.
         let gain = |kind: &KindSummary| kind.gain().filter(|_| kind.verdict != Some(KindVerdict::Failed));

@@ -55,7 +55,13 @@ impl AddressInfo {
 
     /// A variable known by debug info. `bias` is the distance from its address in the file to
     /// memory.
-    fn of_variable(kind: AddressKind, module: &LoadedModule, variable: GlobalVariable, bias: u64, address: u64) -> Self {
+    fn of_variable(
+        kind: AddressKind,
+        module: &LoadedModule,
+        variable: GlobalVariable,
+        bias: u64,
+        address: u64,
+    ) -> Self {
         let start = variable.start.wrapping_add(bias);
         let range = start..start.saturating_add(variable.bytes);
         let layout = variable.layout;

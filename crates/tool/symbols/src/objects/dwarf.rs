@@ -32,7 +32,7 @@ use super::scope::UnitOutline;
 
 pub(super) type Slice<'a> = EndianSlice<'a, LittleEndian>;
 pub(super) type Dwarf<'a> = gimli::Dwarf<Slice<'a>>;
-pub(super) type DwarfUnit<'a> = gimli::DwarfUnit<Slice<'a>>;
+pub(super) type DwarfUnit<'a> = gimli::Unit<Slice<'a>>;
 pub(super) type DwarfValue<'a> = AttributeValue<Slice<'a>>;
 
 /// Limits: units of a file, code ranges of an entry, children of an entry.

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use addr2line::gimli::{self, Attribute, AttributeValue, Expression, Operation};
 
-use super::dwarf::{DwarfEntry, DwarfReader, Slice, DwarfUnit};
+use super::dwarf::{DwarfEntry, DwarfReader, DwarfUnit, Slice};
 use super::layout::{self, TypeLayout};
 
 const MAX_ENTRIES: usize = 30_000_000;

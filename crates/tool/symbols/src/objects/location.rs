@@ -8,7 +8,7 @@ use addr2line::gimli::{
 };
 use fieldstone_rewrite::{ReadableMemory, Registers};
 
-use super::dwarf::{DwarfReader, Slice, DwarfUnit};
+use super::dwarf::{DwarfReader, DwarfUnit, Slice};
 use super::unwind::{FrameRule, UnwindTables};
 
 /// Limits: operations of an expression, and its requests for registers and memory.

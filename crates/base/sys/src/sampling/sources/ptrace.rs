@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use super::sample_ring::{RingEntry, SampleRing, TracerPhase};
 use super::tracer;
 use crate::helper_process::block_signals;
-use crate::sampling::{Drained, Sample, SamplingMethod, SampleSource};
+use crate::sampling::{Drained, Sample, SampleSource, SamplingMethod};
 use crate::{Error, Result, scheduling};
 
 /// Upper bound for attaching, which stops no thread and usually takes milliseconds.

@@ -19,7 +19,7 @@ use perf_event::{Counter, Sampler};
 use super::perf::{self, EventBuilder};
 use crate::Result;
 use crate::process::threads;
-use crate::sampling::{Drained, MAX_PAUSED_EVENTS, SampledRegisters, Sample};
+use crate::sampling::{Drained, MAX_PAUSED_EVENTS, Sample, SampledRegisters};
 
 /// A type that sample records are converted to.
 pub(super) trait Sampled: Send + Sized {
@@ -92,7 +92,9 @@ impl<S: Sampled> Rings<S> {
         self.records.sort_by_key(|(time, _)| *time);
         for (_, entry) in self.records.drain(..) {
             match entry {
-                RecordPart::Sample { event, sample } if self.origins.is_first(event, sample.tid()) => samples.push(sample),
+                RecordPart::Sample { event, sample } if self.origins.is_first(event, sample.tid()) => {
+                    samples.push(sample)
+                }
                 RecordPart::Sample { .. } => {}
                 RecordPart::Exit { tid } if self.origins.end(tid) => drained.exited.push(tid),
                 RecordPart::Exit { .. } => {}

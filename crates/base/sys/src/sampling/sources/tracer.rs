@@ -29,7 +29,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::sample_ring::{RingEntry, SampleRing, TracerPhase};
 use super::thread_state::{path, thread_state};
 use crate::helper_process::ExitOnDrop;
-use crate::sampling::{SampledRegisters, Sample};
+use crate::sampling::{Sample, SampledRegisters};
 
 /// Capacity in threads; further ones are not sampled.
 const THREADS: usize = 1024;

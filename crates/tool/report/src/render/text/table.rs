@@ -11,7 +11,7 @@
 
 use super::Sheet;
 use super::wrap::{letters, one_line, wrapped};
-use crate::document::{TableCell, CellLine, Column, TableRow, Table};
+use crate::document::{CellLine, Column, Table, TableCell, TableRow};
 use crate::translation::names::plain;
 use crate::translation::sites::{shortened, shortened_path};
 use std::ops::RangeInclusive;
@@ -164,7 +164,7 @@ fn caller(name: &str, place: &str, width: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::document::{TableCell, CellLine, Column, Document, Table, row};
+    use crate::document::{CellLine, Column, Document, Table, TableCell, row};
     use crate::render::text::{Style, render};
 
     fn text(table: Table, width: u16) -> String {

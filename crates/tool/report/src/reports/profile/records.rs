@@ -5,9 +5,9 @@
 //! allocation site and for memory of no site (it has no bytes and no allocations).
 
 use crate::render::csv::{Records, full};
+use crate::translation::ReportedMixture;
 use crate::translation::sites::SiteLine;
 use crate::translation::summary::ConfigurationSummary;
-use crate::translation::ReportedMixture;
 use crate::{KindSummary, Summary, TranslationSummary};
 use fieldstone_stats::{Estimate, Interval};
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::fixture;
 use crate::quantity::{ratio, seconds};
 use crate::text::{self, Style};
-use crate::translation::{ModelledConfiguration, AllocationSite, Translation};
+use crate::translation::{AllocationSite, ModelledConfiguration, Translation};
 use proptest::prelude::*;
 
 fn text_of(profile: &Profile, style: Style) -> String {

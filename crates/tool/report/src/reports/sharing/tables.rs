@@ -4,7 +4,7 @@ use super::groups::{cost_value, whose};
 use super::members::marked;
 use super::threads::NamedThreads;
 use super::uses::{ByteRun, runs, span};
-use crate::document::{TableCell, CellLine, Column, RowLimit, Rest, TableRow, Table, Unit, row};
+use crate::document::{CellLine, Column, Rest, RowLimit, Table, TableCell, TableRow, Unit, row};
 use crate::quantity::address;
 use crate::sharing::{LineReport, SampledInstruction};
 use fieldstone_sharing::Verdict;

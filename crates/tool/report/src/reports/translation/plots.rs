@@ -7,7 +7,7 @@ use crate::quantity::{bytes, estimate, rate, seconds, share};
 use crate::reports::colours::{PAGE_SIZES, colour_of};
 use crate::translation::sites::{SiteLine, shortened};
 use crate::translation::summary::ConfigurationSummary;
-use crate::translation::{ReportedMixture, Moment, Mosaics, Reach, Translation};
+use crate::translation::{Moment, Mosaics, Reach, ReportedMixture, Translation};
 use fieldstone_stats::Interval;
 
 /// Configurations beyond this are left to the table.
@@ -217,13 +217,15 @@ pub(super) fn sites(summary: &TranslationSummary) -> Option<Plot> {
 /// Time against the share of the region on larger pages: measured, by the calibrated price, and by
 /// the line that was fitted. `None` for fewer than two mixtures.
 pub(super) fn mosaics(of: &Mosaics) -> Option<Plot> {
-    let is_drawn =
-        |of: &&ReportedMixture| (0.0..=1.0).contains(&of.share) && of.measured_s.finite().is_some() && of.fitted_s.is_finite();
+    let is_drawn = |of: &&ReportedMixture| {
+        (0.0..=1.0).contains(&of.share) && of.measured_s.finite().is_some() && of.fitted_s.is_finite()
+    };
     let mixtures: Vec<&ReportedMixture> = of.mixtures.iter().filter(is_drawn).collect();
     if mixtures.len() < 2 {
         return None;
     }
-    let words = |of: &&ReportedMixture| format!("{} on larger pages: {}.", share(of.share), seconds(of.measured_s.likely));
+    let words =
+        |of: &&ReportedMixture| format!("{} on larger pages: {}.", share(of.share), seconds(of.measured_s.likely));
     let tops = mixtures.iter().flat_map(|of| [Some(of.measured_s), of.priced_s].into_iter().flatten());
     let y = Axis::of_seconds(tops.map(|of| of.high.max(of.likely)).fold(0.0, f64::max)).with_room(0.06);
     let fitted = Series {

@@ -96,7 +96,12 @@ fn hundreds_of_sites_are_fifteen_and_one_line() {
     let mut profile = fixture::profile();
     let traced = profile.translation.as_mut().unwrap();
     traced.sites = (0..300)
-        .map(|n| AllocationSite { function: format!("site{n:03}"), walks: 100_000 + n, bytes: 1, ..AllocationSite::default() })
+        .map(|n| AllocationSite {
+            function: format!("site{n:03}"),
+            walks: 100_000 + n,
+            bytes: 1,
+            ..AllocationSite::default()
+        })
         .collect();
     let text = text_of(&profile, Style::default());
     assert!(text.contains("site299") && text.contains("site285") && !text.contains("site284"), "{text}");

@@ -226,7 +226,11 @@ fn later_heaps_of_an_arena_refer_to_the_first() {
     for (at, word) in [(0, first + 0x31_0000), (0, 7), (16, 1 << 40), (24, 0), (8, 5)] {
         let mut memory = FakeMemory(memory.0.clone());
         memory.set(second + at, word);
-        assert_eq!(MallocHeaps::default().in_arena(&memory.0, &maps, later[1] + 20), HeapLookup::NotMalloc, "{at}: {word:#x}");
+        assert_eq!(
+            MallocHeaps::default().in_arena(&memory.0, &maps, later[1] + 20),
+            HeapLookup::NotMalloc,
+            "{at}: {word:#x}"
+        );
     }
 }
 
