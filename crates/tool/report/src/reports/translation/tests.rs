@@ -126,7 +126,7 @@ fn the_pages_that_sites_really_got_have_a_column_for_each_kind_that_was_seen() {
     }
     let shares = row("build_graph").split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     assert_eq!((shares[5].as_str(), shares[7].as_str()), ("97", "–"), "{text}");
-    assert!(text.contains("freed memory included") && text.contains("sixteen samples"), "{text}");
+    assert!(text.contains("including freed memory") && text.contains("sixteen samples"), "{text}");
     assert!(row("read_edges").contains('–') && text.contains("pages of at least that size"), "{text}");
     let explains_rate = |text: &str| text.contains("A 1,000: page walks");
     assert_eq!(explains_rate(&text), heading.contains("a 1,000"), "{text}");
