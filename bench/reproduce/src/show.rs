@@ -9,7 +9,7 @@ mod tests;
 use fieldstone_report::csv::{Records, full};
 use fieldstone_report::document::{Block, CellLine, Column, Document, Section, Table, TableCell, TableRow};
 use fieldstone_report::quantity::{self, bytes};
-use fieldstone_stats::Estimate;
+use fieldstone_stats::{Estimate, Interval};
 
 use crate::experiment::{Experiment, Quantity, Scale};
 use crate::provenance::Provenance;
@@ -197,7 +197,7 @@ fn interval(shows: Quantity, estimate: &Estimate) -> String {
 /// The name of the line's intervals; `None` without one.
 fn interval_words(line: &Line) -> Option<&'static str> {
     let ends = line.entries.iter().flatten().filter_map(|entry| entry.ours.as_ref());
-    let words = if line.shows == Quantity::Estimate { "least – most" } else { "95 % interval" };
+    let words = if line.shows == Quantity::Estimate { "least – most" } else { Interval::LABEL };
     ends.map(|ours| interval(line.shows, ours)).any(|words| !words.is_empty()).then_some(words)
 }
 

@@ -32,7 +32,7 @@ fn folder(metadata: &Metadata, package: &Package) -> String {
 fn packages(metadata: &Metadata) -> Vec<(String, &Package)> {
     let all = metadata.workspace_packages().into_iter().map(|package| (folder(metadata, package), package));
     let is_packaged = |folder: &str| {
-        LAYERS.iter().any(|layer| folder.starts_with(layer)) && !PARTS.iter().any(|part| folder == *part)
+        LAYERS.iter().any(|layer| folder.starts_with(layer)) && !PARTS.contains(&folder)
     };
     all.filter(|(folder, _)| is_packaged(folder)).collect()
 }

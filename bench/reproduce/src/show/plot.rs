@@ -10,6 +10,7 @@
 //! black bar.
 
 use fieldstone_report::document::{Axis, Bar, BarRow, Bars, Chart, Colour, ColumnSeries, Columns, Legend, Plot};
+use fieldstone_stats::Interval;
 
 use super::{has_paper, paper_number};
 use crate::experiment::Quantity;
@@ -75,7 +76,7 @@ fn bars(table: &ResultTable) -> Option<(Chart, Vec<Legend>)> {
     let axis = Axis::of_decades(low / 2.0, high * 1.3);
     let bars = Bars { axis, name_pixels: 600, row_pixels: 40, rows: rows.collect() };
     let css = ["currentColor", OUTLINE, "#d6781e"].map(str::to_owned);
-    let names = table.columns.iter().take(2).cloned().chain(["95 % interval of the black bar".to_owned()]);
+    let names = table.columns.iter().take(2).cloned().chain([format!("{} of the black bar", Interval::LABEL)]);
     Some((Chart::Bars(bars), css.into_iter().zip(names).map(|(css, name)| Legend { css, name }).collect()))
 }
 

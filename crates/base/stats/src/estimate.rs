@@ -14,12 +14,10 @@
 use serde::Serialize;
 
 use crate::Interval;
+use crate::interval::MISS;
 
 /// Fewest values that have a 95 % interval of their median.
 pub const FEWEST_FOR_INTERVAL: usize = 6;
-
-/// Probability that an interval may miss the true value.
-const MISS: f64 = 0.05;
 
 /// A median, and how well it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

@@ -5,7 +5,12 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Standard deviations to each side of a 95 % interval of the normal distribution.
+/// Probability that a confidence interval misses the true value. [`DEVIATIONS`] and
+/// [`Interval::LABEL`] change with it.
+pub(crate) const MISS: f64 = 0.05;
+
+/// Standard deviations to each side of an interval of the normal distribution that misses with
+/// probability [`MISS`].
 const DEVIATIONS: f64 = 1.959_964;
 
 /// A value with its bounds.
@@ -20,8 +25,8 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Probability that a confidence interval contains the true value.
-    pub const CONFIDENCE: f64 = 0.95;
+    /// What reports call a confidence interval.
+    pub const LABEL: &str = "95 % interval";
 
     /// The share of `part` in `all` samples, with Wilson's interval. `None` without samples. Values
     /// outside of 0 to `all` are clamped.

@@ -61,7 +61,7 @@ impl UncollapsedReason {
         match self {
             Self::End => "ends of mappings, which hold no whole 2 MiB".to_owned(),
             Self::Sparse => "less than half in memory: a huge page would cost more memory than it holds".to_owned(),
-            Self::AdvisedSmall => "the program asked for small pages (MADV_NOHUGEPAGE)".to_owned(),
+            Self::AdvisedSmall => "the program requested small pages (MADV_NOHUGEPAGE)".to_owned(),
             Self::Refused(libc::ENOMEM) => "no huge page was free (ENOMEM); memory may be scattered".to_owned(),
             Self::Refused(libc::EBUSY) => "the control group allows no more memory (EBUSY)".to_owned(),
             Self::Refused(libc::EAGAIN) => "in use by the kernel at each attempt (EAGAIN); try again".to_owned(),

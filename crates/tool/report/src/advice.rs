@@ -51,7 +51,7 @@ pub enum Advice {
     },
     /// Nothing could be compared: no page kind but the baseline was measured.
     NothingToCompare {
-        /// The other kinds, each of which is unavailable; empty if none was asked for.
+        /// The other kinds, each of which is unavailable; empty if none was requested.
         unavailable: Vec<String>,
     },
     /// The program fails on the baseline.
@@ -121,7 +121,7 @@ pub enum Advice {
     },
     /// Huge pages were requested, and the kernel gave other pages.
     PagesNotGot {
-        /// The kind asked for.
+        /// The requested kind.
         kind: String,
         /// Memory in such pages.
         got_bytes: u64,

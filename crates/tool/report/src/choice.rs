@@ -182,7 +182,7 @@ fn more_resident(profile: &Profile, kinds: &[KindSummary], best: &KindSummary) -
     is_noteworthy.then(|| Advice::MoreResident { kind: best.name.clone(), more, bytes })
 }
 
-/// Whether less than half of the memory is in pages at least as large as those asked for. The
+/// Whether less than half of the memory is in pages at least as large as the requested ones. The
 /// region's own count where there is one, or else the whole process when it was largest.
 fn not_got(footprint: &Footprint) -> Option<Advice> {
     let fell_back_bytes = footprint.region.as_ref().map_or(0, |region| region.fell_back_bytes);

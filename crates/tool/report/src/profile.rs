@@ -36,7 +36,7 @@ pub struct Profile {
     pub metric: Metric,
     /// The page kind that the others are compared with: `4k`.
     pub baseline: String,
-    /// The page kinds asked for, the baseline first, those that the machine lacks included.
+    /// The requested page kinds, the baseline first, those that the machine lacks included.
     pub kinds: Vec<RequestedKind>,
     /// Every measured run, in the order in which they ran.
     pub samples: Vec<MeasuredRun>,
@@ -61,7 +61,7 @@ impl Profile {
     /// Schema string of this version.
     pub const SCHEMA: &'static str = "fieldstone-profile/1";
 
-    /// The kind called `name`, if it was asked for.
+    /// The kind called `name`, if it was requested.
     pub fn kind(&self, name: &str) -> Option<&RequestedKind> {
         self.kinds.iter().find(|kind| kind.name == name)
     }
@@ -138,7 +138,7 @@ impl Metric {
     }
 }
 
-/// A page kind that was asked for.
+/// A requested page kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestedKind {
     /// `4k`, `folio-64k`, `thp`, `hugetlb` or `hugetlb-1g`.

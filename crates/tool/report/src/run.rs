@@ -20,7 +20,7 @@ pub struct RunStats {
     pub tool_version: String,
     /// Program and arguments, as given.
     pub command: Vec<String>,
-    /// Page kind asked for: `4k`, `folio-64k`, `thp`, `hugetlb`, `hugetlb-1g`.
+    /// The requested page kind: `4k`, `folio-64k`, `thp`, `hugetlb`, `hugetlb-1g`.
     pub page_kind: String,
     /// Process id of the primary process.
     pub primary_pid: u32,
@@ -85,13 +85,13 @@ pub struct RegionStats {
     /// Memory that was to be on hugetlb pages and is on transparent ones: the pool was empty, or
     /// userfaultfd is not permitted.
     pub fell_back_bytes: u64,
-    /// Pages really got, from the kernel's tables, when the region was largest.
+    /// Resident pages, from the kernel's tables, when the region was largest.
     pub pages: Vec<PageShare>,
     /// Where `pages` was read, such as `smaps` or `pagemap+kpageflags`.
     pub pages_source: String,
     /// Private read-write anonymous memory that was resident inside the region, when most was.
     pub private_rw_inside_bytes: u64,
-    /// The same, outside of it, on the pages asked for at the program's own addresses.
+    /// The same, outside of it, on the requested pages at the program's own addresses.
     pub private_rw_in_place_bytes: u64,
     /// The same, outside of it and not served: what `outside` explains.
     pub private_rw_outside_bytes: u64,
@@ -187,7 +187,7 @@ pub struct Outside {
     pub reason: String,
     /// Calls.
     pub calls: u64,
-    /// Bytes that they asked for.
+    /// Bytes that they requested.
     pub bytes: u64,
     /// Bytes of it that were resident when the process had most memory.
     #[serde(default)]

@@ -36,7 +36,7 @@ fn kinds(diff: &Diff) -> Table {
         Column::number("A"),
         Column::number("B"),
         Column::number("B / A"),
-        Column::number("95 % interval"),
+        Column::number(Interval::LABEL),
     ];
     let median = |estimate: Option<Estimate>| estimate.map(|value| Unit::Seconds.of(value.median));
     Table::new(columns).with_rows(diff.kinds.iter().map(|kind| {

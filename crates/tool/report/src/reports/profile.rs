@@ -19,6 +19,7 @@ use crate::document::{
 };
 use crate::quantity::{bytes, moment, percent, share};
 use crate::{Footprint, FootprintPoint, Metric, PermissionShare, Profile, RegionStats, Summary, shell};
+use fieldstone_stats::Interval;
 use std::cmp::Reverse;
 
 /// The report on `profile`, whose meaning is `summary`.
@@ -73,7 +74,7 @@ fn faster(profile: &Profile, summary: &Summary) -> Block {
         Column::number("runs"),
         Column::number(summary.metric.noun()),
         Column::number(format!("to {}", summary.baseline)),
-        Column::number("95 % interval"),
+        Column::number(Interval::LABEL),
     ];
     let rows = summary.kinds.iter().map(|kind| {
         let value = kind.value_s.map(|value| value.median);
@@ -178,7 +179,7 @@ fn footprints(profile: &Profile) -> Table {
     }))
 }
 
-/// What the region of each watched run held, and the pages it really got. A column for each thing
+/// What the region of each watched run held, and its resident pages. A column for each thing
 /// that happened at all.
 fn regions(profile: &Profile) -> Table {
     type CountOf = fn(&RegionStats) -> Option<u64>;
@@ -199,8 +200,8 @@ fn regions(profile: &Profile) -> Table {
     let optional: Vec<_> =
         optional.into_iter().filter(|of| regions.iter().any(|(_, region)| of.2(region).is_some())).collect();
     let columns = [
-        Column::text("asked for"),
-        Column::text("really got"),
+        Column::text("requested"),
+        Column::text("resident pages"),
         Column::number("peak"),
         Column::number("rw inside")
             .explained("rw inside: the part of the private read-write memory inside the region."),
@@ -217,8 +218,10 @@ fn regions(profile: &Profile) -> Table {
     let mut sources: Vec<&str> = regions.iter().map(|(_, region)| region.pages_source.as_str()).collect();
     sources.sort_unstable();
     sources.dedup();
-    let caption =
-        format!("The primary region. The pages it really got are from the kernel’s tables ({}).", sources.join(", "));
+    let caption = format!(
+        "Region of the primary process. The resident pages are read from the kernel’s tables ({}).",
+        sources.join(", ")
+    );
     Table::new(columns).with_rows(rows).with_caption(caption)
 }
 

@@ -1,4 +1,4 @@
-//! The counts of a run: what each process's region served, the pages really got, what stayed
+//! The counts of a run: what each process's region served, the resident pages, and what stayed
 //! outside and why.
 
 use crate::document::{Block, Column, Document, Rest, RowLimit, Section, Table, TableRow, Unit, Value, row};
@@ -33,7 +33,7 @@ pub fn document(stats: &RunStats) -> Document {
         title: shell::join(&stats.command),
         is_command: true,
         lead: Section::from(vec![Block::Paragraph(format!(
-            "Asked for {} pages. Ended with {}. Primary process: {} ({}).",
+            "Page kind: {}. The program ended with {}. Primary process: {} (process {}).",
             stats.page_kind, stats.outcome, stats.primary_name, stats.primary_pid
         ))]),
         blocks,
@@ -46,7 +46,7 @@ pub fn document(stats: &RunStats) -> Document {
 fn processes(processes: &[ProcessStats]) -> Table {
     let columns = [
         Column::text("process"),
-        Column::text("pages really got").explained("Pages really got: resident memory in the region and in place."),
+        Column::text("resident pages").explained("Resident pages: by size, in the region and in place."),
         Column::number("pid"),
         Column::number("served").explained(
             "Served: all bytes that the region handed out, summed over the calls. Peak: the most at one time.",
@@ -135,20 +135,20 @@ fn region(region: &RegionStats, asked_for: &str) -> Block {
             bytes(contiguity.median_run_bytes)
         )
     }));
-    Block::section("The primary process' region", [Block::List(facts)])
+    Block::section("Region of the primary process", [Block::List(facts)])
 }
 
 /// What stayed outside the region, and why, the most resident memory first.
 fn outside(region: &RegionStats) -> Block {
     let columns =
-        [Column::text("reason"), Column::number("calls"), Column::number("asked for"), Column::number("resident")];
+        [Column::text("reason"), Column::number("calls"), Column::number("requested"), Column::number("resident")];
     let mut reasons: Vec<_> = region.outside.iter().collect();
     reasons.sort_by_key(|outside| Reverse((outside.resident_bytes, outside.bytes)));
     let rows: Vec<TableRow> = reasons
         .into_iter()
         .map(|of| row![&of.reason, Value::count(of.calls), Value::bytes(of.bytes), Value::bytes(of.resident_bytes)])
         .collect();
-    Block::section("What stayed outside of it", [Table::new(columns).with_rows(rows).into()])
+    Block::section("Memory outside the region", [Table::new(columns).with_rows(rows).into()])
 }
 
 /// Where the private read-write memory was, and how much of it on large pages.
@@ -179,15 +179,15 @@ fn small_pages(region: &RegionStats) -> Option<String> {
 }
 
 /// The reason itself is in the table of what stayed outside.
-fn fell_back(fell_back_bytes: u64, asked_for: &str) -> String {
-    let remedy = match asked_for {
+fn fell_back(fell_back_bytes: u64, requested: &str) -> String {
+    let remedy = match requested {
         "hugetlb" => {
             "`--reserve SIZE` fills it for the run, as root, and `fieldstone doctor` prints how to fill it for longer"
         }
         _ => "`fieldstone doctor` prints how to fill it",
     };
     format!(
-        "{} asked for {asked_for} pages and are on transparent ones, for the reason below. Where the pool was empty, {remedy}.",
+        "{} were requested on {requested} pages and are on transparent ones, for the reason below. Where the pool was empty, {remedy}.",
         bytes(fell_back_bytes)
     )
 }
@@ -237,7 +237,7 @@ mod tests {
             "thp 1.95 GiB, 4k 53 MiB",
             "thread stack",
             "pagemap+kpageflags",
-            "6 MiB asked for hugetlb pages and are on transparent ones",
+            "6 MiB were requested on hugetlb pages and are on transparent ones",
             "`--reserve SIZE`",
             "0x100000000000",
         ] {

@@ -29,6 +29,7 @@ use crate::document::{Block, Document, Section};
 use crate::quantity::{address, count, moment, plural, rate, seconds, share};
 use crate::sharing::{LineReport, MemoryOwner};
 use crate::shell;
+use fieldstone_stats::Interval;
 use groups::Group;
 use threads::NamedThreads;
 
@@ -130,7 +131,8 @@ fn line(found: &LineReport, threads: &NamedThreads<'_>) -> Block {
     let pair = if uses::only_as_pair(found) { ", only as a pair that the prefetcher fetches together" } else { "" };
     let (verdict, cost) = (found.judged.verdict.words(), groups::cost(&found.cost));
     let heading = format!("Line {}: {verdict}{pair}, {cost} of the threads’ time", address(line.address));
-    let saving = format!("The interval is a 95 % interval. A repair saves {} at most.", share(found.cost.max_gain));
+    let saving =
+        format!("The interval is a {}. A repair saves {} at most.", Interval::LABEL, share(found.cost.max_gain));
     let refused = found.refused.as_ref().map(|why| format!("`run --repair` does not change it: {why}."));
     let notes = contended(found).into_iter().chain(members::notes(found)).chain(refused);
     let words = std::iter::once(saving).chain(notes).map(Block::Paragraph);

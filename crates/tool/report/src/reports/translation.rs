@@ -116,7 +116,7 @@ fn predictions(summary: &TranslationSummary) -> Table {
         Column::text("model"),
         Column::number("predicted"),
         Column::number("measured"),
-        Column::number("95 % interval"),
+        Column::number(Interval::LABEL),
         Column::number("user mode").explained(
             "Walks take time in user mode: user mode is the measured time where only that differs, and apart is how far the \
              best guess is from it. Larger pages save the kernel page faults, too.",
@@ -226,8 +226,8 @@ fn site_columns(has_large: bool, kinds: &[&str]) -> Vec<Column> {
     }));
     columns.extend([
         Column::number("a 1,000").omissible(4).explained("A 1,000: page walks on 4 KiB pages for each 1,000 accesses."),
-        Column::number("asked for").omissible(3).explained(
-            "Asked for is every byte that it allocated in the traced run, freed memory included; not what it had at once.",
+        Column::number("requested").omissible(3).explained(
+            "Requested: all bytes that the code allocated in the traced run, including freed memory; not its peak.",
         ),
         Column::number("allocs").omissible(5),
     ]);

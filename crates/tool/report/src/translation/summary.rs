@@ -209,7 +209,7 @@ fn measured_sentence(kinds: &[KindSummary]) -> Option<String> {
     let (kind, gain, ratio) = (&of.name, of.gain()?, of.ratio?);
     let ends = quantity::interval(1.0 - ratio.high, 1.0 - ratio.low, |part| format!("{:.1}", part * 100.0));
     let (size, way) = (quantity::percent(gain.abs()), if gain < 0.0 { "more" } else { "less" });
-    let interval = if gain < 0.0 { String::new() } else { format!(" (95 % interval: {ends} %)") };
+    let interval = if gain < 0.0 { String::new() } else { format!(" ({}: {ends} %)", Interval::LABEL) };
     Some(format!("Measured: on {kind} it took {size} {way} time{interval}."))
 }
 

@@ -6,6 +6,7 @@ use crate::quantity::{bytes, percent, seconds, share};
 use crate::reports::colours::{PAGE_SIZES, colour_of};
 use crate::summary::{KindSummary, counted, usual_outcome};
 use crate::{Footprint, FootprintPoint, PermissionShare, Profile, Summary};
+use fieldstone_stats::Interval;
 
 /// Points beyond this cannot be seen apart on the page; the largest of each stretch is kept.
 const MOST_POINTS: usize = 360;
@@ -37,8 +38,9 @@ pub(super) fn time(profile: &Profile, summary: &Summary) -> Option<Plot> {
         title: format!("{noun} by page kind"),
         description: description.collect::<Vec<_>>().join(" "),
         caption: format!(
-            "The {noun} of a run on each page kind. The bar ends at the median; the line below it is the 95 % interval of the \
-             median, or the range of fewer than six runs. Each dot is a run, in order from top to bottom. Shorter is better."
+            "The {noun} of a run on each page kind. The bar ends at the median; the line below it is the {} of the \
+             median, or the range of fewer than six runs. Each dot is a run, in order from top to bottom. Shorter is better.",
+            Interval::LABEL
         ),
         legend: Vec::new(),
         chart: Some(Chart::Bars(Bars { axis, name_pixels: 190, row_pixels: 128, rows: rows.collect() })),

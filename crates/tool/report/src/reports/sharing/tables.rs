@@ -47,7 +47,7 @@ pub(super) fn code(lines: &[&LineReport], threads: &NamedThreads<'_>) -> Table {
         }
     }
     sites.sort_by(|a, b| b.weight.total_cmp(&a.weight));
-    let text = ["function", "where", "does", "threads"].map(Column::text);
+    let text = ["function", "where", "access", "threads"].map(Column::text);
     let rows = sites.iter().map(|code| -> TableRow {
         let function =
             Some(&code.function).filter(|name| !name.is_empty()).map(|name| CellLine::Function(name.clone()));

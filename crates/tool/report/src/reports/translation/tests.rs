@@ -121,7 +121,7 @@ fn the_pages_that_sites_really_got_have_a_column_for_each_kind_that_was_seen() {
         text.lines().map(str::trim_start).find(|line| line.starts_with(words)).unwrap_or_else(|| panic!("{text}"))
     };
     let heading = row("memory from");
-    for column in ["of walks", "left on 2M", "huge on thp", "huge on hugetlb\\x1b[2J", "asked for"] {
+    for column in ["of walks", "left on 2M", "huge on thp", "huge on hugetlb\\x1b[2J", "requested"] {
         assert!(heading.contains(column), "{column}\n{text}");
     }
     let shares = row("build_graph").split_whitespace().map(str::to_owned).collect::<Vec<_>>();
@@ -161,7 +161,7 @@ fn names_have_room_before_the_numbers_of_allocations() {
     site.function = "gups::table::fill_from<u64, gups::table::Table::new::{closure_env#0}>".into();
     site.stack = vec![site.function.clone(), "gups::run::{closure#0}<u64> (src/gups.rs:7)".into()];
     let text = text_of(&profile, Style { width: 80, colour: false });
-    for part in [" gups::table::fill_from ", "  by gups::run (src/gups.rs:7)", "asked for"] {
+    for part in [" gups::table::fill_from ", "  by gups::run (src/gups.rs:7)", "requested"] {
         assert!(text.contains(part), "{part}\n{text}");
     }
     assert!(!text.contains("allocs") && !text.contains("closure"), "{text}");
