@@ -6,6 +6,7 @@
 mod facts;
 mod page_kinds;
 mod sharing;
+mod size;
 mod verdicts;
 
 use std::collections::BTreeMap;

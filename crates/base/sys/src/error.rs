@@ -52,7 +52,7 @@ pub enum Error {
         /// The process id.
         pid: u32,
         /// The method that was tried.
-        method: crate::sampling::SamplingMethod,
+        method: crate::sampling::method::SamplingMethod,
         /// The cause and the remedy.
         why: String,
     },

@@ -27,6 +27,7 @@
 //! needed here.
 
 mod hardware;
+pub(crate) mod method;
 mod registers;
 #[cfg_attr(not(target_arch = "x86_64"), path = "sampling/no_sources.rs")]
 mod sources;
@@ -40,11 +41,11 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{PTracer, Pid, PidfdFlags, geteuid, pidfd_open, set_ptracer};
-use serde::Serialize;
 
 use crate::{Error, Result};
 
 pub use hardware::{HardwareSample, HardwareSource, MemoryAccess};
+pub use method::SamplingMethod;
 pub use registers::SampledRegisters;
 
 /// Upper limit of stops per second and thread by ptrace: each costs two context switches.
@@ -52,25 +53,6 @@ pub const MAX_STOPS_PER_SECOND: u32 = 100;
 
 /// Largest product of threads and CPUs for which [`Sampler::pause`] pauses.
 pub const MAX_PAUSED_EVENTS: usize = 256;
-
-/// A method of sampling.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum SamplingMethod {
-    /// The kernel's perf events.
-    Perf,
-    /// Stopping each thread briefly by ptrace.
-    Ptrace,
-}
-
-impl fmt::Display for SamplingMethod {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Perf => "perf events",
-            Self::Ptrace => "ptrace",
-        })
-    }
-}
 
 /// The state of a thread in user mode at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

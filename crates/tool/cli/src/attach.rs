@@ -10,7 +10,7 @@ use clap::{ArgGroup, Args};
 use fieldstone_sys::collapse::CollapseTarget;
 
 use crate::repair;
-use crate::run::open_stats_file;
+use crate::stats_file::open_stats_file;
 
 /// Put the memory of a running process on huge pages, or repair its false sharing
 #[derive(Debug, Args)]

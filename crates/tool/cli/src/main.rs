@@ -17,6 +17,7 @@ mod run;
 #[cfg_attr(not(target_arch = "x86_64"), path = "no_sharing.rs")]
 mod sharing;
 mod size;
+mod stats_file;
 mod text_file;
 mod tlb;
 

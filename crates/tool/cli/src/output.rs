@@ -81,13 +81,6 @@ pub(crate) fn message(text: impl Display) {
     write_stderr(&format!("fieldstone: {text}\n"));
 }
 
-/// Prints a status message if standard error is a terminal.
-pub(crate) fn status(text: impl Display) {
-    if io::stderr().is_terminal() {
-        message(text);
-    }
-}
-
 /// Prints that a command line of an older version has a new form. The old form still works.
 pub(crate) fn renamed(old: &str, new: &str) {
     write_stderr(&format!("hint: `fieldstone {old}` is now `fieldstone {new}`\n"));

@@ -7,7 +7,8 @@
 //!        └──── saves and prints <───┘
 //! ```
 
-use std::io::{self, Write};
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -28,7 +29,7 @@ use fieldstone_sys::limits::raise_descriptors;
 use fieldstone_sys::process::has_ended;
 use fieldstone_sys::scheduling;
 
-use crate::output::{renamed, status, write_stderr};
+use crate::output::{message, renamed, write_stderr};
 use crate::text_file;
 
 /// Events that may wait for the reader of standard output. Further events are dropped: the repair
@@ -73,6 +74,13 @@ pub(crate) fn run_as_watchdog() -> bool {
         run_watchdog();
     }
     is_one
+}
+
+/// Prints a status message if standard error is a terminal.
+pub(crate) fn status(text: impl Display) {
+    if io::stderr().is_terminal() {
+        message(text);
+    }
 }
 
 /// The rules of a file; none without a file.

@@ -6,17 +6,17 @@ mod repaired;
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Args;
 use fieldstone_launch::program::PlacementMethod;
 use fieldstone_launch::run::{run as run_program, run_from_outside};
 use fieldstone_launch::{AgentFile, Program, RegionOptions, outcome};
 use fieldstone_report::error::with_causes;
-use fieldstone_report::{RunStats, reports, saved, text};
+use fieldstone_report::{RunStats, reports, text};
 use fieldstone_sys::collapse::CollapseTarget;
 use fieldstone_sys::huge_pages::{pool, pool_pages_path};
 use fieldstone_wire::{Mixture, PageKind};
@@ -25,6 +25,7 @@ use crate::also;
 use crate::attach::huge;
 use crate::output::{message, renamed, style_of, write_stderr};
 use crate::size;
+use crate::stats_file::{open_stats_file, write_json};
 
 /// Run a program on huge pages, or repair its false sharing while it runs
 #[derive(Debug, Args)]
@@ -217,33 +218,12 @@ fn agent_only(arguments: &Arguments) -> Vec<String> {
     kind.into_iter().chain(others.into_iter().filter(|other| other.0).map(|other| other.1.to_owned())).collect()
 }
 
-/// Opens the statistics file before the program starts, so that a bad path is reported before the
-/// run. `None` for `-`. The old content of the file stays until [`write_json`].
-pub(crate) fn open_stats_file(path: Option<&Path>) -> anyhow::Result<Option<(PathBuf, fs::File)>> {
-    path.filter(|path| *path != Path::new("-")).map(create).transpose()
-}
-
-fn create(path: &Path) -> anyhow::Result<(PathBuf, fs::File)> {
-    let file = fs::File::options().write(true).create(true).truncate(false).open(path);
-    let file = file.with_context(|| format!("cannot write the statistics to {}", path.display()))?;
-    Ok((path.to_owned(), file))
-}
-
 fn write_stats(stats: &RunStats, file: Option<(PathBuf, fs::File)>) -> anyhow::Result<()> {
     let Some((path, mut file)) = file else {
         write_stderr(&text::render(&reports::run::document(stats), style_of(io::stderr())));
         return Ok(());
     };
     write_json(&path, &mut file, stats)
-}
-
-/// Replaces the content of `file`, opened as `path`, by `data` as JSON.
-pub(crate) fn write_json(path: &Path, file: &mut fs::File, data: &impl serde::Serialize) -> anyhow::Result<()> {
-    let text = saved::to_json(data)?;
-    // A pipe or a terminal cannot be truncated.
-    let emptied = if file.metadata()?.is_file() { file.set_len(0) } else { Ok(()) };
-    let written = emptied.and_then(|()| file.write_all(text.as_bytes()));
-    written.with_context(|| format!("cannot write the statistics to {}", path.display()))
 }
 
 /// Returns the exit code of the program, or ends by its signal. An error in `written` is returned

@@ -14,7 +14,8 @@ use fieldstone_repair::{DetectOptions, Detection, check_repair, check_run_repair
 use fieldstone_report::{Sharing, html, profile, reports, saved, text};
 use fieldstone_sharing::{Ignore, Settings};
 
-use crate::output::{check_files, status, style, write_results};
+use crate::output::{check_files, style, write_results};
+use crate::repair::status;
 use crate::text_file;
 
 /// Find false sharing between the threads of a program, and report how to change its data

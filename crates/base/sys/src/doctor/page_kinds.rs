@@ -6,7 +6,7 @@
 
 use fieldstone_wire::PageKind;
 
-use super::verdicts::size;
+use super::size::size;
 use super::{CommandVerdict, Facts, Level};
 use crate::huge_pages::{FolioMode, HugePagePool, ThpMode, global_mode_path, mode_path, pool_pages_path};
 

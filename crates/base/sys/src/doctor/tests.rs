@@ -280,6 +280,6 @@ fn a_command_has_the_level_of_its_best_page_kind() {
 
 #[test]
 fn sizes_have_binary_units() {
-    let texts = [0, 1, 1023, 4096, 1536, 2 * MIB, 3 << 30, u64::MAX].map(verdicts::size);
+    let texts = [0, 1, 1023, 4096, 1536, 2 * MIB, 3 << 30, u64::MAX].map(size::size);
     assert_eq!(texts, ["0 B", "1 B", "1023 B", "4 KiB", "1.5 KiB", "2 MiB", "3 GiB", "15.9 EiB"]);
 }

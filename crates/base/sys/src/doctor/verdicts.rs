@@ -6,6 +6,7 @@
 use fieldstone_wire::PageKind;
 
 use super::page_kinds::kind;
+use super::size::size;
 use super::{CommandVerdict, Facts, Level, sharing};
 use crate::huge_pages::ThpMode;
 use crate::limits::Overcommit;
@@ -135,16 +136,4 @@ fn page_kind_report(facts: &Facts) -> CommandVerdict {
     let remedy = "sudo fieldstone run --region --stats FILE -- PROGRAM".to_owned();
     // Root without the capability, for instance in a container, gains nothing by sudo.
     CommandVerdict::new(command, Level::Limited, why, (!facts.machine.root).then_some(remedy))
-}
-
-/// Bytes in the largest fitting unit, with one decimal unless they fill it evenly.
-pub(super) fn size(bytes: u64) -> String {
-    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let power = (bytes.max(1).ilog2() / 10) as usize;
-    let unit = 1_u64 << (10 * power);
-    let tenths = u128::from(bytes) * 10 / u128::from(unit);
-    match tenths % 10 {
-        0 => format!("{} {}", tenths / 10, units[power]),
-        tenth => format!("{}.{tenth} {}", tenths / 10, units[power]),
-    }
 }

@@ -21,8 +21,10 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
-use super::global::BLOCK_BYTES;
 use super::slab::HEADER_BYTES;
+
+/// The block size, which is the slab size. A rarely used class takes one block.
+pub(super) const BLOCK_BYTES: usize = 64 << 10;
 
 const SPAN_BYTES: usize = 1 << 30;
 const LEAST_SPAN_BYTES: usize = 4 << 20;

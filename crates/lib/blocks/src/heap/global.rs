@@ -25,15 +25,12 @@ use core::ptr::{self, NonNull, null_mut};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use super::arena::Arena;
+use super::arena::{Arena, BLOCK_BYTES};
 use super::slab::Slab;
 use super::{Heap, HeapStats, Large, class, thread};
 use crate::frames::{MmapFrames, PageKind};
 use crate::pool::Pool;
 use crate::sync::{enter_internals, is_in_internals};
-
-/// The block size, which is the slab size. A rarely used class takes one block.
-pub(super) const BLOCK_BYTES: usize = 64 << 10;
 
 /// A heap with its own pool of 64 KiB blocks, usable as a `static`.
 #[derive(Debug)]

@@ -16,8 +16,9 @@ use core::sync::atomic::Ordering::Relaxed;
 use fieldstone_wire::sites::{Announcement, LossReason, Sites};
 
 use crate::allocator::{AllocatorFunctions, BlockAddress, PairFunction, SizedFunction, functions};
-use crate::stack::{self, StackPointer};
+use crate::stack;
 use crate::thread::{ThreadGuard, in_allocator};
+use crate::unwind::StackPointer;
 use crate::{arena, modules, start};
 
 /// Shorter mappings are not announced.

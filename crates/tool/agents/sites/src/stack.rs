@@ -28,10 +28,7 @@ use fieldstone_wire::sites::{Announcement, CACHE_BYTES, FRAMES, Sites};
 use crate::modules;
 use crate::start::with_errno_restored;
 use crate::thread::ThreadGuard;
-use crate::unwind::{self, CallStack};
-
-/// The address of the return address of a call of the malloc family.
-pub(crate) type StackPointer = *const u64;
+use crate::unwind::{self, CallStack, StackPointer};
 
 /// A stack in the cache, one cache line.
 #[repr(C, align(64))]

@@ -19,8 +19,6 @@ use core::ffi::{c_int, c_void};
 
 use fieldstone_wire::sites::FRAMES;
 
-use crate::stack::StackPointer;
-
 #[repr(C)]
 struct Context([u8; 0]);
 
@@ -35,6 +33,9 @@ unsafe extern "C" {
     fn _Unwind_GetIPInfo(context: *mut Context, before_instruction: *mut c_int) -> usize;
     fn _Unwind_GetCFA(context: *mut Context) -> usize;
 }
+
+/// The address of the return address of a call of the malloc family.
+pub(crate) type StackPointer = *const u64;
 
 /// An unwound stack.
 pub(crate) struct CallStack {

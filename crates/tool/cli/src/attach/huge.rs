@@ -14,7 +14,7 @@ use fieldstone_sys::process;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::output::{message, print, style};
-use crate::run::write_json;
+use crate::stats_file::write_json;
 
 /// A collapse that takes longer than this shows a progress bar.
 const BAR_DELAY: Duration = Duration::from_secs(1);

@@ -6,9 +6,10 @@ use anyhow::Context;
 use fieldstone_launch::Program;
 use fieldstone_repair::{self as sharing, RepairStats, SamplingStats, TimedEvent};
 
-use super::{Arguments, exit_like, open_stats_file, write_json};
+use super::{Arguments, exit_like};
 use crate::output::{message, write_stderr};
 use crate::repair;
+use crate::stats_file::{open_stats_file, write_json};
 
 /// Runs a program and repairs its false sharing.
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<u8> {

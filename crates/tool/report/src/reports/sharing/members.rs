@@ -4,7 +4,7 @@
 //! An atomic is known by the sampled instructions.
 
 use super::uses::{ByteRun, full, runs};
-use crate::sharing::{LineReport, MemoryOwner};
+use crate::sharing::LineReport;
 use fieldstone_sharing::{Member, ThreadUse};
 
 /// What the names of functions that use a lock contain.
@@ -24,21 +24,6 @@ pub(super) fn marked(run: &ByteRun) -> String {
     let name = Some(run.member.clone()).filter(|name| !name.is_empty());
     let atomic = run.is_atomic.then(|| "atomic".to_owned());
     [name, run.lock.clone(), atomic].into_iter().flatten().collect::<Vec<_>>().join(", ")
-}
-
-/// The lock at one of these addresses: `lock of slots[3]`, or `a lock` of a variable that is
-/// nothing else.
-pub(super) fn lock(places: &[MemoryOwner], addresses: impl Iterator<Item = u64>) -> Option<String> {
-    let at = |address| {
-        let place = places.iter().find(|place| place.has(address))?;
-        let (element, member) = place.member(address).filter(|(_, member)| member.is_lock())?;
-        let object = place.object.as_ref()?;
-        // Variables that share a line are shown as one object that is named after them.
-        let is_variable = object.name.split(", ").any(|name| name == member.name);
-        let element = element.map_or_else(String::new, |element| format!("[{element}]"));
-        Some(if is_variable { "a lock".to_owned() } else { format!("lock of {}{element}", place.short()) })
-    };
-    addresses.into_iter().find_map(at)
 }
 
 /// The sentences about a line: members on two lines, and locks whose type is not known.
@@ -151,7 +136,10 @@ mod tests {
         let mut found = found(&[("pthread_spinlock_t guard", 0, 8), ("long n", 8, 8)], 0);
         found.places[0].object.as_mut().unwrap().name = "guard, n".into();
         found.places[0].object.as_mut().unwrap().elements = 1;
-        assert_eq!(lock(&found.places, [found.judged.line.address].into_iter()).as_deref(), Some("a lock"));
+        assert_eq!(
+            super::super::uses::lock_at(&found.places, [found.judged.line.address].into_iter()).as_deref(),
+            Some("a lock")
+        );
     }
 
     #[test]

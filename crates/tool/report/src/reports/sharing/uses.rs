@@ -1,6 +1,5 @@
 //! Which thread uses which bytes of a line: as a map, and as runs of bytes with their weights.
 
-use super::members;
 use super::threads::NamedThreads;
 use crate::document::{ByteMap, ByteUse, ByteUser};
 use crate::sharing::{LineReport, MemoryOwner};
@@ -103,8 +102,7 @@ pub(super) fn runs(found: &LineReport) -> Vec<ByteRun> {
         let thread = line.threads.iter().find(|thread| thread.thread == row.thread);
         // What is atomic, or a lock, is a run of its own.
         let is_atomic = |byte: usize| thread.is_some_and(|thread| thread.atomic.has(number(byte)));
-        let lock =
-            |byte: usize| members::lock(&found.places, std::iter::once(line.address.saturating_add(byte as u64)));
+        let lock = |byte: usize| lock_at(&found.places, std::iter::once(line.address.saturating_add(byte as u64)));
         let kind = |(byte, &of_byte): (usize, &ByteUse)| (of_byte, is_atomic(byte), lock(byte));
         let kinds: Vec<(ByteUse, bool, Option<String>)> = row.uses.iter().enumerate().map(kind).collect();
         let mut start = 0;
@@ -127,7 +125,7 @@ fn run(found: &LineReport, thread: &ThreadUse, bytes: Range<usize>) -> ByteRun {
     ByteRun {
         thread: thread.thread,
         member: member(&found.places, address(bytes.start)..address(bytes.end)),
-        lock: members::lock(&found.places, address(bytes.start)..address(bytes.end)),
+        lock: lock_at(&found.places, address(bytes.start)..address(bytes.end)),
         is_atomic: thread.atomic.has(number(bytes.start)),
         bytes: number(bytes.start)..number(bytes.end),
         read: sum(&thread.read),
@@ -184,6 +182,21 @@ pub(super) fn span(bytes: &Range<u32>) -> String {
         last if last == bytes.start => last.to_string(),
         last => format!("{}–{last}", bytes.start),
     }
+}
+
+/// The lock at one of these addresses: `lock of slots[3]`, or `a lock` of a variable that is
+/// nothing else.
+pub(super) fn lock_at(places: &[MemoryOwner], addresses: impl Iterator<Item = u64>) -> Option<String> {
+    let at = |address| {
+        let place = places.iter().find(|place| place.has(address))?;
+        let (element, member) = place.member(address).filter(|(_, member)| member.is_lock())?;
+        let object = place.object.as_ref()?;
+        // Variables that share a line are shown as one object that is named after them.
+        let is_variable = object.name.split(", ").any(|name| name == member.name);
+        let element = element.map_or_else(String::new, |element| format!("[{element}]"));
+        Some(if is_variable { "a lock".to_owned() } else { format!("lock of {}{element}", place.short()) })
+    };
+    addresses.into_iter().find_map(at)
 }
 
 #[cfg(test)]
