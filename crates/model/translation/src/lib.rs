@@ -18,7 +18,7 @@
 //! |---|---|
 //! | `page`, `access` | page sizes; one access in eight bytes |
 //! | `region`, `segment` | the placement of a program's memory in the primary region; the registers BASE, LIMIT, OFFSET |
-//! ` | `mmu/` | `mmu |
+//! | `mmu/` | TLBs, page-walk caches, presets, the processor of this machine |
 //! | `mosaic`, `configuration` | which memory has larger pages; the configurations to simulate |
 //! | `lru/` | two LRU structures: short sets, long lists |
 //! | `simulator/` | the main loop; page walks, also nested; counts |
