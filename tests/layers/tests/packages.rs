@@ -31,9 +31,7 @@ fn folder(metadata: &Metadata, package: &Package) -> String {
 /// The crates that can be packaged, with their folders.
 fn packages(metadata: &Metadata) -> Vec<(String, &Package)> {
     let all = metadata.workspace_packages().into_iter().map(|package| (folder(metadata, package), package));
-    let is_packaged = |folder: &str| {
-        LAYERS.iter().any(|layer| folder.starts_with(layer)) && !PARTS.contains(&folder)
-    };
+    let is_packaged = |folder: &str| LAYERS.iter().any(|layer| folder.starts_with(layer)) && !PARTS.contains(&folder);
     all.filter(|(folder, _)| is_packaged(folder)).collect()
 }
 
