@@ -16,7 +16,8 @@
 //! | [`warm`] | touches memory that a hypervisor may have reclaimed |
 //! | [`cache`] | directories for files that can be regenerated |
 //! | [`descriptors`] | keeps files open that the program may close |
-//! | [`userfault`], [`perf`], [`limits`], [`machine`] | what this user may do on this machine |
+//! | [`machine`] | processor, memory and kernel of this machine |
+//! | [`userfault`], [`perf`], [`limits`] | what this user may do on this machine |
 //! | [`doctor`] | all of these, and a verdict for each command |
 //!
 //! Names are those of the manual pages. Modules keep no state, start no thread and do not change

@@ -4,9 +4,9 @@
 //!
 //! | module | |
 //! |---|---|
-//! | [`Pool`] | hands out blocks, in address order, without locks |
+//! | [`Pool`] | hands out blocks, in address order, without locks; sets their size |
 //! | [`Frames`] | supplies the pool's memory: the kernel, an allocator, a fixed range |
-//! | [`TreeArray`] | a growable array whose elements never move |
+//! | [`TreeArray`] | a growable array whose elements never move; each leaf is one block |
 //! | [`heap`] | `malloc` and `free` on blocks, for one data structure or a whole program |
 //!
 //! ```

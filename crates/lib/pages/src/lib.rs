@@ -8,6 +8,18 @@
 //! | MAP2 | [`Memory::shared`] and [`Memory::alias`]: the same pages at two addresses |
 //! | guards | [`Memory::guard`] |
 //!
+//! | file | |
+//! |---|---|
+//! | `mechanism`, `choice` | the mechanisms by name; which one a region gets |
+//! | `controlled_range`, `protect`, `mprotect_fill` | what each mechanism does to a range: protect, unprotect, fill |
+//! | `control` | the setup that a region needs, and its order |
+//! | `region`, `registry`, `fault` | a range with its handler; the search by address; what a handler may do |
+//! | `signal`, `fault_workers`, `request_queue` | delivery of faults: by signals, or to threads of this crate |
+//! | `shared_userfaultfd`, `descriptor_keeper` | the descriptors of the process |
+//! | `tracking`, `dirty_log` | dirty pages |
+//! | `survey` | the mechanisms of this machine and their costs, for `fieldstone doctor` |
+//! | `fork` | what a forked child gets |
+//!
 //! The type of a region fixes the use of its faults, as the kernel does: userfaultfd's blocking
 //! mode and its recording mode exclude each other.
 //!

@@ -2,7 +2,7 @@
 //!
 //! A and B are measured separately, so their runs have no pairs. The change of a kind is the
 //! Hodges-Lehmann estimate of the ratio B/A with the interval that inverts the Mann-Whitney test
-//! (see [`crate::stats`]). It shows that the times differ, not why: every change of the machine in
+//! (see [`fieldstone_stats`]). It shows that the times differ, not why: every change of the machine in
 //! between is in it. Hence the warnings. Walks are counts of a model without noise of the machine:
 //! they, and the sites' shares of them, are compared as they are.
 

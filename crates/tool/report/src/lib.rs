@@ -16,7 +16,8 @@
 //! |---|---|
 //! | [`profile`], [`run`], [`collapse`], [`sharing`], [`translation`] | the data |
 //! | [`saved`] | files |
-//! | [`summary`], [`advice`], [`diff`] | the meaning of measurements |
+//! | [`summary`] | statistics of the runs; the verdicts and their words |
+//! | [`advice`], [`diff`] | what the user should do; comparison of two profiles |
 //! | [`document`] | a report as data |
 //! | [`reports`] | a file for each report |
 //! | [`mod@text`], [`html`], [`markdown`], [`csv`] | the renderers |

@@ -21,7 +21,7 @@
 //! | `start` | the constructor: session, region, patches |
 //! | `environment`, `exec` | hide the agent's variables from the program, and pass them to programs that it starts |
 //! | `elf`, `patch`, `entries` | redirect functions of libc to the agent |
-//! | `calls`, `remap`, `multi_mapping`, `heap` | the semantics of each redirected call |
+//! | `calls`, `remap`, `multi_mapping`, `heap` | each redirected call: its semantics; whether its memory goes into the region |
 //! | `placement`, `small`, `table`, `bits` | allocate addresses of the region |
 //! | `exact` | programs that observe memory mapped ahead of its use |
 //! | `growth` | huge pages for a mapping that grows in steps |
@@ -30,7 +30,7 @@
 //! | `descriptors` | descriptors opened at the start, for programs that drop privileges later |
 //! | `numa_policy` | NUMA policies of memory that moves |
 //! | `globals`, `main_stack`, `in_place` | memory that stays outside the region and gets huge pages in place |
-//! | `spans` | which ranges are reserved or outside the region, and why |
+//! | `spans` | records which ranges are reserved or outside the region, and the reason |
 //! | `state`, `raw` | shared state, system calls |
 //! | `arch` | what differs between x86-64 and AArch64 |
 //!
