@@ -87,8 +87,6 @@ pub enum Error {
     KnobDenied {
         /// The setting's file.
         path: PathBuf,
-        /// The errno.
-        source: io::Error,
         /// The command that sets it by hand.
         remedy: String,
     },

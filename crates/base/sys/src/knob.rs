@@ -199,7 +199,7 @@ impl Shared {
                 let source = io::Error::from_raw_os_error(number.parse().unwrap_or(libc::EIO));
                 Err(match source.raw_os_error() {
                     Some(libc::EACCES | libc::EPERM | libc::EROFS) => {
-                        Error::KnobDenied { path: knob.to_owned(), source, remedy }
+                        Error::KnobDenied { path: knob.to_owned(), remedy }
                     }
                     _ => Error::File { operation: "write", path: knob.to_owned(), source },
                 })

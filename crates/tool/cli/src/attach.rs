@@ -40,7 +40,7 @@ A place is an address or the symbol of a global variable. count, log and trace c
 )]
 pub(crate) struct Arguments {
     /// Put the private read-write memory that process PID has now on transparent huge pages
-    #[arg(long, value_name = "PID")]
+    #[arg(long, value_name = "PID", conflicts_with_all = ["events", "rules", "consolidate"])]
     huge: Option<u32>,
     /// Find and repair false sharing in process PID until it ends or fieldstone is stopped
     #[arg(long, value_name = "PID")]

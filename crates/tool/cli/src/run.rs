@@ -53,7 +53,7 @@ For a running process use `fieldstone attach`."
 pub(crate) struct Arguments {
     /// Serve the private anonymous memory of the program (malloc, mmap, brk) from one primary
     /// region
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["rules", "consolidate"])]
     region: bool,
     /// Find cache lines with false sharing and separate their bytes while the program runs
     #[arg(long, conflicts_with_all = ["region", "pid", "pages", "reserve", "prefault", "process", "also"])]

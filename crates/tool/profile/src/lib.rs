@@ -215,7 +215,7 @@ impl ProfileSession<'_> {
                 candidate.unavailable = Some(why);
                 return Ok(candidate);
             }
-            Err(error @ Error::Linux(_)) => {
+            Err(error @ (Error::Linux(_) | Error::Launch(fieldstone_launch::Error::Linux(_)))) => {
                 candidate.unavailable = Some(error.to_string());
                 return Ok(candidate);
             }

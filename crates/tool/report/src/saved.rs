@@ -18,7 +18,7 @@ pub enum SavedFile {
     Profile(Box<Profile>),
     /// The result of `fieldstone run --region --stats`.
     RunStats(Box<RunStats>),
-    /// The result of `fieldstone run --pid --stats`.
+    /// The result of `fieldstone attach --huge --stats`.
     Collapse(Box<Collapse>),
     /// The result of `fieldstone sharing`.
     Sharing(Box<Sharing>),

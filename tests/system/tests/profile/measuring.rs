@@ -1,10 +1,14 @@
 //! Programs that succeed: numbers, order, output, and the measured process.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use assert_cmd::assert::OutputAssertExt;
 use fieldstone_report::Finding;
 
+use crate::binaries;
 use crate::fixture::{Fixture, load};
 
 #[test]
@@ -120,4 +124,26 @@ fn a_process_in_another_pid_namespace_is_found() {
     assert_eq!(profile.program.primary, "gups");
     let region = profile.footprint("thp").unwrap().region.as_ref().unwrap();
     assert!(region.served_bytes >= 8 << 20 && region.mapped_peak_bytes >= 8 << 20, "{region:?}");
+}
+
+#[test]
+fn page_kinds_that_a_user_may_not_set_up_are_unavailable_and_the_others_are_measured() {
+    const NOBODY: u32 = 65534;
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let file = directory.path().join("profile.json");
+    let options = format!("--runs 1 --pages folio-64k,thp --json {} -- sleep 0.2", file.display());
+    let mut command = Command::new(binaries::command());
+    command.arg("profile").args(options.split(' ')).current_dir(directory.path()).env("TMPDIR", directory.path());
+    let Ok(output) = command.uid(NOBODY).gid(NOBODY).output() else {
+        println!("SKIP not root: no other user can be tried");
+        return;
+    };
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{message}");
+    let profile = load(&file);
+    let reason = |name: &str| profile.kind(name).and_then(|kind| kind.unavailable.clone());
+    let refused = reason("folio-64k").expect("its folio sizes are a setting of root");
+    assert!(refused.contains("permission denied; try: echo ") && !refused.contains("os error"), "{refused}");
+    assert!(profile.samples.iter().any(|sample| sample.kind == "thp"), "{message}");
 }

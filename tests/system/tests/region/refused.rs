@@ -99,6 +99,18 @@ fn an_unreadable_program_is_refused() {
 }
 
 #[test]
+fn options_of_a_repair_are_refused_without_a_repair() {
+    for arguments in
+        ["run --region --rules x -- true", "run --region --consolidate -- true", "attach --huge 1 --rules x"]
+    {
+        let output = Command::new(binaries::command()).args(arguments.split(' ')).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments}");
+        let message = stderr(&output);
+        assert!(message.contains("cannot be used with"), "{arguments}: {message}");
+    }
+}
+
+#[test]
 fn a_misspelt_option_is_named() {
     let output = Command::new(binaries::command()).args(["run", "--regoin", "--", "true"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
