@@ -215,7 +215,7 @@ impl ProfileSession<'_> {
                 candidate.unavailable = Some(why);
                 return Ok(candidate);
             }
-            Err(error @ (Error::Linux(_) | Error::Launch(fieldstone_launch::Error::Linux(_)))) => {
+            Err(Error::Launch(fieldstone_launch::Error::Linux(error))) => {
                 candidate.unavailable = Some(error.to_string());
                 return Ok(candidate);
             }
