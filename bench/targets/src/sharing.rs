@@ -252,12 +252,12 @@ mod tests {
     fn a_run_without_samples_meets_no_expectation() {
         let mut nothing = repaired(1.5, &[]);
         assert!(ExpectedRepair::NothingMoved.is_met_by(&nothing) && ExpectedRepair::Any.is_met_by(&nothing));
-        assert!(!ExpectedRepair::Separated.is_met_by(&nothing) && !ExpectedRepair::RolledBack.is_met_by(&nothing));
+        assert!(!ExpectedRepair::Separated.is_met_by(&nothing) && !ExpectedRepair::Restored.is_met_by(&nothing));
         nothing.stats.sampling.samples = 0;
         assert!(!ExpectedRepair::NothingMoved.is_met_by(&nothing) && !ExpectedRepair::Any.is_met_by(&nothing));
         let moved = repaired(1.5, &[0x1000]);
         assert!(ExpectedRepair::Separated.is_met_by(&moved) && !ExpectedRepair::NothingMoved.is_met_by(&moved));
-        assert!(!ExpectedRepair::RolledBack.is_met_by(&moved), "the page is not moved back");
+        assert!(!ExpectedRepair::Restored.is_met_by(&moved), "the page is not restored");
     }
 
     #[test]

@@ -11,8 +11,8 @@ pub(super) enum ExpectedRepair {
     Separated,
     /// No page is moved.
     NothingMoved,
-    /// Pages were moved, and all are moved back.
-    RolledBack,
+    /// Pages were moved, and all are restored.
+    Restored,
     /// Any repair.
     Any,
 }
@@ -26,7 +26,7 @@ impl ExpectedRepair {
         let is_met = match self {
             Self::Separated => was_separated(&stats.events, run.threads_s()),
             Self::NothingMoved => !moved,
-            Self::RolledBack => moved && !in_force,
+            Self::Restored => moved && !in_force,
             Self::Any => true,
         };
         is_met && stats.sampling.samples > 0
@@ -37,7 +37,7 @@ impl ExpectedRepair {
         match self {
             Self::Separated => "without a repaired line",
             Self::NothingMoved => "without samples, or with pages moved without false sharing",
-            Self::RolledBack => "without a page moved and moved back",
+            Self::Restored => "without a page moved and restored",
             Self::Any => "without samples",
         }
     }
@@ -163,7 +163,7 @@ pub(super) const COMPARISONS: [Comparison; 14] = [
     Comparison { size: WorkSize { option: BARE, number: 10_000_000 }, ..unrepairable(CLEAN, "chase", "chase", "64M") },
     unrepairable(NO_GAIN, "counters -O2, one counter", "sharing/counters-O2", "--pin --pattern same"),
     Comparison {
-        expected_repair: ExpectedRepair::RolledBack,
+        expected_repair: ExpectedRepair::Restored,
         ..unrepairable(NO_GAIN, "counters -O2, read by the kernel", "sharing/counters-O2", "--pin --save 100000")
     },
 ];

@@ -83,8 +83,8 @@ fn print_row(programs: &Programs, program: &str, option: &'static str) -> anyhow
 fn end(stats: &RepairStats) -> String {
     let last = stats.events.iter().rev().find_map(|event| match &event.kind {
         RepairEvent::PageMoved { .. } => Some("moved, stays".to_owned()),
-        RepairEvent::PagePutBack { why, .. } => {
-            Some(format!("put back: {}", why.trim_start_matches(|c: char| c.is_ascii_digit() || c == ' ')))
+        RepairEvent::PageRestored { why, .. } => {
+            Some(format!("restored: {}", why.trim_start_matches(|c: char| c.is_ascii_digit() || c == ' ')))
         }
         RepairEvent::PageRefused { why, .. } => Some(format!("left: {why}")),
         _ => None,

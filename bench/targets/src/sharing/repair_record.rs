@@ -22,7 +22,7 @@ pub(super) fn separated_lines(events: &[TimedEvent]) -> usize {
             RepairEvent::PageMoved { page, lines, .. } => {
                 moved.insert(*page, lines.iter().copied().collect());
             }
-            RepairEvent::PagePutBack { page, .. } => {
+            RepairEvent::PageRestored { page, .. } => {
                 moved.remove(page);
             }
             _ => {}
@@ -35,7 +35,7 @@ pub(super) fn separated_lines(events: &[TimedEvent]) -> usize {
 /// threads have ended, the program may have the kernel write to the page, which ends the repair.
 pub(super) fn was_separated(events: &[TimedEvent], threads_s: f64) -> bool {
     let ends =
-        |event: &TimedEvent| matches!(event.kind, RepairEvent::PageMoved { .. } | RepairEvent::PagePutBack { .. });
+        |event: &TimedEvent| matches!(event.kind, RepairEvent::PageMoved { .. } | RepairEvent::PageRestored { .. });
     let changes: Vec<usize> = (0..events.len()).filter(|&index| ends(&events[index])).collect();
     let separated_ms = |pair: &[usize]| {
         let is_separated = separated_lines(&events[..=pair[0]]) > 0;
@@ -69,8 +69,8 @@ pub(super) mod tests {
         TimedEvent { at_ms, kind: RepairEvent::PageMoved { page: PAGE, views: 2, lines: lines.to_vec() } }
     }
 
-    fn undone(at_ms: f64) -> TimedEvent {
-        TimedEvent { at_ms, kind: RepairEvent::PagePutBack { page: PAGE, why: "its rules changed".to_owned() } }
+    fn restored(at_ms: f64) -> TimedEvent {
+        TimedEvent { at_ms, kind: RepairEvent::PageRestored { page: PAGE, why: "its rules changed".to_owned() } }
     }
 
     const fn led(at_ms: f64, thread: u32) -> TimedEvent {
@@ -91,7 +91,7 @@ pub(super) mod tests {
     fn lines_moved_back_are_not_separated() {
         let mut events = vec![moved(1.0, &[PAGE]), moved(2.0, &[PAGE, PAGE + 64])];
         assert_eq!(separated_lines(&events), 2, "the page has other rules now");
-        events.push(undone(3.0));
+        events.push(restored(3.0));
         assert_eq!(separated_lines(&events), 0);
         assert_eq!(complete_at_ms(&events, MAIN, 1.0), None);
         events.push(moved(4.0, &[PAGE]));
@@ -106,10 +106,10 @@ pub(super) mod tests {
 
     #[test]
     fn lines_moved_back_at_the_end_were_separated() {
-        let events = [moved(20.0, &[PAGE]), undone(950.0)];
+        let events = [moved(20.0, &[PAGE]), restored(950.0)];
         assert!(was_separated(&events, 1.0) && !was_separated(&events, 2.0), "half a run, and less");
         assert!(was_separated(&events[..1], 2.0) && !was_separated(&[], 0.0));
-        assert!(!was_separated(&[undone(0.0), events[1].clone()], 1.0));
+        assert!(!was_separated(&[restored(0.0), events[1].clone()], 1.0));
     }
 
     #[test]

@@ -110,7 +110,7 @@ pub(crate) fn run(pid: u32, options: &Options) -> anyhow::Result<u8> {
     if !as_json {
         check_repair(pid)?;
         status(format_args!(
-            "process {pid} is sampled and its false sharing repaired; Ctrl-C puts everything back and exits"
+            "process {pid} is sampled and its false sharing repaired; Ctrl-C restores all pages and exits"
         ));
     }
     // The channel is unbounded: a bounded one touches its whole buffer at the start, which delays
@@ -188,7 +188,7 @@ pub(crate) fn describe(event: &TimedEvent) -> String {
             format!("page {page:#x}, named by a rule, is not moved: {why}")
         }
         RepairEvent::LineLeft { line, why } => format!("line {line:#x} is not repaired: {why}"),
-        RepairEvent::PagePutBack { page, why } => format!("page {page:#x} is moved back: {why}"),
+        RepairEvent::PageRestored { page, why } => format!("page {page:#x} is restored: {why}"),
         RepairEvent::AccessRedirected { ip, thread } => {
             format!("thread {thread}: the access at {ip:#x} is redirected")
         }
@@ -225,7 +225,7 @@ fn report(stats: &RepairStats) -> RepairReport {
         ("outcome of the program", stats.outcome.clone()),
         ("outcome of the repairer", stats.repairer.clone()),
         ("pages moved", count(|what| matches!(what, RepairEvent::PageMoved { .. }))),
-        ("pages moved back before the end", count(|what| matches!(what, RepairEvent::PagePutBack { .. }))),
+        ("pages restored before the end", count(|what| matches!(what, RepairEvent::PageRestored { .. }))),
         ("accesses and loops redirected", count(|what| matches!(what, RepairEvent::AccessRedirected { .. }))),
         ("samples", format!("{} of {} analysed", stats.sampling.analysed, stats.sampling.samples)),
         ("samples while only one thread was running", stats.sampling.single_threaded.to_string()),

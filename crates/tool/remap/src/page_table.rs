@@ -1,14 +1,14 @@
 //! The page table of a repair: moved pages, and the userfaultfd that traps accesses to them.
 //!
 //! ```text
-//!   empty   copies are written ── page is registered ── its frame is dropped: accesses wait
-//!   fill    bytes are composed from the copies ── page is filled ── waiting threads continue
+//!   empty    copies are written ── page is registered ── its frame is dropped: accesses wait
+//!   restore  bytes are composed from the copies ── page has them ── waiting threads continue
 //! ```
 //! The userfaultfd reports changes of the address space too (fork, mremap, munmap, madvise). The
 //! thread that makes such a change waits until the message is read. So this module reads messages
 //! while it changes the address space itself.
 //!
-//! Invariant: while a page moves or moves back, all threads are stopped.
+//! Invariant: while a page is moved or restored, all threads are stopped.
 
 pub(crate) mod checks;
 pub(crate) mod futex;
@@ -33,7 +33,7 @@ use userfault::SharedUserfault;
 pub(crate) struct PageTable {
     pages: PageMap,
     userfault: SharedUserfault,
-    /// Messages that were read while a page was moved or moved back.
+    /// Messages that were read while a page was moved or restored.
     deferred: Vec<Message>,
 }
 
@@ -118,16 +118,16 @@ impl PageTable {
         replaced
     }
 
-    /// Fills a page with its composed bytes at `at`, its present address in the program. All
+    /// Restores a page: writes its composed bytes at `at`, its present address in the program. All
     /// threads are stopped, and none is in a rewritelet.
     ///
     /// # Errors
     /// If the process is gone.
-    pub(crate) fn fill(&mut self, memory: &ProcessMemory, pid: u32, moved: &MovedPage, at: u64) -> Result<()> {
+    pub(crate) fn restore(&mut self, memory: &ProcessMemory, pid: u32, moved: &MovedPage, at: u64) -> Result<()> {
         let contents = moved.composed(memory)?;
         let failed = |source| Error::Process { pid, operation: "restore a page of", source };
         match self.copy(pid, at, &contents)? {
-            // It was unmapped or filled meanwhile.
+            // It was unmapped or restored meanwhile.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EEXIST | libc::ESRCH)) => {}
             other => other.map_err(failed)?,
         }
@@ -136,7 +136,7 @@ impl PageTable {
         Ok(())
     }
 
-    /// Fills a missing page. The kernel refuses that while the program changes its address space,
+    /// Writes the bytes of a missing page. The kernel refuses that while the program changes its address space,
     /// which lasts until the message about the change is read.
     fn copy(&mut self, pid: u32, at: u64, contents: &[u8; PAGE]) -> Result<io::Result<()>> {
         let fd = self.userfault.fd();

@@ -105,7 +105,7 @@ impl Process {
         };
         let mut this = Self::new(tracer, PageTable::new(pages, userfault), code);
         this.record = Some(record);
-        this.undo_abandoned(old_stub_page)?;
+        this.restore_abandoned(old_stub_page)?;
         Ok(this)
     }
 
@@ -124,8 +124,8 @@ impl Process {
         }
     }
 
-    /// Undoes what a killed repairer has left. All threads are stopped, and run on return.
-    fn undo_abandoned(&mut self, old_stub_page: Option<u64>) -> Result<()> {
+    /// Restores what a killed repairer has left. All threads are stopped, and run on return.
+    fn restore_abandoned(&mut self, old_stub_page: Option<u64>) -> Result<()> {
         // The record has the old stub page: until it is updated, the next repairer would read the
         // slots there.
         self.children.use_stub_page(old_stub_page.or(self.tracer.stub_page()));

@@ -1,5 +1,5 @@
-//! The record: all that is needed to undo a repair, kept in the process itself. The next repairer
-//! finds it if this one is killed.
+//! The record: all that is needed to restore a process, kept in the process itself. The next
+//! repairer finds it if this one is killed.
 //!
 //! ```text
 //!   header: magic, address of the contents, length │ half 0 │ half 1

@@ -128,7 +128,7 @@ fn rip_relative_accesses_are_redirected() {
         let then = running.serve_for_a_while(&mut process);
         assert!(redirect_count(&then) >= 2, "{options:?}: {then:?}");
         let now = running.run_phase(&mut process);
-        process.put_all_back().unwrap();
+        process.restore_all(&RestoreReason::Requested).unwrap();
         let (_, output) = running.finish(&mut process);
         assert_eq!(output.last().map(String::as_str), Some("right right"), "{options:?} {output:?} {now:?}");
     }
@@ -160,7 +160,7 @@ fn an_access_through_fs_restores_the_page() {
     process.move_page(&split_words(running.second)).unwrap();
     let then = running.run_phase(&mut process);
     assert!(matches!(restore_reason(&then), Some(RestoreReason::Access { .. })), "fs: {then:?}");
-    process.put_all_back().unwrap();
+    process.restore_all(&RestoreReason::Requested).unwrap();
     let (_, output) = running.finish(&mut process);
     assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");
 }

@@ -29,12 +29,12 @@ fn a_loop_can_be_entered_inside_the_overwritten_bytes() {
         assert!(redirect_count(&then) >= 2 && restore_reason(&then).is_none(), "{how}: {then:?}");
         // The entry is a trap now. The head is restored and patched repeatedly meanwhile.
         for _ in 0..10 {
-            process.put_all_back().unwrap();
+            process.restore_all(&RestoreReason::Requested).unwrap();
             process.move_page(&split_words(running.page)).unwrap();
             running.serve_for_a_while(&mut process);
         }
         running.run_phase(&mut process);
-        process.put_all_back().unwrap();
+        process.restore_all(&RestoreReason::Requested).unwrap();
         let (_, output) = running.finish(&mut process);
         assert_eq!(output.last().map(String::as_str), Some("right right"), "{how}: {output:?}");
     }
@@ -170,7 +170,7 @@ fn rewritten_file_code_runs_in_its_new_form() {
     }
     let gone = |done: &&RemapEvent| matches!(done, RemapEvent::Restored { why: RestoreReason::Removed, .. });
     assert!(done.iter().filter(gone).count() >= 3, "{done:?}");
-    process.put_all_back().unwrap();
+    process.restore_all(&RestoreReason::Requested).unwrap();
     let (_, output) = running.finish(&mut process);
     assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");
 }
@@ -197,7 +197,7 @@ fn rewritelets_that_continue_in_a_head_copy_are_freed_with_it() {
         .unwrap();
     let then = running.run_phase(&mut process);
     assert!(then.iter().filter(|done| matches!(done, RemapEvent::Watched(_))).count() >= 50, "{then:?}");
-    process.put_page_back(page, RestoreReason::Requested).unwrap();
+    process.restore_page(page, RestoreReason::Requested).unwrap();
     process.move_page(&split_words(page)).unwrap();
     let (_, output) = running.finish(&mut process);
     assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");

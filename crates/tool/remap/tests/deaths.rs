@@ -19,7 +19,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fieldstone_remap::Process;
+use fieldstone_remap::{Process, RestoreReason};
 use program::{CHILD, ProgramBuilder, ProgramUnderTest, open_or_skip, split_words};
 use tempfile::TempPath;
 
@@ -55,7 +55,7 @@ fn repairer() {
     let mut process = Process::open(pid).unwrap();
     process.move_page(&split_words(page)).unwrap();
     serve(&mut process);
-    process.put_all_back().unwrap();
+    process.restore_all(&RestoreReason::Requested).unwrap();
     process.move_page(&split_words(page)).unwrap();
     serve(&mut process);
     process.release().unwrap();

@@ -31,7 +31,7 @@ fn a_stopped_program_stays_stopped_while_pages_move() {
         for _ in 0..5 {
             send(&running, "-STOP");
             serve(&mut process, 20);
-            process.put_all_back().unwrap();
+            process.restore_all(&RestoreReason::Requested).unwrap();
             serve(&mut process, 5);
             process.move_page(&split_words(running.page)).unwrap();
             serve(&mut process, 5);
@@ -42,7 +42,7 @@ fn a_stopped_program_stays_stopped_while_pages_move() {
             running.serve_until_quiet(&mut process);
         }
         running.run_phase(&mut process);
-        process.put_all_back().unwrap();
+        process.restore_all(&RestoreReason::Requested).unwrap();
         let (_, output) = running.finish(&mut process);
         assert_eq!(output.last().map(String::as_str), Some("right right"), "{options:?} {output:?}");
     }
@@ -57,7 +57,7 @@ fn the_first_thread_may_exit_before_the_others() {
     let Some(mut process) = running.open_and_move() else { return };
     running.serve_until_quiet(&mut process);
     running.run_phase(&mut process);
-    process.put_all_back().unwrap();
+    process.restore_all(&RestoreReason::Requested).unwrap();
     process.move_page(&split_words(running.page)).unwrap();
     running.serve_until_quiet(&mut process);
     // A tracer that comes only now finds that the first thread has exited.
@@ -80,7 +80,7 @@ fn closing_all_descriptors_restores_the_page() {
     );
     process.move_page(&split_words(running.page)).unwrap();
     running.serve_until_quiet(&mut process);
-    process.put_all_back().unwrap();
+    process.restore_all(&RestoreReason::Requested).unwrap();
     let (_, output) = running.finish(&mut process);
     assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");
 }
@@ -138,7 +138,7 @@ fn a_robust_mutex_of_an_exited_thread_passes_to_the_next() {
                 "{protocol}: {done:?}"
             ),
         }
-        process.put_all_back().unwrap();
+        process.restore_all(&RestoreReason::Requested).unwrap();
         let (_, output) = running.finish(&mut process);
         assert_eq!(output.last().map(String::as_str), Some("right right"), "{protocol}: {output:?}");
     }
@@ -162,7 +162,7 @@ fn a_process_killed_during_a_move_has_ended() {
             over = served.as_ref().is_ok_and(|done| done.contains(&RemapEvent::Ended));
             last = Some(served);
             if moved && !over {
-                let _ = process.put_all_back();
+                let _ = process.restore_all(&RestoreReason::Requested);
             }
         }
         assert!(over, "{wait_us}: {last:?}");
@@ -180,14 +180,14 @@ fn a_program_that_keeps_starting_threads_can_be_stopped() {
     running.serve_until_quiet(&mut process);
     running.send_input();
     for _ in 0..30 {
-        process.put_all_back().unwrap();
+        process.restore_all(&RestoreReason::Requested).unwrap();
         serve(&mut process, 1);
         // A thread may be in the kernel at the moment.
         let _ = process.move_page(&split_words(running.page));
         serve(&mut process, 1);
     }
     running.serve_until(&mut process, |line| line == "done");
-    process.put_all_back().unwrap();
+    process.restore_all(&RestoreReason::Requested).unwrap();
     let (_, output) = running.finish(&mut process);
     assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");
 }
@@ -255,7 +255,7 @@ fn a_traced_process_is_refused_with_the_reason() {
     running.serve_until_quiet(&mut process);
     assert!(std::thread::spawn(move || Tracee::seize(pid).map(|_| ())).join().unwrap().is_err());
     running.run_phase(&mut process);
-    process.put_all_back().unwrap();
+    process.restore_all(&RestoreReason::Requested).unwrap();
     let (_, output) = running.finish(&mut process);
     assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");
 }
@@ -269,14 +269,14 @@ fn a_thread_in_uninterruptible_sleep_delays_no_other() {
     running.serve_until_quiet(&mut process);
     running.send_input();
     serve(&mut process, 30);
-    process.put_all_back().unwrap();
+    process.restore_all(&RestoreReason::Requested).unwrap();
     match process.move_page(&split_words(running.page)) {
         Ok(_) => {}
         Err(Error::Page { why, .. }) => assert!(why.contains("try again"), "{why}"),
         Err(other) => panic!("{other}"),
     }
     running.serve_until(&mut process, |line| line == "done");
-    let _ = process.put_all_back();
+    let _ = process.restore_all(&RestoreReason::Requested);
     process.move_page(&split_words(running.page)).unwrap();
     running.serve_until_quiet(&mut process);
     let (_, output) = running.finish(&mut process);

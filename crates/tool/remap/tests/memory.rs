@@ -5,7 +5,7 @@
 
 mod program;
 
-use fieldstone_remap::{Error, RemapEvent};
+use fieldstone_remap::{Error, RemapEvent, RestoreReason};
 use program::{CHILD, ProgramBuilder, move_and_restore_repeatedly, redirect_count, split_words};
 
 /// Runs a program whose first two pages of `second` are moved too, with a phase that uses them.
@@ -25,7 +25,7 @@ fn move_more_pages_with(more: &str, meanwhile: &str) -> Option<Vec<RemapEvent>> 
     }
     let then = running.run_phase(&mut process);
     if !running.is_over() {
-        process.put_all_back().unwrap();
+        process.restore_all(&RestoreReason::Requested).unwrap();
     }
     let (_, output) = running.finish(&mut process);
     assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?} {then:?}");
@@ -38,7 +38,7 @@ fn move_second_page(builder: &ProgramBuilder) {
     let Some(mut process) = running.open_and_move() else { return };
     process.move_page(&split_words(running.second)).unwrap();
     running.run_phase(&mut process);
-    process.put_all_back().unwrap();
+    process.restore_all(&RestoreReason::Requested).unwrap();
     let (_, output) = running.finish(&mut process);
     assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");
 }
@@ -57,7 +57,7 @@ fn unmapped_pages_are_replaced_by_new_ones() {
     let Some(then) = move_more_pages(&body) else { return };
     let gone = then
         .iter()
-        .filter(|done| matches!(done, RemapEvent::Restored { why: fieldstone_remap::RestoreReason::Removed, .. }));
+        .filter(|done| matches!(done, RemapEvent::Restored { why: RestoreReason::Removed, .. }));
     assert_eq!(gone.count(), 2, "{then:?}");
 }
 
@@ -102,14 +102,14 @@ fn pages_of_a_file_are_moved_and_restored() {
     let Some(mut process) = running.open_and_move() else { return };
     for _ in 0..5 {
         process.move_page(&split_words(running.second)).unwrap();
-        process.put_page_back(running.second, fieldstone_remap::RestoreReason::Requested).unwrap();
+        process.restore_page(running.second, RestoreReason::Requested).unwrap();
     }
     for page in [running.second, running.second + 4096] {
         process.move_page(&split_words(page)).unwrap();
     }
     let then = running.run_phase(&mut process);
     assert!(redirect_count(&then) >= 2, "{then:?}");
-    process.put_all_back().unwrap();
+    process.restore_all(&RestoreReason::Requested).unwrap();
     let (_, output) = running.finish(&mut process);
     assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");
 }
@@ -130,7 +130,7 @@ fn a_page_made_read_only_is_not_written() {
         let Some(then) = move_more_pages_with(FAULTS, &body) else { return };
         let gone = then
             .iter()
-            .filter(|done| matches!(done, RemapEvent::Restored { why: fieldstone_remap::RestoreReason::Removed, .. }));
+            .filter(|done| matches!(done, RemapEvent::Restored { why: RestoreReason::Removed, .. }));
         assert_eq!(gone.count(), 1, "one page, and no other: {then:?}");
     }
 }
@@ -161,10 +161,10 @@ fn mprotect_works_while_pages_move() {
         // The page may be protected at the moment.
         moved += u32::from(process.move_page(&split_words(running.second)).is_ok());
         process.serve(std::time::Duration::from_millis(1)).unwrap();
-        process.put_page_back(running.second, fieldstone_remap::RestoreReason::Requested).unwrap();
+        process.restore_page(running.second, RestoreReason::Requested).unwrap();
     }
     running.serve_until(&mut process, |line| line == "done");
-    process.put_all_back().unwrap();
+    process.restore_all(&RestoreReason::Requested).unwrap();
     let (_, output) = running.finish(&mut process);
     assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");
     assert!(moved > 0, "it was never moved");
@@ -198,7 +198,7 @@ fn a_freed_object_and_its_thread_leave_no_trace() {
     process.move_page(&split_words(running.second)).unwrap();
     let then = running.run_phase(&mut process);
     assert!(redirect_count(&then) > 0, "{then:?}");
-    process.put_all_back().unwrap();
+    process.restore_all(&RestoreReason::Requested).unwrap();
     let (_, output) = running.finish(&mut process);
     assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");
 }
@@ -277,7 +277,7 @@ fn the_heap_can_grow() {
     let Some(mut process) = running.open() else { return };
     process.move_page(&split_words(running.second)).unwrap();
     running.run_phase(&mut process);
-    process.put_all_back().unwrap();
+    process.restore_all(&RestoreReason::Requested).unwrap();
     let (_, output) = running.finish(&mut process);
     assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");
 }
@@ -332,7 +332,7 @@ fn a_move_fails_at_the_address_space_limit() {
     assert!(
         matches!(process.move_page(&split_words(running.second)), Err(Error::Page { why, .. }) if why.contains("memory"))
     );
-    process.put_all_back().unwrap();
+    process.restore_all(&RestoreReason::Requested).unwrap();
     assert!(matches!(process.move_page(&split_words(running.page)), Err(Error::Page { .. })));
     let (_, output) = running.finish(&mut process);
     assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");
@@ -354,7 +354,7 @@ fn a_move_fails_at_the_mapping_limit() {
     } else {
         assert!(matches!(process.move_page(&split_words(running.second)), Err(Error::Page { .. })));
     }
-    process.put_all_back().unwrap();
+    process.restore_all(&RestoreReason::Requested).unwrap();
     let (_, output) = running.finish(&mut process);
     assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");
 }

@@ -45,13 +45,13 @@ fn a_page_is_restored_on_request() {
     let Some(mut process) = running.open_and_move() else { return };
     running.serve_until_quiet(&mut process);
     assert_eq!(
-        process.put_all_back().unwrap(),
+        process.restore_all(&RestoreReason::Requested).unwrap(),
         [RemapEvent::Restored { page: running.page, why: RestoreReason::Requested }]
     );
     process.move_page(&split_words(running.page)).unwrap();
     let again = running.serve_until_quiet(&mut process);
     assert!(redirect_count(&again) >= 2, "{again:?}");
-    process.put_all_back().unwrap();
+    process.restore_all(&RestoreReason::Requested).unwrap();
     running.run_phase(&mut process);
     let (then, output) = running.finish(&mut process);
     assert_eq!((redirect_count(&then), output.last().map(String::as_str)), (0, Some("right right")));
@@ -70,7 +70,7 @@ fn each_access_to_watched_bytes_is_reported() {
     process.move_page(&wanted).unwrap();
     running.serve_until_quiet(&mut process);
     let then = running.run_phase(&mut process);
-    process.put_all_back().unwrap();
+    process.restore_all(&RestoreReason::Requested).unwrap();
     let (_, output) = running.finish(&mut process);
     assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");
     let touches: Vec<fieldstone_remap::WatchedAccess> = then
@@ -105,7 +105,7 @@ fn a_page_can_be_watched_without_moving_bytes() {
         (fieldstone_rewrite::ReadableMemory::read(&process.as_seen(), running.second + 105, &mut byte), byte),
         (1, [5])
     );
-    process.put_all_back().unwrap();
+    process.restore_all(&RestoreReason::Requested).unwrap();
     let (_, output) = running.finish(&mut process);
     assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");
     assert!(then.iter().filter(|done| matches!(done, RemapEvent::Watched(_))).count() >= 1, "{then:?}");
@@ -135,7 +135,7 @@ fn words_of_several_lines_are_consolidated() {
             moved.page.rules.iter().map(|rule| rule.bytes.start.wrapping_add_signed(rule.delta) / 64).collect();
         assert_eq!(lines.len(), 1, "{moved:?}");
         running.run_phase(&mut process);
-        process.put_all_back().unwrap();
+        process.restore_all(&RestoreReason::Requested).unwrap();
         let (_, output) = running.finish(&mut process);
         assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");
     }

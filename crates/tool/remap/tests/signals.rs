@@ -45,11 +45,11 @@ fn handlers_return_correctly_after_page_moves() {
         running.send_input();
         for _ in 0..60 {
             (0..5).for_each(|_| drop(process.serve(std::time::Duration::from_millis(3)).unwrap()));
-            process.put_all_back().unwrap();
+            process.restore_all(&RestoreReason::Requested).unwrap();
             process.move_page(&split_words(running.page)).unwrap();
         }
         running.serve_until(&mut process, |line| line == "done");
-        process.put_all_back().unwrap();
+        process.restore_all(&RestoreReason::Requested).unwrap();
         let (_, output) = running.finish(&mut process);
         assert_eq!(output.last().map(String::as_str), Some("right right"), "{options:?} {output:?}");
     }
@@ -90,7 +90,7 @@ fn an_alternate_signal_stack_restores_its_page() {
     process.move_page(&split_words(running.second + 12288)).unwrap();
     let then = running.run_phase(&mut process);
     assert!(matches!(restore_reason(&then), Some(RestoreReason::Kernel(_))), "{then:?}");
-    process.put_all_back().unwrap();
+    process.restore_all(&RestoreReason::Requested).unwrap();
     let (_, output) = running.finish(&mut process);
     assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");
 }

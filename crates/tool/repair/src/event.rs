@@ -10,7 +10,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::line_monitor::SamplingStats;
+use crate::line_detector::SamplingStats;
 
 /// An event with its time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -68,9 +68,9 @@ pub enum RepairEvent {
         /// The obstacle.
         why: String,
     },
-    /// A page was put back.
+    /// A page was restored.
     #[serde(rename = "undone")]
-    PagePutBack {
+    PageRestored {
         /// Its address.
         page: u64,
         /// The reason.
@@ -165,7 +165,7 @@ mod tests {
             (RepairEvent::PageRefused { page: 1, why: why() }, r#""event":"refused","page":1,"why":"in use""#),
             (RepairEvent::RuleRefused { page: 1, why: why() }, r#""event":"denied","page":1,"why":"in use""#),
             (RepairEvent::LineLeft { line: 1, why: why() }, r#""event":"left","line":1,"why":"in use""#),
-            (RepairEvent::PagePutBack { page: 1, why: why() }, r#""event":"undone","page":1,"why":"in use""#),
+            (RepairEvent::PageRestored { page: 1, why: why() }, r#""event":"undone","page":1,"why":"in use""#),
             (RepairEvent::AccessRedirected { ip: 1, thread: 2 }, r#""event":"led","ip":1,"thread":2"#),
             (RepairEvent::SymbolMissing { rule: "a+8".to_owned() }, r#""event":"missing","rule":"a+8""#),
             (RepairEvent::Exec, r#""event":"exec""#),

@@ -9,7 +9,7 @@
 //!
 //! Invariants:
 //! - The repairer releases the program when `fieldstone run` ends.
-//! - If the repairer dies, its watchdogs put everything back (`watchdog`). This process starts a
+//! - If the repairer dies, its watchdogs restore all pages (`watchdog`). This process starts a
 //!   rescuer in addition.
 //! - If this process is killed too, the witness of its signals becomes a watchdog.
 //! - Each wait for the repairer is bounded: it is killed after a stop of 2 s, and 2 s after the
@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 use crate::available::check_run_repair;
 use crate::error::{Error, Result};
 use crate::event::{RepairEvent, TimedEvent};
-use crate::line_monitor::SamplingStats;
+use crate::line_detector::SamplingStats;
 use crate::tuning::{HELPER_CHECK_INTERVAL, MAX_FAILED_CHECKS, MAX_READ_TIME};
 use crate::watchdog;
 use fieldstone_launch::launch::Treatment;
@@ -175,7 +175,7 @@ impl ProgramHandle {
 }
 
 /// Waits for the repairer's end; returns how it ended. If it died while the program runs,
-/// everything is put back.
+/// all pages are restored.
 fn supervise(mut repairer: Child, program: &ProgramHandle, warn: fn(&Error)) -> String {
     wait_until_end(&mut repairer, program);
     let Ok(status) = repairer.wait() else { return String::new() };

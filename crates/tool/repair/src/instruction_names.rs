@@ -6,7 +6,7 @@ use std::path::Path;
 use fieldstone_report::sharing::SampledInstruction;
 use fieldstone_sharing::LineUse;
 
-use crate::line_monitor::LineMonitor;
+use crate::line_detector::LineDetector;
 use crate::memory_objects::MemoryObjects;
 use crate::tuning::MAX_REPORTED_INSTRUCTIONS;
 use fieldstone_symbols::Symbolizer;
@@ -25,14 +25,14 @@ impl InstructionNames {
         &mut self,
         line: &LineUse,
         objects: &MemoryObjects,
-        monitor: &LineMonitor,
+        detector: &LineDetector,
     ) -> Vec<SampledInstruction> {
         let mut codes: BTreeMap<u64, SampledInstruction> = BTreeMap::new();
         for thread in &line.threads {
             for site in &thread.sites {
                 let code = codes.entry(site.site).or_insert_with(|| self.name(site.site, objects));
                 code.weight += f64::from(site.weight);
-                (code.reads, code.writes) = monitor.reads_and_writes(site.site);
+                (code.reads, code.writes) = detector.reads_and_writes(site.site);
                 code.threads.push(thread.thread);
             }
         }

@@ -2,28 +2,34 @@
 //! and `repair`.
 //!
 //! ```text
-//!   samples ── sampled_code ─→ accesses ── line_monitor ─→ judged lines ── repairer ─→ moved pages
-//!   (sys)      (one loop lap)              (`sharing`)                     (`remap`)
+//!   samples ── sampled_code ─→ accesses ── line_detector ─┬→ judged lines ── repairer ─→ moved pages
+//!   (sys)      (one loop lap)              (`sharing`)    │                  (`remap`)
+//!                                                         └→ detection_session ─→ report
 //! ```
-//! | file | content |
+//! | file | what it decides or does |
 //! |---|---|
+//! | `detection_session` | `fieldstone sharing`: which judged lines are reported, with their objects |
+//! | `repair_session` | the loop of a repair; when sampling pauses |
+//! | `line_detector` | counts accesses per line; judges which lines are shared falsely |
 //! | `sampled_code` | the accesses of a sample, from its registers and its decoded loop |
-//! | `callers` | the callers of a sampled instruction, for loops whose body is a call |
+//! | `callers` | the callers of a sampled instruction, by its stack |
 //! | `hardware_samples` | addresses and cache hits from the processor's own samples |
-//! | `budget` | the choice of samples that are analysed, within a share of a processor |
+//! | `budget` | which samples are analysed, within a share of a processor |
 //! | `concurrency` | whether a thread runs at the same time as others |
-//! | `line_monitor` | samples in, judged lines out |
-//! | `detect` | detection without repair: the lines for the report |
-//! | `memory_objects`, `instruction_names` | objects on a line, names of instructions |
-//! | `session` | the loop of a repair, from the start to the end |
-//! | `repairer` | moves pages, by findings (`selection`) and by rules (`requests`) |
-//! | `page_trial`, `cooldown` | whether a moved page is a gain; the time to the next repair |
-//! | `page_requests`, `rule_accesses` | bytes to isolate or watch; the accesses to watched bytes |
+//! | `memory_objects` | the objects on a line |
+//! | `instruction_names` | names of the instructions that access a line |
+//! | `repairer` | which pages move, by findings (`selection`) or rules (`requests`) |
+//! | `repairer/restore`, `repairer/trials` | restores a page, with the reason; acts on a trial's result |
+//! | `page_trial` | whether a moved page is a gain |
+//! | `cooldown` | the time to the next repair after a failed one |
+//! | `page_requests` | which bytes rules or the program isolate or watch |
+//! | `rule_accesses` | counts the accesses to watched bytes |
 //! | `event` | what a repair reports |
 //! | `helper_process` | `run --repair`: a program and the process that repairs it |
-//! | `watchdog` | processes that put the program's memory back if the repairer dies |
+//! | `watchdog` | processes that restore the program's memory if the repairer dies |
 //! | `available` | whether this user can repair programs |
 //! | `tuning` | all thresholds and intervals, with their reasons |
+//! | `error` | errors of detection and repair, with remedies |
 //!
 //! Invariants: nothing is loaded into the program. The program is only sampled, and not traced,
 //! until a page is moved.
@@ -36,28 +42,28 @@ mod budget;
 mod callers;
 mod concurrency;
 mod cooldown;
-mod detect;
+mod detection_session;
 pub mod error;
 mod event;
 mod hardware_samples;
 mod helper_process;
 mod instruction_names;
-mod line_monitor;
+mod line_detector;
 mod memory_objects;
 mod page_requests;
 mod page_trial;
+mod repair_session;
 mod repairer;
 mod rule_accesses;
 mod sampled_code;
-mod session;
 mod tuning;
 mod watchdog;
 
 pub use available::{check_repair, check_run_repair};
-pub use detect::{DetectOptions, Detection, detect, detect_in_program};
+pub use detection_session::{DetectOptions, Detection, detect, detect_in_program};
 pub use error::{Error, Result};
 pub use event::{RepairEvent, TimedEvent};
 pub use helper_process::{RepairStats, run_repaired};
-pub use line_monitor::SamplingStats;
-pub use session::{RepairOptions, StopFlag, repair};
+pub use line_detector::SamplingStats;
+pub use repair_session::{RepairOptions, StopFlag, repair};
 pub use watchdog::{is_watchdog, run_watchdog};

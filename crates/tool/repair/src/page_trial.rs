@@ -2,12 +2,12 @@
 //! with the baseline before the move.
 //!
 //! ```text
-//!   moved ─┬─ single redirects exceed the allowance ──→ put back, at any time
+//!   moved ─┬─ single redirects exceed the allowance ──→ restored, at any time
 //!          └─ laps of the loops that access its lines, with the repair : before it
 //!               the lower bound is a gain ────────────→ stays
-//!               the upper bound is no gain ───────────→ put back; compared again without repair
+//!               the upper bound is no gain ───────────→ restored; compared again without repair
 //!               unknown ─┬─ only clones of loops ─────→ stays: a clone adds nothing to a lap
-//!                        └─ a clone of a stretch ─────→ put back: entered at each access, it can
+//!                        └─ a clone of a stretch ─────→ restored: entered at each access, it can
 //!                                                       cost more than the line
 //! ```
 //! Laps are counted by the loops' own counters (`fieldstone_sharing::progress`). The same threads
@@ -61,7 +61,7 @@ pub(crate) enum TrialResult {
     Stays,
 }
 
-/// A page that was put back without a gain, and is compared again without the repair.
+/// A page that was restored without a gain, and is compared again without the repair.
 #[derive(Debug)]
 pub(crate) struct Recheck {
     pub(crate) plan: PagePlan,
@@ -69,8 +69,8 @@ pub(crate) struct Recheck {
     pub(crate) share: f64,
     /// Progress of the threads with the repair.
     pub(crate) with_repair: PaceSeries,
-    /// Time when the page was put back.
-    pub(crate) put_back_ns: u64,
+    /// Time when the page was restored.
+    pub(crate) restored_ns: u64,
 }
 
 /// The time that the program lost by `accesses` redirects which took `spent_ns` of our processor
@@ -204,7 +204,7 @@ impl Recheck {
     /// Whether the threads make less progress without the repair: their work had changed, and the
     /// repair was a gain.
     pub(crate) fn was_a_gain(&self, progress: &LoopProgress, now_ns: u64) -> bool {
-        let without = progress.by_lines(&self.plan.lines, &(self.put_back_ns + RECHECK_AFTER_NS / 2..now_ns));
+        let without = progress.by_lines(&self.plan.lines, &(self.restored_ns + RECHECK_AFTER_NS / 2..now_ns));
         let compared = without.compared(&self.with_repair);
         compared.is_some_and(|found| trial::outcome(&found.before, &found.after) == TrialOutcome::Gain)
     }
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_put_back_if_none_of_its_threads_gains() {
+    fn a_page_is_restored_if_none_of_its_threads_gains() {
         let result = |laps, threads: [u32; 2], now_ms: u64| {
             let progress = progress(laps, 300);
             let mut page = moved_page(Some(&progress), threads);

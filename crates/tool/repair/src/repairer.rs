@@ -1,10 +1,10 @@
-//! Moves the pages of contended lines, and puts a page back if the repair costs more than it gains.
+//! Moves the pages of contended lines, and restores a page if the repair costs more than it gains.
 //!
 //! ```text
 //!   judged lines ─→ plan (`selection`) ─→ covered by the plan in force? ─ yes ─→ nothing
 //!                                           │ no: changed too often? ─── yes ─→ line given up
 //!                                           └── no ─→ page moved by the new plan, on trial
-//!   on trial (`page_trial`): costs more than it gains ─→ put back, in cooldown (`cooldown`)
+//!   on trial (`page_trial`): costs more than it gains ─→ restored, in cooldown (`cooldown`)
 //!   rules (`requests`) ─→ page moved without a trial
 //! ```
 //! A single redirect takes about a hundred times as long as an access to a contended line. Where
@@ -12,15 +12,15 @@
 //! charged to the allowance of its page and to the allowance of the program.
 //!
 //! Invariants:
-//! - A page is put back when its allowance is spent. No page is tried while the allowance of the
+//! - A page is restored when its allowance is spent. No page is tried while the allowance of the
 //!   program is spent.
 //! - Failed trials take at most [`FAILED_TRIALS_SHARE`] of the time plus
 //!   [`FAILED_TRIALS_BURST_NS`].
 //! - Instructions that prevented a gain are in cooldown too: other pages that they mostly access
 //!   are not moved.
-//! - The process is traced (ptrace, userfaultfd) from the first move until all pages are back.
+//! - The process is traced (ptrace, userfaultfd) from the first move until all pages are restored.
 
-mod put_back;
+mod restore;
 mod requests;
 mod selection;
 mod trials;
@@ -38,7 +38,7 @@ use fieldstone_sharing::{
 use signal_hook::consts::signal::SIGCHLD;
 use signal_hook::low_level::pipe;
 
-use self::put_back::PutBackReason;
+use self::restore::PageRestoreReason;
 use self::requests::RequestedPage;
 pub(crate) use self::selection::{costs_enough, is_worth_repair};
 use self::selection::{covers, is_mostly_cooling, largest_share, moves_on_line, remap_request};
@@ -72,7 +72,7 @@ pub(crate) struct Repairer {
     uses_ladders: bool,
     /// The traced process; `None` while it is not attached.
     process: Option<Process>,
-    /// The processes that put everything back if this one dies. They run before the first page
+    /// The processes that restore all pages if this one dies. They run before the first page
     /// moves.
     watchdogs: Option<Watchdogs>,
     /// [`Process::reopened`] when the watchdogs got the userfaultfd.
@@ -81,25 +81,25 @@ pub(crate) struct Repairer {
     alarm: OwnedFd,
     moved: BTreeMap<u64, PageTrial>,
     history: RuleHistory,
-    /// Pages that could not be moved or were put back, and instructions that prevented a gain.
+    /// Pages that could not be moved or were restored, and instructions that prevented a gain.
     cooldowns: BTreeMap<u64, Cooldown>,
     /// The time that failed trials may still take.
     allowance: Allowance,
     /// Contended lines that cannot be separated, by the last plan of their page.
     inseparable: BTreeMap<u64, PlanRefusal>,
-    /// Pages that were put back without a gain and are compared again.
+    /// Pages that were restored without a gain and are compared again.
     rechecks: BTreeMap<u64, Recheck>,
     requested: BTreeMap<u64, RequestedPage>,
 }
 
 impl Repairer {
     /// A repairer of process `pid`. It attaches at once only if a killed repairer has left moved
-    /// pages behind, and puts these back. With `consolidated`, a thread's data on several lines of
+    /// pages behind, and restores these. With `consolidated`, a thread's data on several lines of
     /// a page is packed on as few lines as possible.
     ///
     /// # Errors
-    /// Where the kernel refuses a descriptor, and where pages of a killed repairer cannot be put
-    /// back.
+    /// Where the kernel refuses a descriptor, and where pages of a killed repairer cannot be
+    /// restored.
     pub(crate) fn new(pid: u32, consolidated: bool) -> Result<Self> {
         let refused = Error::system("open a pipe for signals");
         let (alarm, signal) = UnixStream::pair().map_err(refused)?;
@@ -192,7 +192,7 @@ impl Repairer {
                 }
             }
             RemapEvent::Restored { page, why: RestoreReason::Abandoned } => {
-                events.push(RepairEvent::PagePutBack { page, why: RestoreReason::Abandoned.to_string() });
+                events.push(RepairEvent::PageRestored { page, why: RestoreReason::Abandoned.to_string() });
             }
             RemapEvent::Watched(access) => {
                 served.has_accesses = true;
@@ -202,7 +202,7 @@ impl Repairer {
                 if matches!(why, RestoreReason::Kernel(_) | RestoreReason::Access { .. }) {
                     self.cooldowns.entry(page).or_default().record_failure(now_ns());
                 }
-                events.extend(self.remove_page(page, &PutBackReason::Remap(why)).1);
+                events.extend(self.remove_page(page, &PageRestoreReason::Remap(why)).1);
             }
             RemapEvent::ChildRestored(_) => {}
             RemapEvent::Ended => {
@@ -303,7 +303,7 @@ impl Repairer {
         }
         let change = |&line: &u64| self.history.change(line, &moves_on_line(&plan, line), now_ns);
         let steps: Vec<ChangeDecision> = plan.lines.iter().map(change).collect();
-        if let Some(known) = self.put_back(page, PutBackReason::RulesChanged, events)? {
+        if let Some(known) = self.restore(page, PageRestoreReason::RulesChanged, events)? {
             baseline = known.into_baseline();
         }
         // The next plan of this page omits the line.
@@ -364,7 +364,7 @@ impl Repairer {
         !self.rechecks.is_empty() || self.moved.values().any(PageTrial::is_compared)
     }
 
-    /// Puts all pages back and detaches from the process.
+    /// Restores all pages and detaches from the process.
     ///
     /// # Errors
     /// Where the process refuses an operation.

@@ -143,7 +143,7 @@ pub(crate) const COLD_CLONE_NS: u64 = 2_000_000;
 /// Progress is compared from this many nanoseconds after the last clone on: as long as the
 /// baseline.
 pub(crate) const COMPARE_AFTER_NS: u64 = 40_000_000;
-/// A page that was put back without a gain is compared again after this many nanoseconds.
+/// A page that was restored without a gain is compared again after this many nanoseconds.
 pub(crate) const RECHECK_AFTER_NS: u64 = 250_000_000;
 /// Loss of a failed trial, as a part of its time, where the loss is unknown. High, so that the next
 /// trial begins late.
@@ -189,8 +189,8 @@ pub(crate) const HEARTBEAT_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 2
 /// Checks in a row (2 s, in which this process ran) with the same heartbeat while threads wait,
 /// after which the repairer is killed.
 pub(crate) const MAX_SAME_HEARTBEATS: u32 = 8;
-/// First pause between two attempts to put everything back. The other watchdog or a debugger may
+/// First pause between two attempts to restore all pages. The other watchdog or a debugger may
 /// trace the program. The pause doubles.
 pub(crate) const FIRST_RESCUE_PAUSE: Duration = Duration::from_millis(1);
-/// Longest pause between two attempts to put everything back: threads of the program wait.
+/// Longest pause between two attempts to restore all pages: threads of the program wait.
 pub(crate) const MAX_RESCUE_PAUSE: Duration = Duration::from_millis(100);

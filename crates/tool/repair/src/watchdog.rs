@@ -1,22 +1,22 @@
-//! Watchdogs: two processes that put a program's memory back if its repairer dies.
+//! Watchdogs: two processes that restore a program's memory if its repairer dies.
 //!
 //! ```text
 //!   repairer ─┬─ watchdog     each has: pidfds of the repairer and of the program,
 //!      │      └─ watchdog     a copy of the userfaultfd, the heartbeat
-//!      └─ dies, or hangs while threads wait ─→ a watchdog traces the program, puts every page
-//!                                              back, and ends
+//!      └─ dies, or hangs while threads wait ─→ a watchdog traces the program, restores every
+//!                                              page, and ends
 //! ```
 //! A thread that accesses a moved page waits for the repairer. Without a watchdog it would wait
 //! forever after the repairer's death. A watchdog is this command (`/proc/self/exe`) under another
 //! name. It has a session of its own, ignores signals, and has no descriptor of the user. The two
-//! watchdogs are independent: the first one that traces the program's first thread puts the pages
-//! back, and the other one checks that nothing remains.
+//! watchdogs are independent: the first one that traces the program's first thread restores the
+//! pages, and the other one checks that nothing remains.
 //!
 //! Invariants:
 //! - The repairer replaces a watchdog that has ended or is stopped (SIGSTOP).
 //! - The kernel sends SIGCONT to each watchdog when the repairer ends (`PR_SET_PDEATHSIG`), so a
 //!   stopped watchdog works too.
-//! - A repairer that ends normally has put everything back and dismisses the watchdogs.
+//! - A repairer that ends normally has restored all pages and dismisses the watchdogs.
 //!
 //! Cost: two sleeping processes of about 3 MiB each, most of it the file of the command, and four
 //! reads of a counter per second.
@@ -107,7 +107,7 @@ impl Watchdogs {
     /// several times per second.
     ///
     /// # Errors
-    /// [`Error::Launch`] where a watchdog cannot be replaced. The caller must put everything back
+    /// [`Error::Launch`] where a watchdog cannot be replaced. The caller must restore all pages
     /// then.
     pub(crate) fn beat(&mut self) -> Result<()> {
         self.beats += 1;
@@ -130,7 +130,7 @@ impl Watchdogs {
         Ok(())
     }
 
-    /// Ends the watchdogs. To be called when everything has been put back.
+    /// Ends the watchdogs. To be called when all pages have been restored.
     pub(crate) fn dismiss(&mut self) {
         self.watchdogs.iter().for_each(|watchdog| drop(watchdog.send(DISMISS, None)));
         for watchdog in &mut self.watchdogs {
@@ -144,7 +144,7 @@ impl Watchdogs {
 }
 
 impl Drop for Watchdogs {
-    /// After an error the watchdogs stay, and put everything back when this process has ended.
+    /// After an error the watchdogs stay, and restore all pages when this process has ended.
     fn drop(&mut self) {
         if has_ended(self.program) {
             self.dismiss();
@@ -192,7 +192,7 @@ fn kill_and_reap(child: &mut Child) {
     let _ = child.kill().and_then(|()| child.wait());
 }
 
-/// Starts a rescuer that puts back the pages that a repairer has left behind in `program`, and
+/// Starts a rescuer that restores the pages that a repairer has left behind in `program`, and
 /// waits for its end. A rescuer that is killed or stopped is replaced. Returns soon after the
 /// program's end, which `program_ended`, its pidfd, shows.
 pub(crate) fn rescue(program: u32, program_ended: &OwnedFd) {

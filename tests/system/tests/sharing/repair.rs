@@ -39,12 +39,12 @@ fn counters_are_separated_at_each_optimization_level() {
         let redirected = count(&stats.events, |what| matches!(what, RepairEvent::AccessRedirected { .. }));
         assert!(moved >= 1 && redirected >= 2, "{level} {more:?}: {:#?}", stats.events);
         // At the end the main thread may access the page so often, one access at a time,
-        // that it moves back.
+        // that the repairer restores it.
         let at =
             |is: fn(&RepairEvent) -> bool| stats.events.iter().find(|event| is(&event.kind)).map(|event| event.at_ms);
         let moved_ms = at(|what| matches!(what, RepairEvent::PageMoved { .. })).unwrap();
-        let undone_ms = at(|what| matches!(what, RepairEvent::PagePutBack { .. })).unwrap_or(f64::INFINITY);
-        assert!(undone_ms - moved_ms > 100.0, "{level} {more:?}: {:#?}", stats.events);
+        let restored_ms = at(|what| matches!(what, RepairEvent::PageRestored { .. })).unwrap_or(f64::INFINITY);
+        assert!(restored_ms - moved_ms > 100.0, "{level} {more:?}: {:#?}", stats.events);
     }
 }
 
@@ -58,9 +58,9 @@ fn a_loop_of_many_accesses_runs_in_a_clone() {
     let moved = stats.events.iter().find(|event| matches!(event.kind, RepairEvent::PageMoved { .. }));
     let moved_ms = moved.unwrap_or_else(|| panic!("{:#?}", stats.sampling)).at_ms;
     let one_by_one =
-        |event: &&TimedEvent| matches!(&event.kind, RepairEvent::PagePutBack { why, .. } if why.contains("one by one"));
-    let undone = stats.events.iter().find(one_by_one);
-    assert!(undone.is_none_or(|undone| undone.at_ms - moved_ms > 2000.0), "{:#?}", stats.events);
+        |event: &&TimedEvent| matches!(&event.kind, RepairEvent::PageRestored { why, .. } if why.contains("one by one"));
+    let restored = stats.events.iter().find(one_by_one);
+    assert!(restored.is_none_or(|restored| restored.at_ms - moved_ms > 2000.0), "{:#?}", stats.events);
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn a_failed_repair_is_retried() {
     let program = fixture.build_text("changing", &[BEGIN, CHANGING].concat(), &["-g", "-O2"]);
     let Some(stats) = repaired(&fixture, run_together, &program, &[]) else { return };
     let one_by_one =
-        |what: &RepairEvent| matches!(what, RepairEvent::PagePutBack { why, .. } if why.contains("one by one"));
+        |what: &RepairEvent| matches!(what, RepairEvent::PageRestored { why, .. } if why.contains("one by one"));
     assert!(count(&stats.events, one_by_one) >= 1, "{:#?}", stats.events);
     assert!(count(&stats.events, |what| matches!(what, RepairEvent::PageMoved { .. })) >= 2, "{:#?}", stats.events);
 }
@@ -376,6 +376,6 @@ fn a_saved_repair_is_shown_with_its_events() {
     let page = std::fs::read_to_string(&page).unwrap();
     for shown in [&text, &page] {
         assert!(shown.contains("page 0x1000: 1 line separated, over 2 pages"), "{shown}");
-        assert!(shown.contains("moved back: the kernel uses it") && shown.contains("exit 0"), "{shown}");
+        assert!(shown.contains("restored: the kernel uses it") && shown.contains("exit 0"), "{shown}");
     }
 }

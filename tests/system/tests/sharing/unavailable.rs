@@ -108,7 +108,7 @@ fn a_terminal_shows_the_status_and_how_to_end_it() {
     let Some(_fixture) = SharingFixture::new() else { return };
     for (command, part) in [
         ("sharing --duration 0.2 --pid", "is sampled for 0.2 s; Ctrl-C ends the sampling"),
-        ("attach --repair", "Ctrl-C puts everything back"),
+        ("attach --repair", "Ctrl-C restores all pages"),
     ] {
         let mut sleeper = Sleeper::start(0);
         let line = format!("{} {command} {}", binaries::command(), sleeper.pid());

@@ -98,7 +98,7 @@ impl SharedUserfault {
         }
         if is_userfault(pid, number) != Some(true) {
             let why = "a killed repairer moved some of its pages, and it has closed the descriptor that watched them: they cannot be \
-                       put back";
+                       restored";
             return Err(Error::Refused { pid, why: why.to_owned() });
         }
         Ok(Self { fd: Userfaultfd::inherited(share(pid, number)?, FaultOrigin::UserAndKernel), number })

@@ -5,7 +5,7 @@
 //!                          └─ stopped: it gets the registers and the blocked signals that the stub has saved
 //! ```
 //! Such a thread would return by itself. But it could return to a removed clone, or empty a page
-//! that is filled already. So all of them return before anything is restored. A call that has not
+//! that is restored already. So all of them return before anything is restored. A call that has not
 //! begun is not made, as if the repairer had been killed before it.
 
 use std::time::Instant;

@@ -3,7 +3,7 @@
 //! ```text
 //!   move      record mapped ── call sites found ── threads stopped ── copies written ── page in the table
 //!             ── probes written ── recorded ── page emptied ── threads resumed
-//!   restore   threads stopped, children restored ── code removed ── page filled ── page out of the table
+//!   restore   threads stopped, children restored ── code removed ── bytes restored ── page out of the table
 //!             ── probes written ── recorded ── copies unmapped ── threads resumed
 //! ```
 
@@ -116,13 +116,13 @@ impl Process {
     }
 }
 
-/// Restores.
+/// Restores: each page gets its present bytes at its original place.
 impl Process {
     /// Restores a page. All threads are stopped meanwhile.
     ///
     /// # Errors
     /// If the process is gone.
-    pub fn put_page_back(&mut self, page: u64, why: RestoreReason) -> Result<RemapEvent> {
+    pub fn restore_page(&mut self, page: u64, why: RestoreReason) -> Result<RemapEvent> {
         self.restore_pages(&[page], 0).map(|()| RemapEvent::Restored { page, why })
     }
 
@@ -130,13 +130,9 @@ impl Process {
     ///
     /// # Errors
     /// If the process is gone.
-    pub fn put_all_back(&mut self) -> Result<Vec<RemapEvent>> {
-        self.restore_all(&RestoreReason::Requested)
-    }
-
-    pub(super) fn restore_all(&mut self, why: &RestoreReason) -> Result<Vec<RemapEvent>> {
+    pub fn restore_all(&mut self, why: &RestoreReason) -> Result<Vec<RemapEvent>> {
         let pages: Vec<u64> = self.pages.pages().addresses().collect();
-        pages.into_iter().map(|page| self.put_page_back(page, why.clone())).collect()
+        pages.into_iter().map(|page| self.restore_page(page, why.clone())).collect()
     }
 
     /// Restores pages at `distance` bytes above their former addresses.
@@ -152,7 +148,7 @@ impl Process {
         self.code.remove_page(&mut self.tracer, self.pages.pages(), page)?;
         let Some(moved) = self.pages.pages().get(page).cloned() else { return Ok(()) };
         let pid = self.pid();
-        self.pages.fill(self.tracer.memory(), pid, &moved, at)?;
+        self.pages.restore(self.tracer.memory(), pid, &moved, at)?;
         self.forget(&moved)
     }
 
@@ -189,7 +185,7 @@ impl Process {
     /// # Errors
     /// If the process is gone.
     pub fn release(mut self) -> Result<Vec<RemapEvent>> {
-        let mut events = self.put_all_back()?;
+        let mut events = self.restore_all(&RestoreReason::Requested)?;
         self.restore_last_children()?;
         for _ in 0..MAX_TRAP_ROUNDS {
             if !self.code.has_thread_behind_trap(&mut self.tracer) {

@@ -52,7 +52,7 @@ impl Process {
         if !self.tracer.stop(thread)? {
             // It has ended, or it spins in the kernel since its stop was requested, or another
             // process accesses the memory.
-            let restored = (!has_ended(thread)).then(|| self.put_page_back(page, RestoreReason::Kernel(None)));
+            let restored = (!has_ended(thread)).then(|| self.restore_page(page, RestoreReason::Kernel(None)));
             return restored.transpose();
         }
         let event = self.redirect_stopped(thread, page);
@@ -64,7 +64,7 @@ impl Process {
         let Some(traced) = self.tracer.thread(thread) else { return Ok(None) };
         let mut kernel = traced.tracee.registers()?;
         if self.code.is_in_probe(kernel.rip) {
-            return self.put_page_back(page, RestoreReason::Removed).map(Some);
+            return self.restore_page(page, RestoreReason::Removed).map(Some);
         }
         // In a clone without a redirect for this page: continue from the original instruction.
         if let Some(original) = self.code.original_in_clones(kernel.rip) {
@@ -76,7 +76,7 @@ impl Process {
         let (access, (to, new, route)) = match routed {
             Ok(found) => found,
             Err(reason) => {
-                return self.put_page_back(page, RestoreReason::Access { ip: kernel.rip, reason }).map(Some);
+                return self.restore_page(page, RestoreReason::Access { ip: kernel.rip, reason }).map(Some);
             }
         };
         kernel.rip = to;

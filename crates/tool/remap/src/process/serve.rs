@@ -120,7 +120,7 @@ impl Process {
             Some(number) => {
                 self.tracer.request_stop(event.thread)?;
                 self.request_other_stops()?;
-                self.put_page_back(page, RestoreReason::Kernel(Some(number))).map(Some)
+                self.restore_page(page, RestoreReason::Kernel(Some(number))).map(Some)
             }
             None => self.redirect(event.thread, page),
         }
@@ -199,7 +199,7 @@ impl Process {
     fn restore_for_exit(&mut self, thread: u32) -> Result<()> {
         while let Some(page) = self.page_of_exit(thread) {
             let reason = RestoreReason::Kernel(u32::try_from(libc::SYS_exit).ok());
-            let event = self.put_page_back(page, reason)?;
+            let event = self.restore_page(page, reason)?;
             self.unreported.push(event);
         }
         Ok(())

@@ -166,8 +166,8 @@ impl ProgramBuilder {
         let before = running.serve_until_quiet(&mut process);
         assert!(redirect_count(&before) >= 2, "both threads were redirected: {before:?}");
         let then = running.run_phase(&mut process);
-        let back = process.put_all_back();
-        assert!(back.is_ok() || running.is_over(), "{back:?}");
+        let restored = process.restore_all(&RestoreReason::Requested);
+        assert!(restored.is_ok() || running.is_over(), "{restored:?}");
         let (last, output) = running.finish(&mut process);
         assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?} {then:?} {last:?} {self:?}");
         Some(then)
@@ -373,9 +373,9 @@ pub(crate) fn move_and_restore_repeatedly(builder: &ProgramBuilder) {
     running.send_input();
     for round in 0..60 {
         (0..3).for_each(|_| drop(process.serve(Duration::from_millis(3)).unwrap()));
-        let back = process.put_all_back();
+        let restored = process.restore_all(&RestoreReason::Requested);
         // What began meanwhile finds the page restored.
-        let then = back.and_then(|_| process.serve(Duration::from_millis(4 * (round % 3))));
+        let then = restored.and_then(|_| process.serve(Duration::from_millis(4 * (round % 3))));
         let moved = then.and_then(|_| process.move_page(&split_words(running.page)));
         if moved.is_err() && running.has_ended() {
             break;
@@ -383,7 +383,7 @@ pub(crate) fn move_and_restore_repeatedly(builder: &ProgramBuilder) {
         moved.unwrap();
     }
     running.serve_until(&mut process, |line| line == "done");
-    let _ = process.put_all_back();
+    let _ = process.restore_all(&RestoreReason::Requested);
     let (_, output) = running.finish(&mut process);
     assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use fieldstone_remap::{PageRequest, page_with};
 
 use super::Repairer;
-use super::put_back::PutBackReason;
+use super::restore::PageRestoreReason;
 use super::selection::is_on_line;
 use crate::error::Result;
 use crate::event::RepairEvent;
@@ -30,10 +30,10 @@ impl RequestedPage {
 }
 
 impl Repairer {
-    /// Replaces the requested pages. Pages whose request has changed are put back.
+    /// Replaces the requested pages. Pages whose request has changed are restored.
     ///
     /// # Errors
-    /// Where the process refuses to have a page put back.
+    /// Where the process refuses to have a page restored.
     pub(crate) fn set_requests(
         &mut self,
         mut pages: BTreeMap<u64, PageRequest>,
@@ -43,13 +43,13 @@ impl Repairer {
         let changed: Vec<u64> = changed.map(|(&page, _)| page).collect();
         for page in changed {
             if self.requested.get(&page).is_some_and(|requested| requested.is_moved) {
-                self.put_back(page, PutBackReason::RulesChanged, events)?;
+                self.restore(page, PageRestoreReason::RulesChanged, events)?;
             }
             self.requested.remove(&page);
         }
         pages.retain(|page, _| !self.requested.contains_key(page));
         for (page, wanted) in pages {
-            self.put_back(page, PutBackReason::RulesChanged, events)?;
+            self.restore(page, PageRestoreReason::RulesChanged, events)?;
             self.requested.insert(page, RequestedPage::new(wanted));
         }
         Ok(())

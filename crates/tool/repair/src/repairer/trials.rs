@@ -1,9 +1,9 @@
-//! Results of trials and of rechecks: a page stays, is put back, or is moved again.
+//! Results of trials and of rechecks: a page stays, is restored, or is moved again.
 
 use fieldstone_sharing::LoopProgress;
 
 use super::Repairer;
-use super::put_back::PutBackReason;
+use super::restore::PageRestoreReason;
 use crate::error::Result;
 use crate::event::RepairEvent;
 use crate::page_trial::{PageTrial, Recheck, TrialResult};
@@ -22,7 +22,7 @@ impl Repairer {
         results.into_iter().try_for_each(|(page, result)| self.conclude(page, result, progress, now_ns, events))
     }
 
-    /// Acts on the result of a trial: the page stays, or is put back and in cooldown.
+    /// Acts on the result of a trial: the page stays, or is restored and in cooldown.
     pub(super) fn conclude(
         &mut self,
         page: u64,
@@ -40,23 +40,23 @@ impl Repairer {
                 }
                 return Ok(());
             }
-            TrialResult::SingleRedirects(per_second) => PutBackReason::SingleRedirects(per_second),
+            TrialResult::SingleRedirects(per_second) => PageRestoreReason::SingleRedirects(per_second),
             TrialResult::NoGain(ratio) => {
                 self.allowance.spend(moved.loss_ns(ratio, now_ns), now_ns);
                 if let Some((progress, _)) = progress.zip(ratio) {
                     let (plan, share, with_repair) = (moved.plan.clone(), moved.share, moved.paces(progress, now_ns));
-                    self.rechecks.insert(page, Recheck { plan, share, with_repair, put_back_ns: now_ns });
+                    self.rechecks.insert(page, Recheck { plan, share, with_repair, restored_ns: now_ns });
                 }
-                PutBackReason::NoGain(ratio)
+                PageRestoreReason::NoGain(ratio)
             }
         };
         for key in moved.blamed_instructions().into_iter().chain([page]) {
             self.cooldowns.entry(key).or_default().record_failure(now_ns);
         }
-        self.put_back(page, reason, events).map(drop)
+        self.restore(page, reason, events).map(drop)
     }
 
-    /// Compares pages again that were put back without a gain. Where the threads make less progress
+    /// Compares pages again that were restored without a gain. Where the threads make less progress
     /// now, their work had changed, and the page is moved again.
     pub(super) fn end_rechecks(
         &mut self,
@@ -64,7 +64,7 @@ impl Repairer {
         now_ns: u64,
         events: &mut Vec<RepairEvent>,
     ) -> Result<()> {
-        let is_due = |_: &u64, recheck: &mut Recheck| now_ns.saturating_sub(recheck.put_back_ns) >= RECHECK_AFTER_NS;
+        let is_due = |_: &u64, recheck: &mut Recheck| now_ns.saturating_sub(recheck.restored_ns) >= RECHECK_AFTER_NS;
         let due: Vec<(u64, Recheck)> = self.rechecks.extract_if(.., is_due).collect();
         for (page, recheck) in due {
             if progress.is_some_and(|progress| recheck.was_a_gain(progress, now_ns)) {

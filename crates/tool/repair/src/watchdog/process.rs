@@ -1,5 +1,5 @@
-//! The main function of a watchdog process: waits for the repairer's death, then puts everything
-//! back.
+//! The main function of a watchdog process: waits for the repairer's death, then restores all
+//! pages.
 
 use std::fs::{self, File};
 use std::io::IoSliceMut;
@@ -38,7 +38,7 @@ pub fn run_watchdog() {
             WatchResult::RepairerDied(userfault) => userfault,
         },
     };
-    put_back(program, &ended, userfault.as_ref());
+    restore(program, &ended, userfault.as_ref());
 }
 
 /// Makes the end of this process less likely. Errors are ignored, because the watchdog works
@@ -53,7 +53,7 @@ fn harden() {
 
 /// How watching ended.
 enum WatchResult {
-    /// The repairer has put everything back, or the program has ended.
+    /// The repairer has restored all pages, or the program has ended.
     Dismissed,
     /// The repairer is dead. Contains the userfaultfd if the repairer has sent it.
     RepairerDied(Option<OwnedFd>),
@@ -157,9 +157,9 @@ fn has_waiting_threads(program: u32, userfault: Option<&OwnedFd>) -> bool {
     has_fault || threads(program).unwrap_or_default().into_iter().any(is_stopped)
 }
 
-/// Puts everything back. Retries until that succeeds or the program ends, because threads of the
+/// Restores all pages. Retries until that succeeds or the program ends, because threads of the
 /// program wait.
-fn put_back(program: u32, ended: &OwnedFd, userfault: Option<&OwnedFd>) {
+fn restore(program: u32, ended: &OwnedFd, userfault: Option<&OwnedFd>) {
     let mut pause = FIRST_RESCUE_PAUSE;
     loop {
         // After an error the process cannot be read at present, and is tried again.

@@ -20,7 +20,7 @@ use fieldstone_sys::process::has_ended;
 
 use crate::error::Result;
 use crate::event::{RepairEvent, TimedEvent};
-use crate::line_monitor::LineMonitor;
+use crate::line_detector::LineDetector;
 use crate::repairer::{Repairer, costs_enough, is_worth_repair};
 use crate::rule_accesses::RuleAccesses;
 use crate::tuning::{
@@ -44,7 +44,7 @@ pub struct RepairOptions {
     pub uses_ladders: bool,
 }
 
-/// Repairs process `pid` until it ends or `stop` is set, then puts everything back. `report` gets
+/// Repairs process `pid` until it ends or `stop` is set, then restores all pages. `report` gets
 /// each event. Threads of the program wait for the calling thread, which should have
 /// [priority](fieldstone_sys::scheduling::raise_priority).
 ///
@@ -62,13 +62,13 @@ pub fn repair(pid: u32, options: &RepairOptions, stop: &StopFlag, report: &mut d
     session.report_all(&missing, report);
     session.report_counts(report);
     session.report_inseparable(report);
-    let released = if session.monitor.stats().ended { Ok(()) } else { session.repairer.release() };
+    let released = if session.detector.stats().ended { Ok(()) } else { session.repairer.release() };
     // Errors of a process that has ended are caused by its end.
     if !has_ended(pid) {
         result?;
         released?;
     }
-    session.report(RepairEvent::SessionEnd(session.monitor.stats()), report);
+    session.report(RepairEvent::SessionEnd(session.detector.stats()), report);
     Ok(())
 }
 
@@ -90,14 +90,14 @@ impl RepairRound {
 
     /// Whether code of the program has changed, so that decoded code is stale.
     fn has_new_code(&self) -> bool {
-        self.is_over || self.events.iter().any(|event| matches!(event, RepairEvent::PagePutBack { .. }))
+        self.is_over || self.events.iter().any(|event| matches!(event, RepairEvent::PageRestored { .. }))
     }
 }
 
 #[derive(Debug)]
 struct RepairSession {
     pid: u32,
-    monitor: LineMonitor,
+    detector: LineDetector,
     repairer: Repairer,
     rules: RuleAccesses,
     began: Instant,
@@ -118,10 +118,10 @@ impl RepairSession {
         Process::check_userfault(pid)?;
         // Before sampling: the program may wait at pages that a killed repairer has left behind.
         let repairer = Repairer::new(pid, options.consolidated)?.with_ladders(options.uses_ladders);
-        let monitor = open_monitor(pid)?;
+        let detector = open_detector(pid)?;
         Ok(Self {
             pid,
-            monitor,
+            detector,
             repairer,
             rules: RuleAccesses::new(pid, options.rules.clone())?,
             began: Instant::now(),
@@ -145,7 +145,7 @@ impl RepairSession {
                 ended = if round.is_over { self.has_ended()? } else { self.analyse(&mut round, report)? };
             }
             self.report_all(&round.events[reported..], report);
-            let is_new = self.monitor.has_new_threads() || round.has_news();
+            let is_new = self.detector.has_new_threads() || round.has_news();
             if is_new || self.repairer.is_comparing() {
                 self.reset_pauses();
                 self.resume()?;
@@ -153,7 +153,7 @@ impl RepairSession {
                 self.count_quiet_analysis();
             }
             if round.has_new_code() {
-                self.monitor.clear_code();
+                self.detector.clear_code();
             }
             if ended {
                 return Ok(());
@@ -161,7 +161,7 @@ impl RepairSession {
             if round.is_over {
                 self.report(RepairEvent::Exec, report);
                 self.restart(report)?;
-                self.monitor = open_monitor(self.pid)?;
+                self.detector = open_detector(self.pid)?;
             }
         }
         Ok(())
@@ -171,7 +171,7 @@ impl RepairSession {
     /// by an exec.
     fn has_ended(&mut self) -> Result<bool> {
         let has_ended = has_ended(self.pid);
-        Ok(self.monitor.analyse(None)?.ended || has_ended)
+        Ok(self.detector.analyse(None)?.ended || has_ended)
     }
 
     /// Removes all data of the program that ran before, and reports its last events.
@@ -193,7 +193,7 @@ impl RepairSession {
         self.report_all(&round.events, report);
         // A process with one thread leaves processor time for short intervals, so its new threads
         // are sampled sooner.
-        let is_short = self.paused_until.is_none() || self.monitor.is_single_threaded();
+        let is_short = self.paused_until.is_none() || self.detector.is_single_threaded();
         let until = Instant::now() + if is_short { REPAIR_INTERVAL } else { PAUSED_INTERVAL };
         while let Some(rest) = until.checked_duration_since(Instant::now()) {
             let before = round.events.len();
@@ -201,7 +201,7 @@ impl RepairSession {
             round.has_accesses |= served.has_accesses;
             round.is_over |= served.is_over;
             self.report_all(&round.events[before..], report);
-            if !served.is_attached && self.monitor.wait(rest)? {
+            if !served.is_attached && self.detector.wait(rest)? {
                 return Ok(true);
             }
         }
@@ -219,7 +219,7 @@ impl RepairSession {
         if self.quiet_analyses < QUIET_ANALYSES || self.paused_until.is_some() {
             return;
         }
-        if self.monitor.pause() {
+        if self.detector.pause() {
             self.paused_until = Some(Instant::now() + self.next_pause);
             self.next_pause = (self.next_pause * 2).min(MAX_PAUSE);
         } else {
@@ -229,14 +229,14 @@ impl RepairSession {
 
     fn resume(&mut self) -> Result<()> {
         self.paused_until = None;
-        self.monitor.resume()
+        self.detector.resume()
     }
 
     /// Analyses samples, judges lines and repairs them; returns whether the process has ended. In a
     /// pause only trials are ended.
     fn analyse(&mut self, round: &mut RepairRound, report: &mut dyn FnMut(TimedEvent)) -> Result<bool> {
         if let Some(until) = self.paused_until {
-            let is_another = self.repairer.process().is_none() && self.monitor.is_another_program();
+            let is_another = self.repairer.process().is_none() && self.detector.is_another_program();
             if Instant::now() < until && !is_another {
                 // A moved page can begin to cost more than it gains.
                 self.repairer.update(&[], None, now_ns(), &mut round.events)?;
@@ -245,8 +245,8 @@ impl RepairSession {
             self.quiet_analyses = QUIET_ANALYSES - ANALYSES_BETWEEN_PAUSES;
             self.resume()?;
         }
-        let execs = self.monitor.stats().execs;
-        let stats = self.monitor.analyse(self.repairer.process())?;
+        let execs = self.detector.stats().execs;
+        let stats = self.detector.analyse(self.repairer.process())?;
         if stats.ended {
             return Ok(true);
         }
@@ -255,7 +255,7 @@ impl RepairSession {
             self.report(RepairEvent::Exec, report);
             return Ok(false);
         }
-        let judged = self.monitor.judge_lines(REPAIR_MAX_LINES);
+        let judged = self.detector.judge_lines(REPAIR_MAX_LINES);
         if self.has_new_suspect(&judged) {
             self.reset_pauses();
         }
@@ -269,7 +269,7 @@ impl RepairSession {
                 self.report(RepairEvent::LineFound { line, share }, report);
             }
         }
-        self.repairer.update(&judged, self.monitor.progress(), now_ns(), &mut round.events)?;
+        self.repairer.update(&judged, self.detector.progress(), now_ns(), &mut round.events)?;
         Ok(false)
     }
 
@@ -321,8 +321,8 @@ impl RepairSession {
     }
 }
 
-/// Opens the monitor of a repair: samples of concurrent threads, with their progress.
-fn open_monitor(pid: u32) -> Result<LineMonitor> {
-    let monitor = LineMonitor::open(pid, REPAIR_HERTZ, Settings::default(), REPAIR_CPU_SHARE)?;
-    Ok(monitor.concurrent_only().with_progress())
+/// Opens the detector of a repair: samples of concurrent threads, with their progress.
+fn open_detector(pid: u32) -> Result<LineDetector> {
+    let detector = LineDetector::open(pid, REPAIR_HERTZ, Settings::default(), REPAIR_CPU_SHARE)?;
+    Ok(detector.concurrent_only().with_progress())
 }

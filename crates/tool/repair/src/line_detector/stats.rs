@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Counts of samples since the monitor was opened. The names in JSON are part of the schema
+/// Counts of samples since the detector was opened. The names in JSON are part of the schema
 /// `fieldstone-repair/1`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

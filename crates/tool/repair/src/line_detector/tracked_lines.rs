@@ -7,7 +7,7 @@ use fieldstone_rewrite::Registers;
 use fieldstone_sharing::LineCost;
 use fieldstone_sys::sampling::Sample;
 
-use super::LineMonitor;
+use super::LineDetector;
 use crate::sampled_code::walk_registers;
 use crate::tuning::{MAX_LINE_SAMPLES, MIN_COST_SAMPLES};
 
@@ -19,11 +19,11 @@ pub(super) struct TrackedLine {
     recent: VecDeque<(u32, Registers)>,
     /// Samples whose laps accessed the line.
     laps: u64,
-    /// [`LineMonitor::weighed_samples`] when tracking began.
+    /// [`LineDetector::weighed_samples`] when tracking began.
     samples_before: u64,
 }
 
-impl LineMonitor {
+impl LineDetector {
     /// Counts a lap for each tracked line of `lines`.
     pub(super) fn record_laps(&mut self, sample: &Sample, lines: &[u64]) {
         for line in lines {

@@ -7,10 +7,10 @@ use std::os::unix::fs::MetadataExt;
 use fieldstone_sharing::LoopProgress;
 use fieldstone_sys::process::threads;
 
-use super::LineMonitor;
+use super::LineDetector;
 use crate::error::Result;
 
-impl LineMonitor {
+impl LineDetector {
     /// Stops sampling until [`Self::resume`]; returns whether sampling is paused.
     pub(crate) fn pause(&mut self) -> bool {
         if self.threads_at_pause.is_none()

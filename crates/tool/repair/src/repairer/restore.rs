@@ -1,4 +1,4 @@
-//! Pages that are put back: the reason, the call, and the data that is removed.
+//! Pages that are restored: the reason, the call, and the data that is removed.
 
 use std::fmt;
 
@@ -10,9 +10,9 @@ use crate::error::Result;
 use crate::event::RepairEvent;
 use crate::page_trial::PageTrial;
 
-/// Why a page was put back.
+/// Why a page was restored.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum PutBackReason {
+pub(crate) enum PageRestoreReason {
     /// The mechanism had to: the kernel, an access that cannot be redirected, memory that was
     /// unmapped.
     Remap(RestoreReason),
@@ -24,7 +24,7 @@ pub(crate) enum PutBackReason {
     RulesChanged,
 }
 
-impl fmt::Display for PutBackReason {
+impl fmt::Display for PageRestoreReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Remap(why) => write!(f, "{why}"),
@@ -42,12 +42,12 @@ impl fmt::Display for PutBackReason {
 }
 
 impl Repairer {
-    /// Puts a page back; returns its trial. `None` if the page was not moved, or was moved by a
+    /// Restores a page; returns its trial. `None` if the page was not moved, or was moved by a
     /// request.
-    pub(super) fn put_back(
+    pub(super) fn restore(
         &mut self,
         page: u64,
-        reason: PutBackReason,
+        reason: PageRestoreReason,
         events: &mut Vec<RepairEvent>,
     ) -> Result<Option<PageTrial>> {
         let is_requested = self.requested.get(&page).is_some_and(|requested| requested.is_moved);
@@ -55,31 +55,31 @@ impl Repairer {
             return Ok(None);
         }
         if let Some(process) = &mut self.process {
-            process.put_page_back(page, RestoreReason::Requested)?;
+            process.restore_page(page, RestoreReason::Requested)?;
         }
         let (moved, event) = self.remove_page(page, &reason);
         events.extend(event);
         Ok(moved)
     }
 
-    /// Removes the data of a page that is back. Lines whose memory was unmapped count a change of
+    /// Removes the data of a restored page. Lines whose memory was unmapped count a change of
     /// their rules, so that they are given up in the end. For failed repairs there are cooldowns.
     pub(super) fn remove_page(
         &mut self,
         page: u64,
-        reason: &PutBackReason,
+        reason: &PageRestoreReason,
     ) -> (Option<PageTrial>, Option<RepairEvent>) {
         let was_requested =
             self.requested.get_mut(&page).is_some_and(|requested| std::mem::take(&mut requested.is_moved));
         let moved = self.moved.remove(&page);
-        if matches!(reason, PutBackReason::Remap(RestoreReason::Removed | RestoreReason::DescriptorClosed)) {
+        if matches!(reason, PageRestoreReason::Remap(RestoreReason::Removed | RestoreReason::DescriptorClosed)) {
             let now_ns = now_ns();
             for &line in moved.iter().flat_map(|moved| &moved.plan.lines) {
                 self.history.change(line, &[], now_ns);
             }
         }
         let was_moved = moved.is_some() || was_requested;
-        let event = was_moved.then(|| RepairEvent::PagePutBack { page, why: reason.to_string() });
+        let event = was_moved.then(|| RepairEvent::PageRestored { page, why: reason.to_string() });
         (moved, event)
     }
 }

@@ -1,4 +1,5 @@
-//! Samples of a running program, accumulated to the accesses of each thread to each cache line.
+//! Detects falsely shared lines: samples a program, adds up the accesses of each thread to each
+//! cache line, and judges the lines.
 //!
 //! ```text
 //!   Sampler ─→ SampleBudget, Concurrency ─→ SampledCode ─→ accesses ─→ Lines ─→ judged lines
@@ -34,7 +35,7 @@ use self::tracked_lines::TrackedLine;
 
 /// Samples a process and accumulates its accesses per line.
 #[derive(Debug)]
-pub(crate) struct LineMonitor {
+pub(crate) struct LineDetector {
     pid: u32,
     sampler: Sampler,
     /// Number of threads at the last call of [`Self::has_new_threads`].
@@ -66,7 +67,7 @@ pub(crate) struct LineMonitor {
     progress: Option<LoopProgress>,
 }
 
-impl LineMonitor {
+impl LineDetector {
     /// Starts to sample process `pid`, `hertz` times per second of thread time. The analysis takes
     /// about `share` of one processor.
     ///
@@ -333,7 +334,7 @@ impl LineMonitor {
         self.code.clear();
     }
 
-    /// Counts since the monitor was opened.
+    /// Counts since the detector was opened.
     #[must_use]
     pub(crate) const fn stats(&self) -> SamplingStats {
         self.stats

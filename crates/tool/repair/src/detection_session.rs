@@ -1,5 +1,5 @@
-//! `fieldstone sharing`: samples a program until it ends or a time limit is over, and collects the
-//! lines for the report.
+//! `fieldstone sharing`: samples a program until it ends or a time limit is over, and decides which
+//! judged lines are reported, with the objects on them.
 //!
 //! The accesses of a thread are removed when it ends. So each line is judged at every analysis.
 //! While a line is a finding its last state is kept, with the objects that were there at that time.
@@ -19,9 +19,9 @@ use fieldstone_sys::scheduling;
 
 use crate::error::Result;
 use crate::instruction_names::InstructionNames;
-use crate::line_monitor::{LineMonitor, SamplingStats};
+use crate::line_detector::{LineDetector, SamplingStats};
 use crate::memory_objects::{MemoryObjects, contended_ranges};
-use crate::session::StopFlag;
+use crate::repair_session::StopFlag;
 use crate::tuning::{
     DETECT_CPU_SHARE, DETECT_HERTZ, DETECT_INTERVAL, DETECT_MAX_LINES, DETECT_MIN_SHARE, DETECT_MIN_WEIGHT,
     MAX_OBJECT_LOOKUPS, MEMORY_RELEASE_TO_END,
@@ -70,9 +70,9 @@ pub struct Detection {
 /// # Errors
 /// Where this user may not sample the process, with the remedy.
 pub fn detect(pid: u32, options: &DetectOptions, stop: &StopFlag) -> Result<Detection> {
-    let monitor = LineMonitor::open(pid, options.hertz, options.settings, DETECT_CPU_SHARE)?;
+    let detector = LineDetector::open(pid, options.hertz, options.settings, DETECT_CPU_SHARE)?;
     let repairer = repaired_by(pid);
-    let mut detection = detect_with(monitor, options, &mut MemoryObjects::new(pid), stop)?;
+    let mut detection = detect_with(detector, options, &mut MemoryObjects::new(pid), stop)?;
     let separated = |by| {
         format!(
             "lines that process {by} has already separated: this one is under repair. End the repair first (Ctrl-C)"
@@ -93,8 +93,8 @@ pub fn detect_in_program(program: &Program, options: &DetectOptions) -> Result<(
     let mut running = forward.launch(program, &Treatment::Traceable)?;
     let pid = running.child.id();
     let options = *options;
-    let sampling = match LineMonitor::open(pid, options.hertz, options.settings, DETECT_CPU_SHARE) {
-        Ok(monitor) => spawn(move || detect_with(monitor, &options, &mut MemoryObjects::new(pid), &stop)),
+    let sampling = match LineDetector::open(pid, options.hertz, options.settings, DETECT_CPU_SHARE) {
+        Ok(detector) => spawn(move || detect_with(detector, &options, &mut MemoryObjects::new(pid), &stop)),
         // The program ended before it could be sampled.
         Err(_) if ends_soon(pid) => {
             let detection = Detection { unseen: limits(&SamplingStats::default()), ..Detection::default() };
@@ -123,14 +123,14 @@ fn ends_soon(pid: u32) -> bool {
 }
 
 fn detect_with(
-    monitor: LineMonitor,
+    detector: LineDetector,
     options: &DetectOptions,
     objects: &mut MemoryObjects,
     stop: &StopFlag,
 ) -> Result<Detection> {
     let began = Instant::now();
-    let mut detector = Detector {
-        monitor,
+    let mut session = DetectionSession {
+        detector,
         names: InstructionNames::default(),
         lines: BTreeMap::new(),
         threads: BTreeMap::new(),
@@ -140,21 +140,21 @@ fn detect_with(
     let is_over = || options.duration.is_some_and(|limit| began.elapsed() >= limit) || stop.load(Relaxed);
     let mut ended = false;
     while !ended && !is_over() {
-        let execs = detector.monitor.stats().execs;
-        ended = detector.monitor.wait(DETECT_INTERVAL)?;
-        ended |= detector.monitor.analyse(None)?.ended;
-        if detector.monitor.stats().execs > execs {
+        let execs = session.detector.stats().execs;
+        ended = session.detector.wait(DETECT_INTERVAL)?;
+        ended |= session.detector.analyse(None)?.ended;
+        if session.detector.stats().execs > execs {
             *objects = MemoryObjects::new(objects.pid());
-            detector.names = InstructionNames::default();
+            session.names = InstructionNames::default();
         }
-        detector.judge(objects, ended);
+        session.judge(objects, ended);
     }
-    Ok(detector.finish(began.elapsed()))
+    Ok(session.finish(began.elapsed()))
 }
 
 /// Collects the lines for the report.
-struct Detector {
-    monitor: LineMonitor,
+struct DetectionSession {
+    detector: LineDetector,
     names: InstructionNames,
     lines: BTreeMap<u64, LineReport>,
     threads: BTreeMap<u32, SampledThread>,
@@ -164,11 +164,11 @@ struct Detector {
     not_concurrent: BTreeSet<u64>,
 }
 
-impl Detector {
+impl DetectionSession {
     /// Judges lines with new accesses and updates those for the report. `ended`: the process has no
     /// memory any more.
     fn judge(&mut self, objects: &mut MemoryObjects, ended: bool) {
-        for (judged, cost) in self.monitor.judge_lines(DETECT_MAX_LINES) {
+        for (judged, cost) in self.detector.judge_lines(DETECT_MAX_LINES) {
             let Some(cost) = cost.filter(|cost| cost.share.likely >= DETECT_MIN_SHARE) else { continue };
             let line = judged.line.address;
             if matches!(judged.verdict, Verdict::Private | Verdict::Undecided) {
@@ -212,10 +212,10 @@ impl Detector {
                 start: None,
             });
         }
-        let samples: Vec<(u32, Registers)> = self.monitor.samples_of(line.address).copied().collect();
+        let samples: Vec<(u32, Registers)> = self.detector.samples_of(line.address).copied().collect();
         samples.iter().for_each(|(thread, registers)| objects.record_registers(*thread, registers));
         objects.refresh();
-        found.code = self.names.heaviest_on(line, objects, &self.monitor);
+        found.code = self.names.heaviest_on(line, objects, &self.detector);
         let lookups = self.lookups.entry(line.address).or_default();
         if samples.is_empty() || *lookups == MAX_OBJECT_LOOKUPS {
             return;
@@ -236,10 +236,10 @@ impl Detector {
 
     /// The detection after `duration` of sampling, with final costs and advice.
     fn finish(self, duration: Duration) -> Detection {
-        let stats = self.monitor.stats();
+        let stats = self.detector.stats();
         let sampling = Sampling {
-            means: self.monitor.means(),
-            hertz: f64::from(self.monitor.hertz()),
+            means: self.detector.means(),
+            hertz: f64::from(self.detector.hertz()),
             samples: stats.samples,
             lost: stats.lost,
             accesses: stats.accesses,
@@ -250,8 +250,8 @@ impl Detector {
         let refused = rules::plan(&judged, rules::MOST_VIEWS, |_| false).refused;
         for found in &mut lines {
             // The share of the whole run, including the time after the line's threads had ended.
-            found.cost = self.monitor.max_cost(found.judged.line.address).unwrap_or(found.cost);
-            found.contended = self.monitor.contended(found.judged.line.address);
+            found.cost = self.detector.max_cost(found.judged.line.address).unwrap_or(found.cost);
+            found.contended = self.detector.contended(found.judged.line.address);
             let objects = found.places.iter().filter_map(|place| place.object.as_ref());
             found.redesign = best_redesign(objects, &found.judged.line, &judged);
             let why = refused.iter().find(|refused| refused.line == found.judged.line.address);
