@@ -69,55 +69,41 @@ impl SignalFrame {
     }
 
     /// The saved registers, completed by those of `now`.
-    pub(crate) const fn registers(&self, now: &TraceeRegisters) -> TraceeRegisters {
-        let [r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, eflags] = self.words;
-        TraceeRegisters {
-            r8,
-            r9,
-            r10,
-            r11,
-            r12,
-            r13,
-            r14,
-            r15,
-            rdi,
-            rsi,
-            rbp,
-            rbx,
-            rdx,
-            rax,
-            rcx,
-            rsp,
-            rip,
-            eflags,
-            ..*now
+    pub(crate) fn registers(&self, now: &TraceeRegisters) -> TraceeRegisters {
+        let mut registers = *now;
+        for (register, word) in in_saved_order(&mut registers).into_iter().zip(self.words) {
+            *register = word;
         }
+        registers
     }
 
     /// Replaces the saved registers.
     pub(crate) fn set(&self, memory: &ProcessMemory, to: &TraceeRegisters) -> Result<()> {
-        let TraceeRegisters {
-            r8,
-            r9,
-            r10,
-            r11,
-            r12,
-            r13,
-            r14,
-            r15,
-            rdi,
-            rsi,
-            rbp,
-            rbx,
-            rdx,
-            rax,
-            rcx,
-            rsp,
-            rip,
-            eflags,
-            ..
-        } = *to;
-        let words = [r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, eflags];
-        Ok(memory.write(self.at, words.map(u64::to_le_bytes).as_flattened())?)
+        let words = in_saved_order(&mut { *to }).map(|register| register.to_le_bytes());
+        Ok(memory.write(self.at, words.as_flattened())?)
     }
+}
+
+/// The registers in the order in which a frame has them.
+const fn in_saved_order(registers: &mut TraceeRegisters) -> [&mut u64; WORDS] {
+    [
+        &mut registers.r8,
+        &mut registers.r9,
+        &mut registers.r10,
+        &mut registers.r11,
+        &mut registers.r12,
+        &mut registers.r13,
+        &mut registers.r14,
+        &mut registers.r15,
+        &mut registers.rdi,
+        &mut registers.rsi,
+        &mut registers.rbp,
+        &mut registers.rbx,
+        &mut registers.rdx,
+        &mut registers.rax,
+        &mut registers.rcx,
+        &mut registers.rsp,
+        &mut registers.rip,
+        &mut registers.eflags,
+    ]
 }
