@@ -4,6 +4,12 @@
 //! code (a vector is one slice, a tree several). Code alignment alone changes the speed of small
 //! loops by a factor of two. The random numbers are a counter through a mixing function, so no
 //! iteration depends on the previous one.
+//!
+//! | module | arrays that it compares |
+//! |---|---|
+//! | `vector` | vectors on a page kind |
+//! | `crates` | four Rust crates with growable arrays |
+//! | `deque` | C++ deques, behind `src/deque.cpp` |
 
 pub mod crates;
 pub mod deque;

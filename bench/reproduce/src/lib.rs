@@ -12,6 +12,12 @@
 //! |---|---|
 //! | `experiment` | the description of what is measured: cells, rows, quotations |
 //! | `quotation` | the numbers of the papers, word for word |
+//! | `command` | the command line: which cells run, which results are shown |
+//! | `campaign` | the order of the samples of all cells |
+//! | `child` | starts the process of a sample; prints its outcome |
+//! | `store` | samples on disk; names of rows in earlier versions |
+//! | `summary` | medians and intervals, beside the paper's numbers |
+//! | `show` | results as a document |
 //! | `trial`, `layout` | the task of a sample's process, and its random layout |
 //! | `comparison` | a baseline and contenders, run alternately in one process |
 //! | `count` | instructions instead of time |
@@ -20,7 +26,20 @@
 //! | `sibling_programs`, `folder` | programs that a sample starts, and a folder for their files |
 //! | `provenance` | the machine, kernel and commit of a session |
 //!
-//! Each table or figure has a module of its own, listed in [`experiment::all`].
+//! Each paper's tables and figures have modules, listed in [`experiment::all`]:
+//!
+//! | module | what it measures |
+//! |---|---|
+//! | `appel_li` | the primitives of Appel and Li |
+//! | `cachekata` | Taylor's figures of false sharing and its repair |
+//! | `direct_segments` | the tables of Basu et al. |
+//! | `blog` | the arrays of the blog |
+//! | `table2` | scans of trees against contiguous arrays |
+//! | `figure3`, `stack_blocks` | C programs on stacks of blocks |
+//! | `figure4` | random updates of a large table; a red-black tree |
+//! | `figure5` | programs with trees instead of large arrays |
+//! | `fragmentation` | availability of contiguous physical memory |
+//! | `tree_walks` | reads that find an element, in software and hardware |
 
 pub mod appel_li;
 pub mod blog;

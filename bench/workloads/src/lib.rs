@@ -10,7 +10,17 @@
 //!   touch of its memory;
 //! - exits with 0 if the result is right, 1 if it is wrong, 2 if it cannot run (arguments, memory).
 //!
-//! Modules with kernels that other crates measure too: `blackscholes`, `game`, `gups`.
+//! | module | what it does or decides |
+//! |---|---|
+//! | `blackscholes` | option prices; also measured by other crates |
+//! | `game` | Connect Four; also measured by other crates |
+//! | `gups` | random updates; also measured by other crates |
+//! | `blocks` | random use of the C allocator with checked contents |
+//! | `fill` | filled arrays, for page faults before the measured kernel |
+//! | `phase` | prints the time of each phase |
+//! | `size` | parses sizes: `64K`, `2GiB` |
+//! | `verdict` | prints the checksum; selects the exit code |
+//! | `error` | the error type of the programs |
 //!
 //! Two kinds are not built by cargo: `rbtree.cpp`, and the C programs for false sharing in
 //! `sharing`, which are built at several optimisation levels: `counters` (with patterns that only

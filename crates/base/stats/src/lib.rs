@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! estimate   a median and its interval, from order statistics; ratios of two sets; noise
+//! interval   a value with bounds, and its arithmetic
 //! rounds     contenders run alternately, and the ratios of their pairs
 //! random     SplitMix64: seeded numbers for workloads and tests
 //! ```

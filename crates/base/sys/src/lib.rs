@@ -11,13 +11,18 @@
 //! | [`cpuid`], [`counters`] | CPU model, its TLBs, hardware counts of page walks |
 //! | [`ptrace`] | stopped threads of another process |
 //! | [`scheduling`] | priority and waiting for threads on the critical path of others |
-//! | [`signals`], [`witness`] | blocked signals; whether one was sent to the group or to this process |
-//! | [`knob`] | sets a kernel setting and restores it at the end of the process |
+//! | [`signals`] | blocked signals, received one by one with their sender |
+//! | [`witness`] | whether a signal was sent to the group or to this process |
+//! | [`knob`] | sets a kernel setting; restores it when the process ends |
 //! | [`warm`] | touches memory that a hypervisor may have reclaimed |
 //! | [`cache`] | directories for files that can be regenerated |
 //! | [`descriptors`] | keeps files open that the program may close |
 //! | [`machine`] | processor, memory and kernel of this machine |
-//! | [`userfault`], [`perf`], [`limits`] | what this user may do on this machine |
+//! | [`userfault`], [`perf`] | which userfaultfd and perf features this user may use |
+//! | [`limits`], `cgroup` | limits on a process's memory |
+//! | `helper_process` | forks a helper process that is connected by a socket |
+//! | `kernel_file` | reads and writes small text files of the kernel |
+//! | `error` | errors, with the operation, its object and the remedy |
 //! | [`doctor`] | all of these, and a verdict for each command |
 //!
 //! Names are those of the manual pages. Modules keep no state, start no thread and do not change

@@ -8,6 +8,17 @@
 //! ```text
 //! Session  magic | build | Config | attention | claimed | slot 0 | slot 1 | ... | slot 1023
 //! ```
+//! | module | content |
+//! |---|---|
+//! | `session` | the record of one run: configuration and slots |
+//! | `slot` | the state and counters of one injected process |
+//! | `page_kind`, `mixture` | page kinds by name: one kind, or a mosaic |
+//! | `mosaic` | which chunks of a mosaic have larger pages |
+//! | `placement_reason` | why memory is outside the region or on other pages |
+//! | `span` | an address range and its kind in one atomic word |
+//! | `sites` | allocation sites: record and mailboxes of the site recorder |
+//! | `trace` | the record of the tracing plugin |
+//! | `isolation` | a program's requests for cache lines of its own |
 #![no_std]
 
 pub mod isolation;

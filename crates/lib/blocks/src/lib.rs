@@ -4,10 +4,13 @@
 //!
 //! | module | |
 //! |---|---|
-//! | [`Pool`] | hands out blocks, in address order, without locks; sets their size |
-//! | [`Frames`] | supplies the pool's memory: the kernel, an allocator, a fixed range |
-//! | [`TreeArray`] | a growable array whose elements never move; each leaf is one block |
-//! | [`heap`] | `malloc` and `free` on blocks, for one data structure or a whole program |
+//! | `pool`: [`Pool`] | hands out blocks, in address order, without locks; sets their size |
+//! | `frames`: [`Frames`] | supplies the pool's memory: the kernel, an allocator, a fixed range |
+//! | `array`: [`TreeArray`] | a growable array whose elements never move; each leaf is one block |
+//! | [`heap`] | `malloc` and `free` on blocks |
+//! | `prefetch` | prefetch instructions |
+//! | `sync` | atomics and the lock, replaced by `loom` in its tests |
+//! | `error` | errors, with remedies |
 //!
 //! ```
 //! # #[cfg(feature = "std")] {

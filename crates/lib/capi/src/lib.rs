@@ -11,6 +11,15 @@
 //! fs_x **         Option<&mut MaybeUninit<Option<Box<X>>>>   null when the call failed
 //! int             result::CallResult      0 or an FS_ERROR_…; sets errno and a message
 //! ```
+//! | file | content |
+//! |---|---|
+//! | `memory` | `fs_memory` and `fs_alias` |
+//! | `trapping`, `filling`, `tracking` | the types of these names, such as `fs_trapping` |
+//! | `fault` | `fs_fault`: operations of a handler; C handlers as closures |
+//! | `isolate` | requests for separate cache lines: `remap.h` |
+//! | `list` | writes dirty ranges to an array of C |
+//! | `enums` | numbers and texts of the header's enums |
+//! | `result` | error codes, errno and messages of calls |
 //! # Safety
 //! C callers guarantee, and no check can: a pointer is null, or came from this library and was not
 //! freed; a buffer has the stated size. The safe signatures depend on that. Numbers of enums are

@@ -4,21 +4,27 @@
 //! |---|---|
 //! | TRAP, PROT1, PROTN, UNPROT | [`Trapping`]: an access to a protected page calls a handler |
 //! | DIRTY | [`Tracking`]: the pages written since the last call |
-//! | TRAP on missing pages | [`Filling`]: a handler fills pages at their first access; can track writes too |
+//! | TRAP on missing pages | [`Filling`]: a handler fills pages at their first access |
 //! | MAP2 | [`Memory::shared`] and [`Memory::alias`]: the same pages at two addresses |
 //! | guards | [`Memory::guard`] |
 //!
 //! | file | |
 //! |---|---|
 //! | `mechanism`, `choice` | the mechanisms by name; which one a region gets |
+//! | `trapping`, `filling`, `tracking`, `memory`, `guard` | the types of the primitives |
 //! | `controlled_range`, `protect`, `mprotect_fill` | what each mechanism does to a range: protect, unprotect, fill |
 //! | `control` | the setup that a region needs, and its order |
-//! | `region`, `registry`, `fault` | a range with its handler; the search by address; what a handler may do |
+//! | `region`, `registry` | a range with its handler; the search by address |
+//! | `fault` | what a handler knows of a fault and may do |
 //! | `signal`, `fault_workers`, `request_queue` | delivery of faults: by signals, or to threads of this crate |
 //! | `shared_userfaultfd`, `descriptor_keeper` | the descriptors of the process |
-//! | `tracking`, `dirty_log` | dirty pages |
+//! | `dirty_log` | dirty pages where the kernel does not record them |
 //! | `survey` | the mechanisms of this machine and their costs, for `fieldstone doctor` |
 //! | `fork` | what a forked child gets |
+//! | `threads` | starts the crate's threads; ends the process without them |
+//! | `spin`, `signal_mask` | a lock for signal handlers; the signals blocked under it |
+//! | `arch` | the kind of a faulting access; the processor's clock |
+//! | `error` | errors, with the operation, its object and the remedy |
 //!
 //! The type of a region fixes the use of its faults, as the kernel does: userfaultfd's blocking
 //! mode and its recording mode exclude each other.

@@ -1,15 +1,21 @@
 //! Stacks made of blocks: a stack continues in another segment at the end of its own. No stack
 //! needs a large contiguous range, and each holds only the memory it uses.
 //!
-//! | | |
+//! | file | content |
 //! |---|---|
-//! | [`grow`] | recursion in Rust, bounded by memory alone |
-//! | [`StackContext`], [`StackRanges`] | a stack for a coroutine; the used ranges of a stack |
-//! | `BlockStack` | a stack for coroutines of the crate corosensei (feature `corosensei`) |
-//! | `segment`, `arena` | a contiguous part of a stack, and the pool of 32 KiB blocks it comes from |
+//! | `grow` | recursion in Rust, bounded by memory alone |
+//! | `context` | [`StackContext`], a coroutine's stack; [`StackRanges`], its used ranges |
+//! | `coroutine` | a stack for the crate corosensei (feature `corosensei`) |
+//! | `segment` | a contiguous part of a stack, linked with its neighbours |
+//! | `arena` | the pool of 32 KiB blocks that segments come from |
 //! | `morestack`, `placement` | the switch to another segment, and the choice of one |
 //! | `dynamic` | memory for alloca that does not fit |
-//! | `thread`, `limit` | the record of each thread, and its limit |
+//! | `release` | frees segments and alloca memory |
+//! | `registers` | which vector registers `__morestack` saves |
+//! | `thread`, `limit` | the record of each thread; the report at its limit |
+//! | `settings`, `auxv` | settings from the environment; values of the kernel |
+//! | `message` | messages to stderr without allocation |
+//! | `signals` | blocks signals |
 //!
 //! ```
 //! use fieldstone_stacks::grow;

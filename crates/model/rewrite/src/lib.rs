@@ -13,20 +13,24 @@
 //!                      instruction ──────────────→ rewritelet: one access
 //! ```
 //!
-//! | file | |
+//! | file | what it decides or does |
 //! |---|---|
+//! | `operand` | an instruction's memory operand; refuses instructions without exactly one |
+//! | `error` | the list of all reasons for refusals, with remedies |
 //! | `page`, `registers`, `memory` | rules, pages and their pieces; registers; memory that can be read |
-//! | `error` | reasons for refusals, and remedies |
-//! | `operand`, `effect` | an instruction's memory operand; the registers and flags that it reads and writes |
-//! | `flow`, `loops` | control flow around an address, by backward jumps; the loops in it |
-//! | `walk/` | one iteration of a loop with known registers: the addresses of its accesses |
+//! | `effect` | the registers and flags that an instruction reads and writes |
+//! | `flow` | control flow around an address; refuses undecodable or overlapping instructions |
+//! | `loops` | the loops in a flow |
+//! | `walk/` | addresses of a loop's accesses, for known registers |
 //! | `counter` | the register or word that counts a loop's iterations |
 //! | `liveness` | registers and flags that are live |
-//! | `assembly`, `guard` | code with labels; the check that an address is in a rule's bytes |
+//! | `assembly` | code with labels; refuses targets beyond 2 GiB |
+//! | `guard` | the check of an address; refuses without a free register |
 //! | `slots` | pointers in the stack frame that are read for each access |
-//! | `rewritelet` | code for one access: with a check for one rule, a ladder of checks, or none |
-//! | `redirect`, `clone` | a copy of a loop with redirected accesses, checked at its entries |
-//! | `patch` | the jump at a loop's head, and the copy of the overwritten instructions |
+//! | `rewritelet` | code for one access; refuses one across a rule's end |
+//! | `redirect`, `clone` | a copy of a loop with redirected accesses |
+//! | `clone/checks` | the checks at its entries; refuses accesses outside rules |
+//! | `patch` | the jump at a loop's head; refuses heads that have no space |
 //! | `probe` | code that reads moved pages before the kernel protects memory |
 //!
 //! Invariants: code that is not provably safe to rewrite is refused with a [`RefusalReason`]. The

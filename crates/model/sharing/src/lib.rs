@@ -14,12 +14,14 @@
 //!                                  └── weights ──→ cost              └──→ layout ──→ padded struct, advice
 //! ```
 //!
-//! | file | |
+//! | file | what it decides or does |
 //! |---|---|
 //! | `access` | one sampled access |
 //! | `settings` | line size, half-life, windows of time, bounds |
-//! | `line_table/` | the table of lines: weights per line, thread and byte; `decay` reduces them |
-//! | `line_use`, `bits`, `windows` | the use of one line; 128 flags; the times at which a thread was sampled |
+//! | `line_table/` | the table of lines: weights per line, thread and byte |
+//! | `decay` | how weights fade with time |
+//! | `line_use` | the use of one line, by thread and instruction |
+//! | `bits`, `windows` | 128 flags; the times at which a thread was sampled |
 //! | `verdict/` | the classification of a line |
 //! | `cost` | an upper bound of a line's cost, with an interval |
 //! | `rules/` | the bytes of a page that move, and their views |
@@ -29,6 +31,7 @@
 //! | `layout` | contended members, the padded struct |
 //! | `ignore` | findings that are not reported |
 //! | `requests` | rules that a user requests |
+//! | `error` | errors of settings, requests and files |
 //!
 //! Limit: accesses come from timer samples. So a verdict can miss sharing; it says so if there are
 //! too few samples.

@@ -14,17 +14,19 @@
 //!                                  └→ tree: blocks instead of translation
 //! ```
 //!
-//! | file | |
+//! | file | what it decides or does |
 //! |---|---|
 //! | `page`, `access` | page sizes; one access in eight bytes |
-//! | `region`, `segment` | the placement of a program's memory in the primary region; the registers BASE, LIMIT, OFFSET |
+//! | `region` | the placement of a program's memory in the primary region |
+//! | `segment` | the registers BASE, LIMIT and OFFSET of a direct segment |
 //! | `mmu/` | TLBs, page-walk caches, presets, the processor of this machine |
 //! | `mosaic`, `configuration` | which memory has larger pages; the configurations to simulate |
 //! | `lru/` | two LRU structures: short sets, long lists |
 //! | `simulator/` | the main loop; page walks, also nested; counts |
 //! | `miss_ratio` | miss ratio for each TLB size, from sampled stack distances |
-//! | `tree` | arrays as trees of blocks: walked by software, by a cursor, by hardware |
+//! | `tree` | arrays as trees: walked by software, cursor or hardware |
 //! | `cost/` | calibrated costs of a walk, estimates, fits over mosaics |
+//! | `error` | errors, with object, cause and remedy |
 //!
 //! Sources: Basu et al., *Efficient Virtual Memory for Big Memory Servers* (direct segments);
 //! Zagieboylo et al., *The Cost of Software-Based Memory Management Without Virtual Memory* (trees,

@@ -1,5 +1,16 @@
 //! The `fieldstone` command: parses the command line, calls the library for each subcommand, prints
 //! the result.
+//!
+//! | file | content |
+//! |---|---|
+//! | `run`, `profile`, `report`, `sharing` | the command of this name |
+//! | `attach`, `doctor`, `tlb`, `reproduce` | the command of this name |
+//! | `repair` | repairs of `run --repair` and `attach --repair`; prints their events |
+//! | `manual` | man pages and shell completions |
+//! | `output` | results to standard output, messages to standard error |
+//! | `also`, `size` | parse `--also`, and sizes such as `64M` |
+//! | `stats_file` | the file of `--stats` |
+//! | `text_file` | reads files that a user writes by hand |
 
 #![forbid(unsafe_code)]
 

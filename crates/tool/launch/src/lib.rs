@@ -20,6 +20,8 @@
 //! end        stop              SIGTERM, SIGKILL, time limit
 //!            outcome           exit code or signal
 //! command    run               `fieldstone run --region`
+//! all        clock             the clocks, in nanoseconds
+//!            error             errors, with remedies
 //! ```
 
 pub mod agent;

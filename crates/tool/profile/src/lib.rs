@@ -14,6 +14,24 @@
 //!
 //! In a virtual machine, [`fieldstone_sys::warm`] touches the program's peak memory before each
 //! run. Otherwise one side could pay more of the host's paging than the other.
+//!
+//! | module | what it does or decides |
+//! |---|---|
+//! | `plan` | what is measured: program, page kinds, load, trace |
+//! | `program_run` | runs a program that ends by itself, once |
+//! | `server` | runs a server once under load |
+//! | `observation` | what is observed of a run: nothing, footprint, sites |
+//! | `findings` | failures, hangs, and output that changes |
+//! | `stderr_tail` | the last bytes of a run's standard error |
+//! | `machine_state` | the machine, and conditions that make times unreliable |
+//! | `site_pages` | which pages hold the memory of each allocation site |
+//! | `trace` | runs a program under QEMU; simulates its accesses |
+//! | `trace_run` | the run under the tracer, and its summary |
+//! | `price` | the price of a trace's page walks, by replay |
+//! | `calibrate` | the cost of page walks, by timing loads |
+//! | `mosaics` | the cost of a page walk, from runs on mosaics |
+//! | `walk_counters` | page walks of real runs, by hardware counters |
+//! | `error` | errors, with cause and remedy |
 
 pub mod calibrate;
 pub mod error;

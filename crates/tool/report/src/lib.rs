@@ -12,16 +12,20 @@
 //!                                            └─► markdown::render   a page of documentation
 //!              reports::NAME::records  ─► Records ─► csv::render
 //! ```
-//! | module | |
+//! | module | content |
 //! |---|---|
 //! | [`profile`], [`run`], [`collapse`], [`sharing`], [`translation`] | the data |
+//! | [`footprint`] | the memory of one run over time |
 //! | [`saved`] | files |
 //! | [`summary`] | statistics of the runs; the verdicts and their words |
-//! | [`advice`], [`diff`] | what the user should do; comparison of two profiles |
+//! | [`advice`], `choice` | each advice with its text; which advice applies |
+//! | [`diff`] | comparison of two profiles |
+//! | `resident` | resident memory on each page kind, compared with the baseline |
 //! | [`document`] | a report as data |
 //! | [`reports`] | a file for each report |
 //! | [`mod@text`], [`html`], [`markdown`], [`csv`] | the renderers |
 //! | [`quantity`], [`shell`] | how a number and a command are written |
+//! | `error` | errors of reading, writing and drawing |
 //!
 //! Of the other crates it uses `sharing` only, whose lines and verdicts are plain data. Page kinds
 //! are plain strings (`"4k"`, `"folio-64k"`, `"thp"`, `"hugetlb"`, `"hugetlb-1g"`), so that a

@@ -3,6 +3,12 @@
 //!
 //! The tables may be allocated in a signal handler that interrupted libc's malloc. So their memory
 //! comes from mmap directly.
+//!
+//! | module | content |
+//! |---|---|
+//! | `abi` | the symbols of gcc's run-time library, and Fieldstone's own |
+//! | `contexts` | the nine functions `__splitstack_…` for separate stacks |
+//! | `freestanding` | memory for tables, and the panic handler |
 
 #![cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
 #![no_std]

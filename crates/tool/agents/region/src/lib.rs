@@ -19,9 +19,11 @@
 //! | file | purpose |
 //! |---|---|
 //! | `start` | the constructor: session, region, patches |
-//! | `environment`, `exec` | hide the agent's variables from the program, and pass them to programs that it starts |
+//! | `environment`, `exec` | hide the agent's variables; pass them to started programs |
 //! | `elf`, `patch`, `entries` | redirect functions of libc to the agent |
-//! | `calls`, `remap`, `multi_mapping`, `heap` | each redirected call: its semantics; whether its memory goes into the region |
+//! | `calls`, `remap`, `heap` | each redirected call; whether its memory goes into the region |
+//! | `multi_mapping` | one mapping of the program that is several in the kernel |
+//! | `shared_memory` | `shmat(2)` at an address of the region |
 //! | `placement`, `small`, `table`, `bits` | allocate addresses of the region |
 //! | `exact` | programs that observe memory mapped ahead of its use |
 //! | `growth` | huge pages for a mapping that grows in steps |
