@@ -106,6 +106,17 @@ fn every_place_in_the_table_has_its_crate() {
     assert_eq!(empty.collect::<Vec<_>>(), Vec::<&&str>::new());
 }
 
+#[test]
+fn each_model_crate_forbids_unsafe_code() {
+    let models = ORDER.iter().filter(|folder| folder.starts_with("crates/model/"));
+    let is_without = |folder: &&&str| {
+        let root = format!("{}/../../{folder}/src/lib.rs", env!("CARGO_MANIFEST_DIR"));
+        let source = std::fs::read_to_string(root).expect("a crate has a root");
+        !source.lines().any(|line| line == "#![forbid(unsafe_code)]")
+    };
+    assert_eq!(models.filter(is_without).collect::<Vec<_>>(), Vec::<&&str>::new());
+}
+
 fn graph(uses: &[(&str, &[&str])]) -> CrateGraph {
     uses.iter().map(|(user, used)| ((*user).to_owned(), used.iter().map(|u| (*u).to_owned()).collect())).collect()
 }

@@ -1,4 +1,5 @@
-//! Checks of the text: no word of `.ci/words` in identifiers, comments, messages and pages, and no broken relative link.
+//! Checks of the text: no word of `.ci/words` in identifiers, comments, messages and pages, no module that its crate does not list,
+//! and no broken relative link.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -129,6 +130,48 @@ fn every_safety_comment_states_an_invariant() {
 fn a_safety_comment_without_an_invariant_is_found() {
     let source = "// SAFETY: as above, and it is ours\n// SAFETY: just checked.\n// SAFETY: the range lies inside the mapping.\n";
     assert_eq!(empty_safety(source), [1, 2]);
+}
+
+/// The modules that no table row and no drawing of a crate's documentation names. Modules of tests and inline modules need none.
+fn unlisted_modules(source: &str) -> Vec<&str> {
+    let (mut listed, mut modules) = (String::new(), Vec::new());
+    let (mut is_fenced, mut is_of_tests) = (false, false);
+    for line in source.lines() {
+        if let Some(text) = line.strip_prefix("//! ") {
+            is_fenced ^= text.starts_with("```");
+            if is_fenced || text.starts_with('|') {
+                listed.extend([text, "\n"]);
+            }
+        } else if line.starts_with("#[") {
+            is_of_tests |= line.starts_with("#[cfg(test)]");
+        } else {
+            let module = line.strip_suffix(';').and_then(|line| line.split_once("mod "));
+            let module = module.filter(|(before, _)| before.is_empty() || before.starts_with("pub"));
+            modules.extend(module.filter(|_| !is_of_tests).map(|(_, name)| name));
+            is_of_tests = false;
+        }
+    }
+    let is_part = |letter: char| letter == '_' || letter.is_alphanumeric();
+    let is_listed = |module: &str| listed.split(|letter| !is_part(letter)).any(|word| word == module);
+    modules.into_iter().filter(|module| !is_listed(module)).collect()
+}
+
+#[test]
+fn every_crate_lists_its_modules() {
+    let is_root = |file: &&PathBuf| file.ends_with("src/lib.rs") || file.ends_with("src/main.rs");
+    let mut unlisted = Vec::new();
+    for file in files().iter().filter(is_root) {
+        let source = fs::read_to_string(root().join(file)).expect("a source is text");
+        unlisted.extend(unlisted_modules(&source).into_iter().map(|module| format!("{}: {module}", file.display())));
+    }
+    assert!(unlisted.is_empty(), "modules that the table at the top does not list:\n{}", unlisted.join("\n"));
+}
+
+#[test]
+fn a_module_without_a_row_is_found() {
+    let source = "//! About rows and prose.\n//! | `a` | first |\n//! ```text\n//! b  second\n//! ```\nmod a;\npub mod b;\nmod prose;\n\
+                  #[cfg(test)]\nmod tests;\npub(crate) mod c;\nmod inline {\n";
+    assert_eq!(unlisted_modules(source), ["prose", "c"]);
 }
 
 /// The targets of the relative links in a page, without their anchors.
