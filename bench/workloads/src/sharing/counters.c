@@ -1,9 +1,9 @@
 // Counters: each thread adds to an element of one array that begins with a line ("synthetic" of
 // Cachekata, section 6.1).
 //
-//     line 0                                                     line 1
-//     | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 |                          ...         own: one line for eight threads
-//     | 0 |                               ... (next line too)    | 1 | ...   padded: two lines per thread
+//     line 0                              line 2
+//     | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 |   ...         own: one line for eight threads
+//     | 0 |                               | 1 | ...   padded: two lines per thread
 //
 // The worst case of false sharing, and patterns that look like it but are not:
 //
@@ -11,7 +11,7 @@
 //     padded     the same, elements two lines apart          none
 //     same       all add to element 0, atomically            true sharing
 //     read       all read the line, none writes              none
-//     pair       thread 0 writes a word that thread 1 waits for, and vice versa: producer and consumer
+//     pair       each of two threads waits for a word that the other writes
 //     bits       thread i flips bit i of one byte, atomically: one byte cannot be separated
 //     turns      like own, but one thread after the other    negligible
 //

@@ -1,13 +1,13 @@
-// Linear regression: the five sums of a straight line through points, of which each thread adds a part.
+// Linear regression: five sums of a straight line through points. Each thread adds a part.
 //
-// After the Phoenix suite's program of this name, written from its description and the structure in Cachekata's figure
-// 4.1. Each thread keeps its sums in its element of one array, and its loop writes them for every point:
+// After the program of this name in the Phoenix suite, from its description and Cachekata's figure
+// 4.1. Each thread keeps its sums in its element of one array, and writes them for every point:
 //
-//     | metadata | tid | points | num_elems | SX | SY | SXX | SYY | SXY | tid | points | ...      64 bytes per element
-//                  ^ malloc returns addresses about 16 bytes into a line: no element has its own line
+//   | metadata | tid | points | num_elems | SX | SY | SXX | SYY | SXY | tid | …   64 bytes each
+//                ^ malloc returns addresses about 16 bytes into a line: no element has its own line
 //
-// Whether they share falsely depends on where the array begins (`--shift`), and on whether the compiler writes the sums in
-// the loop at all: at -O0 it does, at -O2 they stay in registers until the end.
+// They share falsely or not by the start of the array (`--shift`), and if the loop writes the sums:
+// at -O0 it does, at -O2 they stay in registers until the end.
 //
 // The points are drawn from a fixed seed instead of read from a file.
 

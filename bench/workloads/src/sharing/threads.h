@@ -1,13 +1,17 @@
-// The common code of the programs for false sharing: threads that start together, options, times, progress, exit codes.
+// The common code of the programs for false sharing: threads that start together, options, times,
+// progress, exit codes.
 //
-// They are C or C++, so that the same source can be built at each level of optimisation: a value that the compiler keeps in
-// a register is not shared. Like the other programs: phases on stderr, checksum on stdout, exit 1 if the result is wrong,
-// 2 if it cannot run. Also on stderr, and not phases:
+// They are C or C++, so that the same source can be built at each level of optimisation: a value
+// that the compiler keeps in a register is not shared. Like the other programs: phases on stderr,
+// checksum on stdout, exit 1 if the result is wrong, 2 if it cannot run. Also on stderr, and not
+// phases:
 //
-//     1.98 processors at work            over the kernel; below the number of threads, threads waited for a processor
-//     all threads at work since 5123.4   when the last thread began, by CLOCK_MONOTONIC in seconds
-//     at 5123.456789: 1200000 done       with --progress: CLOCK_MONOTONIC in seconds, operations of all threads so far;
-//                                        printed first just before the threads begin, last when they have ended
+//   1.98 processors at work            over the kernel; below the number of threads, threads waited
+//                                      for a processor
+//   all threads at work since 5123.4   when the last thread began, by CLOCK_MONOTONIC in seconds
+//   at 5123.456789: 1200000 done       with --progress: CLOCK_MONOTONIC in seconds, operations of
+//                                      all threads so far; printed first just before the threads
+//                                      begin, last when they have ended
 
 #ifndef FIELDSTONE_THREADS_H
 #define FIELDSTONE_THREADS_H
@@ -36,8 +40,8 @@ static const char *const program;
 static const char *const usage_text;
 #endif
 
-// The options of every program, and the operations of each thread, with --progress: two lines apart, on separate pages, since
-// a thread that accesses a page with repaired bytes is delayed.
+// The options of every program, and the operations of each thread, with --progress: two lines
+// apart, on separate pages, since a thread that accesses a page with repaired bytes is delayed.
 static struct {
     uint64_t threads, pinned, progress_ms;
     char *progress;
@@ -84,8 +88,8 @@ static void conclude(uint64_t checksum) {
     printf("checksum: %016llx\n", (unsigned long long)checksum);
 }
 
-// An option and the destination of its value: a number, or the index of a word in a list that ends with NULL. Without
-// `most` and words it is a flag, and its value becomes 1.
+// An option and the destination of its value: a number, or the index of a word in a list that ends
+// with NULL. Without `most` and words it is a flag, and its value becomes 1.
 struct option {
     const char *name;
     uint64_t *value;
@@ -115,7 +119,8 @@ static const struct option *named(const char *name, const struct option *options
     return options->name == NULL ? NULL : options;
 }
 
-// Parses the arguments: the program's own options, the last of which has no name, and the common ones.
+// Parses the arguments: the program's own options, the last of which has no name, and the common
+// ones.
 static void parse(int argc, char **argv, const struct option *own) {
     static const struct option of_all[] = {
         {"--threads", &common.threads, 1, MAX_THREADS, 0, NULL},
@@ -209,8 +214,8 @@ static void follow(const struct team *team) {
     }
 }
 
-// Runs `work` for each index below the number of threads, each in its own thread, started together. Prints the time as the
-// phase `kernel`.
+// Runs `work` for each index below the number of threads, each in its own thread, started together.
+// Prints the time as the phase `kernel`.
 static void run_together(void (*work)(unsigned index)) {
     static struct member members[MAX_THREADS];
     struct team team;

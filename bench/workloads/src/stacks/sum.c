@@ -1,8 +1,10 @@
-/* The sum of the first n integers by deep recursion. The blog's second micro-benchmark. Prints nanoseconds per call and
- * the number of times that the stack took memory: from the run time of blocks, or from gcc's, which calls mmap by
- * syscall. That is counted if linked with --wrap=syscall.
+/* The sum of the first n integers by deep recursion. The blog's second micro-benchmark. Prints
+ * nanoseconds per call and the number of times that the stack took memory: from the run time of
+ * blocks, or from gcc's, which calls mmap by syscall. That is counted if linked with
+ * --wrap=syscall.
  *
- *   sum N [ROUNDS]     the first round is cold; prints the mean of the other rounds, or the first if it is the only one */
+ *   sum N [ROUNDS]     the first round is cold; prints the mean of the other rounds, or the first if
+ *                      it is the only one */
 #include "clock.h"
 #include <stdint.h>
 #include <stdio.h>
