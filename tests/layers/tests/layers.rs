@@ -1,7 +1,7 @@
 //! The layer check: a crate uses only crates that stand before it in the table, and no crate links an agent.
 //!
-//! The table is the drawing of ARCHITECTURE.md as code: a folder is a layer, and inside a folder the order
-//! is the one written. Cargo refuses cycles between crates, but not a crate that uses a higher layer. Normal,
+//! The table is that of ARCHITECTURE.md as code, from low to high: a folder is a layer, and inside a folder
+//! the order is the one written. Cargo refuses cycles between crates, but not a crate that uses a higher layer. Normal,
 //! build and test dependencies count alike. A crate that is missing in the table fails the test.
 
 use std::collections::BTreeMap;
