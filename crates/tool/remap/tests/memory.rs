@@ -55,9 +55,7 @@ fn unmapped_pages_are_replaced_by_new_ones() {
          fresh(second, 0); add(one + 8, 1000); CHECK(one[8] == 1000); }}"
     );
     let Some(then) = move_more_pages(&body) else { return };
-    let gone = then
-        .iter()
-        .filter(|done| matches!(done, RemapEvent::Restored { why: RestoreReason::Removed, .. }));
+    let gone = then.iter().filter(|done| matches!(done, RemapEvent::Restored { why: RestoreReason::Removed, .. }));
     assert_eq!(gone.count(), 2, "{then:?}");
 }
 
@@ -128,9 +126,7 @@ fn a_page_made_read_only_is_not_written() {
              CHECK(!mprotect(second, 4096, PROT_READ | PROT_WRITE)); add(one + 8, 10); CHECK(one[8] == 0x0707070707070707 + 1010);"
         );
         let Some(then) = move_more_pages_with(FAULTS, &body) else { return };
-        let gone = then
-            .iter()
-            .filter(|done| matches!(done, RemapEvent::Restored { why: RestoreReason::Removed, .. }));
+        let gone = then.iter().filter(|done| matches!(done, RemapEvent::Restored { why: RestoreReason::Removed, .. }));
         assert_eq!(gone.count(), 1, "one page, and no other: {then:?}");
     }
 }

@@ -20,8 +20,8 @@
 //!   are not moved.
 //! - The process is traced (ptrace, userfaultfd) from the first move until all pages are restored.
 
-mod restore;
 mod requests;
+mod restore;
 mod selection;
 mod trials;
 
@@ -38,8 +38,8 @@ use fieldstone_sharing::{
 use signal_hook::consts::signal::SIGCHLD;
 use signal_hook::low_level::pipe;
 
-use self::restore::PageRestoreReason;
 use self::requests::RequestedPage;
+use self::restore::PageRestoreReason;
 pub(crate) use self::selection::{costs_enough, is_worth_repair};
 use self::selection::{covers, is_mostly_cooling, largest_share, moves_on_line, remap_request};
 use crate::cooldown::Cooldown;

@@ -57,8 +57,7 @@ fn a_loop_of_many_accesses_runs_in_a_clone() {
     let Some(stats) = repaired(&fixture, run_together, &program, &arguments) else { return };
     let moved = stats.events.iter().find(|event| matches!(event.kind, RepairEvent::PageMoved { .. }));
     let moved_ms = moved.unwrap_or_else(|| panic!("{:#?}", stats.sampling)).at_ms;
-    let one_by_one =
-        |event: &&TimedEvent| matches!(&event.kind, RepairEvent::PageRestored { why, .. } if why.contains("one by one"));
+    let one_by_one = |event: &&TimedEvent| matches!(&event.kind, RepairEvent::PageRestored { why, .. } if why.contains("one by one"));
     let restored = stats.events.iter().find(one_by_one);
     assert!(restored.is_none_or(|restored| restored.at_ms - moved_ms > 2000.0), "{:#?}", stats.events);
 }
