@@ -119,6 +119,9 @@ pub enum LayoutAdvice {
 /// The contended members of an object, and its new layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Redesign {
+    /// Name of the object.
+    #[serde(default)]
+    pub object: String,
     /// The contended members, by element and offset.
     pub fights: Vec<ContendedMember>,
     /// The changes.
@@ -158,22 +161,24 @@ impl ContendedMember {
     }
 }
 
-/// The layout that separates the most pairs of contended members on `line`, of the layouts of
-/// `objects` by all `lines`. Of equal ones, that which leaves the fewest pairs in one member; then
-/// the first. `None` if no object has a contended member. Skips inconsistent descriptions.
+/// The layouts of `objects` by all `lines`: first the one that separates the most pairs of
+/// contended members on `line`. Of equal ones, that which leaves the fewest pairs in one member;
+/// then the first. Skips objects without a contended member and inconsistent descriptions.
 #[must_use]
-pub fn best_redesign<'a>(
+pub fn redesigns<'a>(
     objects: impl IntoIterator<Item = &'a ObjectLayout>,
     line: &LineUse,
     lines: &[JudgedLine],
-) -> Option<Redesign> {
+) -> Vec<Redesign> {
     let on_line = line.address..line.address.saturating_add(u64::from(line.bytes));
     let rated = objects.into_iter().filter_map(|object| {
         let redesign = object.redesign(lines).ok().flatten()?;
         let pairs = redesign.pairs(|member| on_line.contains(&object.address_of(member)));
         Some((pairs, redesign))
     });
-    rated.min_by_key(|&((separated, inseparable), _)| (Reverse(separated), inseparable)).map(|(_, redesign)| redesign)
+    let mut rated: Vec<_> = rated.collect();
+    rated.sort_by_key(|&((separated, inseparable), _)| (Reverse(separated), inseparable));
+    rated.into_iter().map(|(_, redesign)| redesign).collect()
 }
 
 impl ObjectLayout {
@@ -243,7 +248,7 @@ impl ObjectLayout {
         let text = text::structure(self, &placed, &aligned, &fights, bytes_after);
         let crossing = fights.iter().find_map(|fight| self.crossing(fight, line_bytes));
         let advice = self.advice(&aligned, crossing, line_bytes, bytes_after);
-        Ok(Some(Redesign { fights, advice, bytes_before: self.stride, bytes_after, text }))
+        Ok(Some(Redesign { object: self.name.clone(), fights, advice, bytes_before: self.stride, bytes_after, text }))
     }
 
     /// Members for an object without known ones: one from each start of a contended range.

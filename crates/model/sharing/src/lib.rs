@@ -67,7 +67,7 @@ pub use cost::LineCost;
 pub use error::{Error, Result};
 pub use history::{ChangeDecision, RuleHistory};
 pub use ignore::Ignore;
-pub use layout::{ContendedMember, LayoutAdvice, Member, ObjectLayout, Redesign, best_redesign};
+pub use layout::{ContendedMember, LayoutAdvice, Member, ObjectLayout, Redesign, redesigns};
 pub use line_table::LineTable;
 pub use line_use::{LineUse, SiteWeight, ThreadUse};
 pub use progress::{CounterValue, LoopProgress, PaceComparison, PaceSeries};

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use fieldstone_remap::repaired_by;
 use fieldstone_report::sharing::{LineReport, MemoryKind, MemoryOwner, SampledThread, Sampling};
 use fieldstone_rewrite::Registers;
-use fieldstone_sharing::{JudgedLine, Settings, Verdict, best_redesign, rules};
+use fieldstone_sharing::{JudgedLine, Settings, Verdict, redesigns, rules};
 use fieldstone_sys::process::{comm, has_ended};
 use fieldstone_sys::scheduling;
 
@@ -191,6 +191,7 @@ impl DetectionSession {
                 places: Vec::new(),
                 code: Vec::new(),
                 redesign: None,
+                other_redesigns: Vec::new(),
                 refused: None,
                 contended: 0,
             });
@@ -253,7 +254,8 @@ impl DetectionSession {
             found.cost = self.detector.max_cost(found.judged.line.address).unwrap_or(found.cost);
             found.contended = self.detector.contended(found.judged.line.address);
             let objects = found.places.iter().filter_map(|place| place.object.as_ref());
-            found.redesign = best_redesign(objects, &found.judged.line, &judged);
+            let mut redesigns = redesigns(objects, &found.judged.line, &judged).into_iter();
+            (found.redesign, found.other_redesigns) = (redesigns.next(), redesigns.collect());
             let why = refused.iter().find(|refused| refused.line == found.judged.line.address);
             found.refused = why.map(|refused| refused.why.words());
         }

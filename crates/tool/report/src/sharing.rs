@@ -116,9 +116,13 @@ pub struct LineReport {
     /// The code that accesses it.
     #[serde(default)]
     pub code: Vec<SampledInstruction>,
-    /// What to change in the source, where the object's layout is known.
+    /// What to change in the source, where an object's layout is known: the layout that separates
+    /// the most contended members of this line.
     #[serde(default)]
     pub redesign: Option<Redesign>,
+    /// The new layouts of the other contended objects on the line, in the same order.
+    #[serde(default)]
+    pub other_redesigns: Vec<Redesign>,
     /// Why a repair does not change it, in words; `None` if it could be repaired.
     #[serde(default)]
     pub refused: Option<String>,
@@ -186,6 +190,11 @@ impl Sharing {
 }
 
 impl LineReport {
+    /// The new layouts of all contended objects on the line, the best first.
+    pub fn redesigns(&self) -> impl Iterator<Item = &Redesign> {
+        self.redesign.iter().chain(&self.other_redesigns)
+    }
+
     /// Its names for [`fieldstone_sharing::Ignore::find`]: of its objects and the functions that
     /// allocated them, of the functions that access it, of the modules of both.
     pub fn names(&self) -> impl Iterator<Item = (ignore::NameKind, &str)> {

@@ -117,10 +117,8 @@ fn object(number: usize, group: &Group<'_>, threads: &NamedThreads<'_>) -> Block
         Block::section("The code that accesses it", [tables::code(&group.lines, threads).into()]),
         Block::section(
             "What to do",
-            [
-                Block::List(group.advice()),
-                Block::Listing(group.redesign().map_or_else(String::new, |redesign| redesign.text.clone())),
-            ],
+            std::iter::once(Block::List(group.advice()))
+                .chain(group.redesigns().into_iter().map(|redesign| Block::Listing(redesign.text.clone()))),
         ),
     ]);
     Block::section(heading, blocks)

@@ -48,7 +48,16 @@ fn judged(settings: Settings, uses: &[AccessedBytes]) -> Vec<(JudgedLine, LineCo
 }
 
 fn found((judged, cost): (JudgedLine, LineCost), place: MemoryOwner) -> LineReport {
-    LineReport { judged, cost, places: vec![place], code: Vec::new(), redesign: None, refused: None, contended: 0 }
+    LineReport {
+        judged,
+        cost,
+        places: vec![place],
+        code: Vec::new(),
+        redesign: None,
+        other_redesigns: Vec::new(),
+        refused: None,
+        contended: 0,
+    }
 }
 
 fn sharing(command: &[&str]) -> Sharing {

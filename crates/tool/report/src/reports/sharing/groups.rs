@@ -86,15 +86,23 @@ impl Group<'_> {
         &self.lines[0].places
     }
 
-    /// The remedy of the heaviest line that has one.
-    pub(super) fn redesign(&self) -> Option<&Redesign> {
-        self.lines.iter().find_map(|found| found.redesign.as_ref())
+    /// The remedies of the heaviest line that has any, one for each contended object on it.
+    pub(super) fn redesigns(&self) -> Vec<&Redesign> {
+        let mut of_lines = self.lines.iter().map(|found| found.redesigns().collect::<Vec<_>>());
+        of_lines.find(|of_line| !of_line.is_empty()).unwrap_or_default()
     }
 
-    /// What to change, a sentence each.
+    /// What to change, a sentence each. Names the object if there are several.
     pub(super) fn advice(&self) -> Vec<String> {
-        if let Some(redesign) = self.redesign() {
-            return redesign.advice.iter().map(LayoutAdvice::words).collect();
+        let redesigns = self.redesigns();
+        if let [one] = redesigns.as_slice() {
+            return one.advice.iter().map(LayoutAdvice::words).collect();
+        }
+        if !redesigns.is_empty() {
+            let words = |of: &&Redesign| {
+                of.advice.iter().map(|advice| format!("{}: {}", of.object, advice.words())).collect::<Vec<_>>()
+            };
+            return redesigns.iter().flat_map(words).collect();
         }
         let bytes = self.lines.iter().map(|found| found.judged.line.bytes).max().unwrap_or(64);
         vec![LayoutAdvice::Part { to: bytes.into() }.words()]
@@ -178,6 +186,19 @@ mod tests {
         assert_eq!(names[0], "a and b");
         let unknown = groups.iter().find(|group| group.places().is_empty()).unwrap();
         assert!(unknown.name().starts_with("the line at 0x") && unknown.advice()[0].contains("64 bytes of its own"));
+    }
+
+    #[test]
+    fn each_object_on_a_line_has_its_advice() {
+        let mut sharing = fixture::regression();
+        for found in &mut sharing.findings {
+            let other = found.redesign.clone().map(|redesign| Redesign { object: "queue".into(), ..redesign });
+            found.other_redesigns.extend(other);
+        }
+        let advice = by_object(&sharing)[0].advice();
+        assert!(advice[0].starts_with("lreg_args: declare tid with alignas(64)"), "{advice:?}");
+        assert!(advice.iter().any(|one| one.starts_with("queue: declare tid with alignas(64)")), "{advice:?}");
+        assert_eq!(by_object(&sharing)[0].redesigns().len(), 2);
     }
 
     #[test]
