@@ -23,6 +23,7 @@
 //! | `helper_process` | `run --repair`: a program and the process that repairs it |
 //! | `watchdog` | processes that put the program's memory back if the repairer dies |
 //! | `available` | whether this user can repair programs |
+//! | `repair_lock` | keeps a second repairer away from a process |
 //! | `tuning` | all thresholds and intervals, with their reasons |
 //!
 //! Invariants: nothing is loaded into the program. The program is only sampled, and not traced,
@@ -46,6 +47,7 @@ mod line_monitor;
 mod memory_objects;
 mod page_requests;
 mod page_trial;
+mod repair_lock;
 mod repairer;
 mod rule_accesses;
 mod sampled_code;

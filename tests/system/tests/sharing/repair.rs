@@ -354,7 +354,7 @@ fn a_running_process_is_repaired_and_detached() {
 fn check_reports_of_the_repair(pid: u32, repairer: u32) {
     let pid = pid.to_string();
     let other = fieldstone(&["attach", "--repair", &pid]).output().unwrap();
-    let expected = format!("under repair already: end process {repairer} first");
+    let expected = format!("process {repairer} repairs it already\ntry: kill {repairer}");
     assert!(other.status.code() == Some(2) && stderr(&other).contains(&expected), "{}", stderr(&other));
     let sampled = fieldstone(&["sharing", "--pid", &pid, "--duration", "0.1"]).output().unwrap();
     let text = String::from_utf8_lossy(&sampled.stdout).replace('\n', " ");
