@@ -19,7 +19,7 @@
 //! | `repairer` | moves pages, by findings (`selection`) and by rules (`requests`) |
 //! | `page_trial`, `cooldown` | whether a moved page is a gain; the time to the next repair |
 //! | `page_requests`, `rule_accesses` | bytes to isolate or watch; the accesses to watched bytes |
-//! | `event` | what a repair reports |
+//! | `event`, `variable_names` | what a repair reports; the variables on contended lines |
 //! | `helper_process` | `run --repair`: a program and the process that repairs it |
 //! | `watchdog` | processes that put the program's memory back if the repairer dies |
 //! | `available` | whether this user can repair programs |
@@ -53,6 +53,7 @@ mod rule_accesses;
 mod sampled_code;
 mod session;
 mod tuning;
+mod variable_names;
 mod watchdog;
 
 pub use available::{check_repair, check_run_repair};
@@ -62,4 +63,5 @@ pub use event::{RepairEvent, TimedEvent};
 pub use helper_process::{RepairStats, run_repaired};
 pub use line_monitor::SamplingStats;
 pub use session::{RepairOptions, StopFlag, repair};
+pub use variable_names::VariableNames;
 pub use watchdog::{is_watchdog, run_watchdog};

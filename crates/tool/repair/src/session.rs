@@ -306,7 +306,7 @@ impl RepairSession {
     }
 
     fn report(&self, kind: RepairEvent, report: &mut dyn FnMut(TimedEvent)) {
-        report(TimedEvent { at_ms: self.began.elapsed().as_secs_f64() * 1e3, kind });
+        report(TimedEvent::new(self.began.elapsed().as_secs_f64() * 1e3, kind));
     }
 
     fn report_all(&self, events: &[RepairEvent], report: &mut dyn FnMut(TimedEvent)) {

@@ -38,6 +38,11 @@ fn counters_are_separated_at_each_optimization_level() {
         let moved = count(&stats.events, |what| matches!(what, RepairEvent::PageMoved { .. }));
         let redirected = count(&stats.events, |what| matches!(what, RepairEvent::AccessRedirected { .. }));
         assert!(moved >= 1 && redirected >= 2, "{level} {more:?}: {:#?}", stats.events);
+        if more.contains(&"--globals") {
+            let is_named = |event: &TimedEvent| event.variables.iter().any(|name| name.starts_with("global_array"));
+            let moved = |event: &&TimedEvent| matches!(event.kind, RepairEvent::PageMoved { .. });
+            assert!(stats.events.iter().filter(moved).all(is_named), "{:#?}", stats.events);
+        }
         // At the end the main thread may access the page so often, one access at a time,
         // that it moves back.
         let at =
