@@ -70,11 +70,11 @@ fn each_package_has_its_fields() {
 }
 
 #[test]
-fn each_package_has_a_readme_an_example_and_its_sources() {
+fn each_package_has_a_readme_its_licences_an_example_and_its_sources() {
     let metadata = workspace();
     for (folder, package) in packages(&metadata) {
         let files = files(package);
-        for required in ["README.md", "Cargo.toml", "src/lib.rs"] {
+        for required in ["README.md", "LICENSE-MIT", "LICENSE-APACHE", "Cargo.toml", "src/lib.rs"] {
             assert!(files.iter().any(|file| file == required), "{folder} is packaged without {required}: {files:?}");
         }
         let has_example = files.iter().any(|file| file.starts_with("examples/"));
@@ -111,6 +111,7 @@ fn each_readme_has_code_that_is_tested() {
         };
         let readme = read("README.md");
         assert!(readme.contains("```rust") || readme.contains("```c"), "{folder}/README.md has no code");
+        assert!(!readme.contains("](.."), "{folder}/README.md has a link that breaks outside the repository");
         let is_tested = read("src/lib.rs").contains("include_str!(\"../README.md\")");
         assert!(is_tested || readme.contains("```c"), "{folder}/README.md is not tested: {}", package.name);
     }

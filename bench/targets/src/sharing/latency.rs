@@ -140,9 +140,9 @@ mod tests {
         let led = RepairEvent::AccessRedirected { ip: 1, thread: 8 };
         // The repairer started at 100.005. The first line was read after 3 ms, the others at once.
         let events = [
-            (100.038, TimedEvent { at_ms: 30.0, kind: moved }),
-            (100.037, TimedEvent { at_ms: 32.0, kind: led }),
-            (100.305, TimedEvent { at_ms: 300.0, kind: RepairEvent::AccessRedirected { ip: 2, thread: 7 } }),
+            (100.038, TimedEvent::new(30.0, moved)),
+            (100.037, TimedEvent::new(32.0, led)),
+            (100.305, TimedEvent::new(300.0, RepairEvent::AccessRedirected { ip: 2, thread: 7 })),
         ];
         let found = milliseconds(&events, 7, 100.0, 1.0);
         assert!((found - 37.0).abs() < 1e-6, "{found}");

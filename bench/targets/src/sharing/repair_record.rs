@@ -66,15 +66,15 @@ pub(super) mod tests {
     const MAIN: u32 = 100;
 
     fn moved(at_ms: f64, lines: &[u64]) -> TimedEvent {
-        TimedEvent { at_ms, kind: RepairEvent::PageMoved { page: PAGE, views: 2, lines: lines.to_vec() } }
+        TimedEvent::new(at_ms, RepairEvent::PageMoved { page: PAGE, views: 2, lines: lines.to_vec() })
     }
 
     fn restored(at_ms: f64) -> TimedEvent {
-        TimedEvent { at_ms, kind: RepairEvent::PageRestored { page: PAGE, why: "its rules changed".to_owned() } }
+        TimedEvent::new(at_ms, RepairEvent::PageRestored { page: PAGE, why: "its rules changed".to_owned() })
     }
 
     const fn led(at_ms: f64, thread: u32) -> TimedEvent {
-        TimedEvent { at_ms, kind: RepairEvent::AccessRedirected { ip: 0x1234, thread } }
+        TimedEvent::new(at_ms, RepairEvent::AccessRedirected { ip: 0x1234, thread })
     }
 
     /// A record that ends with these lines separated.

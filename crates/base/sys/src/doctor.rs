@@ -9,8 +9,6 @@ mod sharing;
 mod size;
 mod verdicts;
 
-use std::collections::BTreeMap;
-
 use serde::Serialize;
 
 pub use facts::Facts;
@@ -37,17 +35,10 @@ impl Doctor {
         Self { facts, verdicts }
     }
 
-    /// The level of the least usable command. A command with several page kinds has the level of
-    /// its best kind.
+    /// Whether a command, or one of its page kinds, is unavailable.
     #[must_use]
-    pub fn worst(&self) -> Level {
-        let mut commands = BTreeMap::<&str, Level>::new();
-        for verdict in &self.verdicts {
-            let command = verdict.command.split(" --pages").next().unwrap_or_default();
-            let level = commands.entry(command).or_insert(verdict.level);
-            *level = verdict.level.min(*level);
-        }
-        commands.into_values().max().unwrap_or(Level::Works)
+    pub fn has_unavailable(&self) -> bool {
+        self.verdicts.iter().any(|verdict| verdict.level == Level::Unavailable)
     }
 }
 
@@ -59,7 +50,7 @@ pub enum Level {
     Works,
     /// It runs, but with reduced function.
     Limited,
-    /// It cannot run.
+    /// It does not do what it is for. `run` starts the program without it.
     Unavailable,
 }
 

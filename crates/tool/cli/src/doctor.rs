@@ -11,7 +11,8 @@ use clap::{Args, ValueEnum};
 use fieldstone_pages::{Limitation, Primitive};
 use fieldstone_report::quantity::bytes;
 use fieldstone_report::{saved, text::Style};
-use fieldstone_sys::doctor::{CommandVerdict, Doctor, Facts, Level};
+use fieldstone_sys::doctor::{CommandVerdict, Doctor, Facts};
+use fieldstone_sys::huge_pages::ThpMode;
 use fieldstone_sys::limits::{Limits, Overcommit};
 use fieldstone_sys::perf::Counter;
 use fieldstone_sys::sampling::HardwareSource;
@@ -26,7 +27,7 @@ Examples:
   fieldstone doctor
   fieldstone doctor --format json | jq '.verdicts[] | {command, level}'
 
-Exit code: 0 each command works, if only with limits; 1 a command is unavailable; 2 an error.")]
+Exit code: 1 if a line of the section Commands says unavailable, 2 after an error, otherwise 0.")]
 pub(crate) struct Arguments {
     /// Set the output format
     #[arg(long, value_enum, default_value_t)]
@@ -54,7 +55,7 @@ struct Findings {
 /// Examines the machine and prints the findings. Changes no setting; the page primitives are tried
 /// on its own memory.
 ///
-/// Returns the exit code: 0 if each command works, if only with limits; 1 if one is unavailable.
+/// Returns the exit code: 1 if a line of the section Commands says unavailable, otherwise 0.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     let findings = Findings { doctor: Doctor::examine(), primitives: fieldstone_pages::survey() };
     let text = match arguments.format {
@@ -62,7 +63,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         DoctorFormat::Json => saved::to_json(&findings)?,
     };
     print(&text)?;
-    Ok(u8::from(findings.doctor.worst() == Level::Unavailable))
+    Ok(u8::from(findings.doctor.has_unavailable()))
 }
 
 fn text(findings: &Findings, style: Style) -> String {
@@ -114,9 +115,10 @@ fn machine(page: &mut TextWriter, facts: &Facts) {
 fn page_kinds(page: &mut TextWriter, facts: &Facts) {
     page.section("Page kinds");
     let transparent = &facts.transparent;
-    let mode = transparent.global.map_or("none in this kernel", |mode| mode.name());
-    let defrag = transparent.defrag.as_ref().map_or(String::new(), |defrag| format!(", defrag {defrag}"));
-    page.fact("transparent", format_args!("{mode}{defrag}"));
+    page.fact("transparent", transparent.global.map_or("none in this kernel", mode_words));
+    if let Some(defrag) = &transparent.defrag {
+        page.fact("  defrag", defrag_words(defrag));
+    }
     // Sizes with the same mode share a line; a kernel has up to nine sizes.
     let mut folios: Vec<(&str, Vec<String>)> = Vec::new();
     for folio in &transparent.folios {
@@ -144,6 +146,29 @@ fn page_kinds(page: &mut TextWriter, facts: &Facts) {
         );
     }
     page.fact("page frames", if facts.frames_visible { "readable from page tables" } else { "hidden, smaps only" });
+}
+
+/// The mode of transparent huge pages, and the memory that it concerns.
+const fn mode_words(mode: ThpMode) -> &'static str {
+    match mode {
+        ThpMode::Always => "always: for all memory",
+        ThpMode::Madvise => "madvise: for memory that requests them",
+        ThpMode::Never => "never",
+    }
+}
+
+/// The kernel's setting `defrag`: when a page fault finds no free huge page, whether the kernel
+/// moves other memory to make one.
+fn defrag_words(setting: &str) -> String {
+    let meaning = match setting {
+        "always" => "a page fault waits until the kernel has made a huge page from smaller ones",
+        "defer" => "the kernel makes huge pages from smaller ones in the background",
+        "defer+madvise" => "as madvise, and for all other memory in the background",
+        "madvise" => "a page fault in memory that requests huge pages waits until the kernel has made one",
+        "never" => "the kernel makes no huge pages from smaller ones at a page fault",
+        _ => return setting.to_owned(),
+    };
+    format!("{setting}: {meaning}")
 }
 
 fn kernel(page: &mut TextWriter, facts: &Facts) {
@@ -221,22 +246,33 @@ fn limits(page: &mut TextWriter, limits: &Limits) {
     page.fact("swap", swap);
 }
 
-/// Writes the table of primitives, and the meaning of each word in its last column.
+/// The meaning of each primitive.
+const MEANINGS: [&str; 5] = [
+    "TRAP: an access to a protected page calls a handler, which runs in a thread or in a signal",
+    "PROT1, PROTN, UNPROT: protect one page, protect many pages in one call, remove the protection",
+    "DIRTY: find the pages that were written",
+    "MAP2: map a page at a second address",
+    "guard, fill: make a page inaccessible; let a handler fill a page at its first access",
+];
+
+/// Writes the table of primitives, the meaning of each, and that of each word in the last column.
 fn primitives(page: &mut TextWriter, primitives: &[Primitive]) {
     page.section("Page primitives");
-    page.line(&format!("{:20}{:20}{:20}{:>8}  ", "primitive", "mechanism", "fallback", "cost"), "lost");
-    let mut meanings: Vec<&Limitation> = Vec::new();
+    page.line(&format!("{:20}{:20}{:20}{:>8}  ", "primitive", "mechanism", "fallback", "cost"), "unsupported");
+    let mut limitations: Vec<&Limitation> = Vec::new();
     for primitive in primitives {
         let (mechanism, fallback) = (primitive.mechanism.unwrap_or("none"), primitive.fallback.unwrap_or("none"));
         let cost = primitive.cost_ns.map_or_else(|| "-".to_owned(), nanoseconds);
         let lost: Vec<&str> = primitive.lost.iter().map(|lost| lost.name).collect();
-        let lost = if lost.is_empty() { "nothing".to_owned() } else { lost.join(", ") };
+        let lost = if lost.is_empty() { "-".to_owned() } else { lost.join(", ") };
         page.line(&format!("{:20}{mechanism:20}{fallback:20}{cost:>8}  ", primitive.name), &lost);
-        meanings.extend(&primitive.lost);
+        limitations.extend(&primitive.lost);
     }
-    meanings.sort_by_key(|lost| (lost.name, &lost.meaning));
-    meanings.dedup();
-    for lost in meanings {
+    page.line("", "Cost is the time per page. Unsupported is what the mechanism does not notice or do.");
+    MEANINGS.iter().for_each(|meaning| page.line("", meaning));
+    limitations.sort_by_key(|lost| (lost.name, &lost.meaning));
+    limitations.dedup();
+    for lost in limitations {
         page.line(&format!("{}: ", lost.name), &lost.meaning);
     }
 }
@@ -271,6 +307,8 @@ impl TextWriter {
 
 #[cfg(test)]
 mod tests {
+    use fieldstone_sys::doctor::Level;
+
     use super::*;
 
     /// Wide enough that nothing is wrapped.
@@ -346,7 +384,7 @@ mod tests {
         (second.mechanism, second.cost_ns) = (None, None);
         let text = text(&findings, WIDE);
         let table: Vec<&str> = text.split_once("Page primitives\n").unwrap().1.lines().collect();
-        let columns = ["primitive", "mechanism", "fallback", "lost"].map(|name| table[0].find(name).unwrap());
+        let columns = ["primitive", "mechanism", "fallback", "unsupported"].map(|name| table[0].find(name).unwrap());
         let [_, mechanism, fallback, _] = columns;
         assert!(
             table[1][mechanism..].starts_with("one-way") && table[1][fallback..].starts_with("none"),

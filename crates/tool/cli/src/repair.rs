@@ -19,7 +19,8 @@ use anyhow::{Context, bail};
 use clap::Args;
 use fieldstone_launch::signals::termination_flag;
 use fieldstone_repair::{
-    RepairEvent, RepairOptions, RepairStats, SamplingStats, TimedEvent, check_repair, is_watchdog, repair, run_watchdog,
+    RepairEvent, RepairOptions, RepairStats, SamplingStats, TimedEvent, VariableNames, check_repair, is_watchdog,
+    repair, run_watchdog,
 };
 use fieldstone_report::quantity::plural;
 use fieldstone_report::reports::repair::RepairReport;
@@ -118,8 +119,10 @@ pub(crate) fn run(pid: u32, options: &Options) -> anyhow::Result<u8> {
     let (sender, events) = channel();
     let unread = Arc::new(AtomicUsize::new(0));
     let waiting = Arc::clone(&unread);
-    let print_next = move |event| {
+    let mut names = VariableNames::new(pid);
+    let print_next = move |mut event| {
         waiting.fetch_sub(1, Relaxed);
+        names.add_to(&mut event);
         print_event(&event, as_json)
     };
     let printer = spawn(move || events.into_iter().try_for_each(print_next));
@@ -172,23 +175,27 @@ const fn access_verb(read: bool, write: bool) -> &'static str {
 
 /// An event as one line of text, starting with its time in milliseconds.
 pub(crate) fn describe(event: &TimedEvent) -> String {
+    let of = match event.variables.join(", ") {
+        names if names.is_empty() => names,
+        names => format!(" of {names}"),
+    };
     let text = match &event.kind {
         RepairEvent::LineFound { line, share } => {
-            format!("line {line:#x}: false sharing, {:.0} % of the threads' time at most", share * 100.0)
+            format!("line {line:#x}{of}: false sharing, {:.0} % of the threads' time at most", share * 100.0)
         }
         RepairEvent::PageMoved { page, lines, .. } if lines.is_empty() => {
             format!("page {page:#x}: moved by a rule")
         }
         RepairEvent::PageMoved { page, views, lines } => {
             let (lines, pages) = (plural(lines.len() as u64, "line"), plural((*views).into(), "page"));
-            format!("page {page:#x}: {lines} separated, over {pages}")
+            format!("page {page:#x}{of}: {lines} separated, over {pages}")
         }
-        RepairEvent::PageRefused { page, why } => format!("page {page:#x} is not moved: {why}"),
+        RepairEvent::PageRefused { page, why } => format!("page {page:#x}{of} is not moved: {why}"),
         RepairEvent::RuleRefused { page, why } => {
             format!("page {page:#x}, named by a rule, is not moved: {why}")
         }
-        RepairEvent::LineLeft { line, why } => format!("line {line:#x} is not repaired: {why}"),
-        RepairEvent::PageRestored { page, why } => format!("page {page:#x} is restored: {why}"),
+        RepairEvent::LineLeft { line, why } => format!("line {line:#x}{of} is not repaired: {why}"),
+        RepairEvent::PageRestored { page, why } => format!("page {page:#x}{of} is restored: {why}"),
         RepairEvent::AccessRedirected { ip, thread } => {
             format!("thread {thread}: the access at {ip:#x} is redirected")
         }
@@ -292,7 +299,7 @@ mod tests {
             ended: true,
             ..SamplingStats::default()
         };
-        let events = events.into_iter().map(|what| TimedEvent { at_ms: 1.0, kind: what }).collect();
+        let events = events.into_iter().map(|what| TimedEvent::new(1.0, what)).collect();
         RepairStats { sampling: seen, events, ..RepairStats::default() }
     }
 
@@ -312,6 +319,14 @@ mod tests {
         let moved = RepairEvent::PageMoved { page: 4096, views: 2, lines: vec![64] };
         assert_eq!(why_no_repair(&stats(134, 126, vec![found, moved])), None);
         assert_eq!(why_no_repair(&RepairStats::default()), None, "the error of the repairer is the reason");
+    }
+
+    #[test]
+    fn an_event_on_a_page_names_its_variables() {
+        let event = TimedEvent::new(1.0, RepairEvent::PageMoved { page: 4096, views: 2, lines: vec![4096] });
+        assert!(describe(&event).ends_with("page 0x1000: 1 line separated, over 2 pages"));
+        let event = TimedEvent { variables: vec!["counters+0x40".to_owned(), "other".to_owned()], ..event };
+        assert!(describe(&event).ends_with("page 0x1000 of counters+0x40, other: 1 line separated, over 2 pages"));
     }
 
     #[test]

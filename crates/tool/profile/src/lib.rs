@@ -111,6 +111,8 @@ struct ProfileSession<'a> {
     interrupt: &'a Interrupt,
     primary: String,
     peak_bytes: u64,
+    /// Readable and writable memory that the baseline had mapped, in bytes.
+    mapped_bytes: u64,
     virtual_machine: bool,
     warnings: Vec<String>,
 }
@@ -145,6 +147,7 @@ pub fn profile(
         interrupt,
         primary: String::new(),
         peak_bytes: 0,
+        mapped_bytes: 0,
         virtual_machine: machine::machine().virtual_machine,
         warnings,
     };
@@ -194,6 +197,20 @@ pub fn profile(
 /// The kinds in the order of a round, as (round, kind).
 fn in_order(kinds: &[Mixture], round: u32) -> impl Iterator<Item = (u32, Mixture)> {
     order(kinds.len(), round as usize).map(move |index| (round, kinds[index]))
+}
+
+/// Size of the pool that a program needs on a hugetlb kind, in bytes.
+///
+/// A mapping takes all its pages from the pool at once, touched or not, so the mapped memory
+/// decides. If that is more than half of the `available` memory, the resident memory does.
+fn pool_bytes(kind: PageKind, resident: u64, mapped: u64, available: u64) -> u64 {
+    let pool = |bytes: u64| match kind {
+        // Only whole pages are requested, and the rest of the memory is on other pages.
+        PageKind::Hugetlb1g => bytes / kind.page_bytes() * kind.page_bytes(),
+        _ => bytes + bytes / 8 + (64 << 20),
+    };
+    let needed = pool(mapped.max(resident));
+    if needed <= available / 2 { needed } else { pool(resident) }
 }
 
 impl ProfileSession<'_> {
@@ -282,26 +299,25 @@ impl ProfileSession<'_> {
         }
         self.primary.clone_from(&observed.primary);
         self.peak_bytes = observed.peak_bytes;
+        let permissions = observed.footprint.iter().flat_map(|footprint| &footprint.permissions);
+        self.mapped_bytes = permissions.filter(|share| share.permission == "rw-").map(|share| share.bytes).sum();
         Ok(())
     }
 
     /// Reserves what a kind needs until the profile ends. Folio sizes are a setting of the whole
     /// machine: this only checks them, and each run sets them for itself.
     fn reserve_pages(&self, kind: PageKind) -> Result<Option<PageReservation>> {
-        let needed = match kind {
-            PageKind::Hugetlb1g => self.peak_bytes / kind.page_bytes() * kind.page_bytes(),
-            PageKind::Hugetlb2m => self.peak_bytes + self.peak_bytes / 8 + (64 << 20),
-            PageKind::Small4k | PageKind::Folio64k | PageKind::Thp => {
-                drop(pages::reserve(self.restorer, kind, 0)?);
-                return Ok(None);
-            }
-        };
+        if !matches!(kind, PageKind::Hugetlb1g | PageKind::Hugetlb2m) {
+            drop(pages::reserve(self.restorer, kind, 0)?);
+            return Ok(None);
+        }
+        let available = machine::machine().memory_available_bytes;
+        let needed = pool_bytes(kind, self.peak_bytes, self.mapped_bytes, available);
         let unavailable = |why: String| Error::page_kind(kind.name(), why);
-        if needed == 0 {
+        if kind == PageKind::Hugetlb1g && self.peak_bytes < kind.page_bytes() {
             return Err(unavailable("the program never has 1 GiB of resident memory".to_owned()));
         }
         // The pool and the program's ordinary pages are resident at the same time.
-        let available = machine::machine().memory_available_bytes;
         if needed + self.peak_bytes > available {
             return Err(unavailable(format!(
                 "a pool of {} MiB and the program together do not fit in memory",
@@ -416,5 +432,24 @@ impl ProfileSession<'_> {
         };
         profile.resident = Resident::all(&profile);
         profile
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pool_holds_what_is_mapped_if_half_of_the_memory_suffices() {
+        let mib = |kind, resident: u64, mapped: u64| pool_bytes(kind, resident << 20, mapped << 20, 8 << 30) >> 20;
+        assert_eq!(mib(PageKind::Hugetlb2m, 40, 160), 160 + 20 + 64);
+        assert_eq!(mib(PageKind::Hugetlb2m, 40, 4000), 40 + 5 + 64);
+        assert_eq!(
+            mib(PageKind::Hugetlb2m, 160, 40),
+            160 + 20 + 64,
+            "memory is resident that was not mapped at the peak"
+        );
+        assert_eq!(mib(PageKind::Hugetlb1g, 1100, 3500), 3072);
+        assert_eq!(mib(PageKind::Hugetlb1g, 1100, 9000), 1024);
     }
 }

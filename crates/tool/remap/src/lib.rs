@@ -44,4 +44,4 @@ pub use error::{Error, Result};
 pub use event::{RemapEvent, RestoreReason, Route, WatchedAccess};
 pub use page_table::moved::{MovedPage, PageRequest, ProgramView, page_with};
 pub use process::Process;
-pub use tracer::status::repaired_by;
+pub use tracer::status::{check_untraced, repaired_by};

@@ -8,6 +8,7 @@ use fieldstone_sys::doctor::{Level, REPAIR, RUN_REPAIR, repair_verdict};
 use fieldstone_sys::process::ProcessMemory;
 
 use crate::error::{Error, Result};
+use crate::repair_lock::RepairLock;
 
 /// Checks that `run --repair` can repair a program that this user starts.
 ///
@@ -17,15 +18,17 @@ pub fn check_run_repair() -> Result<()> {
     check(RUN_REPAIR)
 }
 
-/// Checks that `repair --pid` can repair process `pid`.
+/// Checks that `attach --repair` can repair process `pid`.
 ///
 /// # Errors
 /// [`Error::RepairUnavailable`]; [`Error::Linux`] where this user cannot access the process;
-/// [`Error::Remap`] where the process lacks a right.
+/// [`Error::RepairRuns`] where another process repairs it; [`Error::Remap`] where the process lacks
+/// a right or is traced.
 pub fn check_repair(pid: u32) -> Result<()> {
     // First, because an ended process or a process of another user has an error of its own.
     ProcessMemory::open(pid)?;
     check(REPAIR)?;
+    RepairLock::take(pid)?;
     Ok(Process::check_userfault(pid)?)
 }
 

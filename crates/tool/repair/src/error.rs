@@ -22,6 +22,14 @@ pub enum Error {
         /// The process number of the program.
         pid: u32,
     },
+    /// Another process repairs the process.
+    #[error("cannot repair process {pid}: process {repairer} repairs it already\ntry: kill {repairer}")]
+    RepairRuns {
+        /// The process number of the program.
+        pid: u32,
+        /// The process number of its repairer.
+        repairer: u32,
+    },
     /// This user may not repair programs on this machine.
     #[error("`fieldstone {command}` is unavailable to this user: {why}{remedy}", remedy = second_line(remedy.as_deref()))]
     RepairUnavailable {

@@ -20,6 +20,17 @@ pub struct TimedEvent {
     /// What happened.
     #[serde(flatten)]
     pub kind: RepairEvent,
+    /// The variables on the lines of the event, where symbols name them: `counters+0x40`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub variables: Vec<String>,
+}
+
+impl TimedEvent {
+    /// An event without names of variables.
+    #[must_use]
+    pub const fn new(at_ms: f64, kind: RepairEvent) -> Self {
+        Self { at_ms, kind, variables: Vec::new() }
+    }
 }
 
 /// A step of a repair. The names in JSON are part of the schema `fieldstone-repair/1`.
@@ -170,7 +181,7 @@ mod tests {
             (RepairEvent::SymbolMissing { rule: "a+8".to_owned() }, r#""event":"missing","rule":"a+8""#),
             (RepairEvent::Exec, r#""event":"exec""#),
         ] {
-            let event = TimedEvent { at_ms: 1.5, kind };
+            let event = TimedEvent::new(1.5, kind);
             let json = serde_json::to_string(&event).unwrap();
             assert_eq!(json, format!(r#"{{"at_ms":1.5,{text}}}"#));
             assert_eq!(serde_json::from_str::<TimedEvent>(&json).unwrap(), event);

@@ -24,10 +24,11 @@
 //! | `cooldown` | the time to the next repair after a failed one |
 //! | `page_requests` | which bytes rules or the program isolate or watch |
 //! | `rule_accesses` | counts the accesses to watched bytes |
-//! | `event` | what a repair reports |
+//! | `event`, `variable_names` | what a repair reports; the variables on contended lines |
 //! | `helper_process` | `run --repair`: a program and the process that repairs it |
 //! | `watchdog` | processes that restore the program's memory if the repairer dies |
 //! | `available` | whether this user can repair programs |
+//! | `repair_lock` | keeps a second repairer away from a process |
 //! | `tuning` | all thresholds and intervals, with their reasons |
 //! | `error` | errors of detection and repair, with remedies |
 //!
@@ -52,11 +53,13 @@ mod line_detector;
 mod memory_objects;
 mod page_requests;
 mod page_trial;
+mod repair_lock;
 mod repair_session;
 mod repairer;
 mod rule_accesses;
 mod sampled_code;
 mod tuning;
+mod variable_names;
 mod watchdog;
 
 pub use available::{check_repair, check_run_repair};
@@ -66,4 +69,5 @@ pub use event::{RepairEvent, TimedEvent};
 pub use helper_process::{RepairStats, run_repaired};
 pub use line_detector::SamplingStats;
 pub use repair_session::{RepairOptions, StopFlag, repair};
+pub use variable_names::VariableNames;
 pub use watchdog::{is_watchdog, run_watchdog};

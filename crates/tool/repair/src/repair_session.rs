@@ -21,6 +21,7 @@ use fieldstone_sys::process::has_ended;
 use crate::error::Result;
 use crate::event::{RepairEvent, TimedEvent};
 use crate::line_detector::LineDetector;
+use crate::repair_lock::RepairLock;
 use crate::repairer::{Repairer, costs_enough, is_worth_repair};
 use crate::rule_accesses::RuleAccesses;
 use crate::tuning::{
@@ -110,12 +111,14 @@ struct RepairSession {
     next_pause: Duration,
     /// Addresses of known suspects, each with whether it was a finding.
     suspects: HashSet<(u64, bool)>,
+    _lock: RepairLock,
 }
 
 impl RepairSession {
     fn begin(pid: u32, options: &RepairOptions) -> Result<Self> {
         // Without userfaultfd no page can be moved, and samples would cost time without use.
         Process::check_userfault(pid)?;
+        let lock = RepairLock::take(pid)?;
         // Before sampling: the program may wait at pages that a killed repairer has left behind.
         let repairer = Repairer::new(pid, options.consolidated)?.with_ladders(options.uses_ladders);
         let detector = open_detector(pid)?;
@@ -130,6 +133,7 @@ impl RepairSession {
             paused_until: None,
             next_pause: FIRST_PAUSE,
             suspects: HashSet::new(),
+            _lock: lock,
         })
     }
 
@@ -302,7 +306,7 @@ impl RepairSession {
     }
 
     fn report(&self, kind: RepairEvent, report: &mut dyn FnMut(TimedEvent)) {
-        report(TimedEvent { at_ms: self.began.elapsed().as_secs_f64() * 1e3, kind });
+        report(TimedEvent::new(self.began.elapsed().as_secs_f64() * 1e3, kind));
     }
 
     fn report_all(&self, events: &[RepairEvent], report: &mut dyn FnMut(TimedEvent)) {

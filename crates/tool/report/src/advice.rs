@@ -127,8 +127,10 @@ pub enum Advice {
         got_bytes: u64,
         /// Memory altogether.
         of_bytes: u64,
-        /// How much fell back because the pool was empty.
+        /// Bytes of the requests for which the pool had too few pages; 0 if it had enough.
         fell_back_bytes: u64,
+        /// Most memory that the region had mapped at one time, in bytes, if the pool was too small.
+        mapped_bytes: u64,
     },
     /// Memory moved from hugetlb to ordinary pages, because of a fork or a call for a part of a
     /// huge page.
@@ -201,8 +203,7 @@ impl Advice {
     ///
     /// What is `reserved` for it is set aside for the run, in whole pieces of 64 MiB.
     pub fn command(kind: &str, reserved: Option<u64>, command: &[String]) -> String {
-        let reserve =
-            reserved.map(|bytes| format!(" --reserve {}M", bytes.div_ceil(64 << 20) * 64)).unwrap_or_default();
+        let reserve = reserved.map(|bytes| format!(" --reserve {}M", reserved_mib(bytes))).unwrap_or_default();
         format!("fieldstone run --region --pages {}{reserve} -- {}", shell::quote(kind), shell::join(command))
     }
 
@@ -294,8 +295,9 @@ impl fmt::Display for Advice {
                 "The program usually ends with {outcome}: if that does not mean success here, fix the command; the times of a failing program mean nothing."
             ),
             Self::Unavailable { kind, reason } => write!(f, "{kind} could not be measured: {reason}"),
-            Self::PagesNotGot { kind, got_bytes, of_bytes, fell_back_bytes } => {
-                write_not_got(f, kind, *got_bytes, *of_bytes, *fell_back_bytes)
+            Self::PagesNotGot { kind, got_bytes, of_bytes, fell_back_bytes, mapped_bytes } => {
+                write_not_got(f, kind, *got_bytes, *of_bytes)?;
+                write_why_not_got(f, *fell_back_bytes, *mapped_bytes)
             }
             Self::Demoted { kind, bytes: moved } => write!(
                 f,
@@ -359,13 +361,28 @@ fn write_too_noisy(f: &mut fmt::Formatter<'_>, noise: f64, runs: Option<usize>, 
     }
 }
 
-fn write_not_got(f: &mut fmt::Formatter<'_>, kind: &str, got: u64, of: u64, fell_back: u64) -> fmt::Result {
-    write!(f, "On {kind}, only {} of {} really were in such pages", bytes(got), bytes(of))?;
-    if fell_back > 0 {
-        write!(f, " ({} found the pool empty): reserve more, as `fieldstone doctor` describes.", bytes(fell_back))
-    } else {
-        write!(f, ": memory was fragmented or its pieces too small. Free memory, or try --reserve and --prefault.")
+fn write_not_got(f: &mut fmt::Formatter<'_>, kind: &str, got: u64, of: u64) -> fmt::Result {
+    write!(f, "On {kind}, only {} of {} really were in such pages", bytes(got), bytes(of))
+}
+
+fn write_why_not_got(f: &mut fmt::Formatter<'_>, fell_back: u64, mapped: u64) -> fmt::Result {
+    if fell_back == 0 {
+        return write!(
+            f,
+            ": memory was fragmented or its pieces too small. Free memory, or try --reserve and --prefault."
+        );
     }
+    write!(
+        f,
+        ", so this kind has no verdict: requests of {} found too few free pages in the pool. A pool of {} MiB is enough; `fieldstone doctor` prints how to fill it.",
+        bytes(fell_back),
+        reserved_mib(mapped)
+    )
+}
+
+/// Bytes in whole pieces of 64 MiB, in MiB.
+fn reserved_mib(bytes: u64) -> u64 {
+    bytes.div_ceil(64 << 20) * 64
 }
 
 fn times(runs: u32) -> String {

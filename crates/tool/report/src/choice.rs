@@ -61,11 +61,14 @@ fn best<'a>(profile: &Profile, kinds: &'a [KindSummary]) -> Option<&'a KindSumma
     Some(thp.unwrap_or(lowest))
 }
 
-/// Bytes to set aside for `kind`: the largest resident peak of any kind. `None` for kinds that need
-/// no pool.
-fn reserve(kinds: &[KindSummary], kind: &str) -> Option<u64> {
+/// Bytes to set aside for `kind`: the largest resident peak of any kind, or what the region had
+/// mapped at most if that is more, because a mapping takes all its pages from the pool at once.
+/// `None` for kinds that need no pool.
+fn reserve(profile: &Profile, kinds: &[KindSummary], kind: &str) -> Option<u64> {
     let peaks = kinds.iter().filter_map(|kind| Some(kind.resident.as_ref()?.peak_bytes));
-    peaks.max().filter(|bytes| kind == "hugetlb" && *bytes > 0)
+    let region = profile.footprint(kind).and_then(|footprint| footprint.region.as_ref());
+    let mapped = region.map(|region| region.mapped_peak_bytes);
+    peaks.chain(mapped).max().filter(|bytes| kind == "hugetlb" && *bytes > 0)
 }
 
 fn first(
@@ -83,7 +86,7 @@ fn first(
         return advice;
     }
     if let Some((best, gain)) = best.and_then(|best| Some((best, best.gain()?))) {
-        let command = Advice::command(&best.name, reserve(kinds, &best.name), &profile.program.command);
+        let command = Advice::command(&best.name, reserve(profile, kinds, &best.name), &profile.program.command);
         let growth = best.resident.as_ref().and_then(|resident| resident.growth);
         let metric = profile.metric.noun().to_owned();
         return Advice::Run { kind: best.name.clone(), gain, metric, growth, command };
@@ -104,6 +107,7 @@ fn first(
         return Advice::NothingToGain { some_slower };
     }
     let unavailable = with(KindVerdict::Unavailable).filter(|kind| kind.name != profile.baseline);
+    let unavailable = unavailable.chain(with(KindVerdict::OtherPages));
     Advice::NothingToCompare { unavailable: unavailable.map(|kind| kind.name.clone()).collect() }
 }
 
@@ -182,15 +186,22 @@ fn more_resident(profile: &Profile, kinds: &[KindSummary], best: &KindSummary) -
     is_noteworthy.then(|| Advice::MoreResident { kind: best.name.clone(), more, bytes })
 }
 
-/// Whether less than half of the memory is in pages at least as large as the requested ones. The
-/// region's own count where there is one, or else the whole process when it was largest.
+/// A note if less than half of the memory is in pages at least as large as the requested ones, or
+/// if the pool had too few. The region's own count where there is one, or else the whole process
+/// when it was largest.
 fn not_got(footprint: &Footprint) -> Option<Advice> {
-    let fell_back_bytes = footprint.region.as_ref().map_or(0, |region| region.fell_back_bytes);
+    let short_pool = footprint.region.as_ref().filter(|_| footprint.lacks_pool_pages());
+    let (fell_back_bytes, mapped_bytes) =
+        short_pool.map_or((0, 0), |region| (region.fell_back_bytes, region.mapped_peak_bytes));
     let pages = footprint.region.as_ref().map(|region| region.pages.as_slice()).filter(|pages| !pages.is_empty());
     let (got_bytes, of_bytes) = match (pages, footprint.peak()) {
         (Some(pages), _) => {
             let rank = page_rank(&footprint.kind);
-            let large_enough = pages.iter().filter(|share| page_rank(&share.kind) >= rank);
+            let is_wanted = |kind: &str| match short_pool {
+                Some(_) => kind == footprint.kind,
+                None => page_rank(kind) >= rank,
+            };
+            let large_enough = pages.iter().filter(|share| is_wanted(&share.kind));
             (total(large_enough.map(|share| share.bytes)), total(pages.iter().map(|share| share.bytes)))
         }
         (None, Some(peak)) => {
@@ -207,12 +218,13 @@ fn not_got(footprint: &Footprint) -> Option<Advice> {
     if page_rank(&footprint.kind) == 1 && blind {
         return None;
     }
-    let is_short = of_bytes >= NOTEWORTHY_BYTES && got_bytes < of_bytes / 2;
+    let is_short = short_pool.is_some() || (of_bytes >= NOTEWORTHY_BYTES && got_bytes < of_bytes / 2);
     let disabled = footprint.region.as_ref().is_some_and(|region| region.huge_pages_disabled);
     if is_short && disabled {
         return Some(Advice::Disabled { kind: footprint.kind.clone() });
     }
-    is_short.then(|| Advice::PagesNotGot { kind: footprint.kind.clone(), got_bytes, of_bytes, fell_back_bytes })
+    let kind = footprint.kind.clone();
+    is_short.then_some(Advice::PagesNotGot { kind, got_bytes, of_bytes, fell_back_bytes, mapped_bytes })
 }
 
 /// A sum that saturates: a file may hold any numbers.

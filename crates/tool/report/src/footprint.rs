@@ -5,7 +5,7 @@
 //! `Private_Hugetlb`, ...) and the permission field of each mapping. Resident memory includes
 //! hugetlb pages, which the kernel's `Rss` leaves out.
 
-use crate::run::RegionStats;
+use crate::run::{PageShare, RegionStats};
 use serde::{Deserialize, Serialize};
 
 /// The watched, unmeasured run of one page kind.
@@ -33,6 +33,18 @@ impl Footprint {
     /// Largest amount of memory that was swapped out at any time.
     pub fn swap_peak_bytes(&self) -> u64 {
         self.points.iter().map(|point| point.swap_bytes).max().unwrap_or(0)
+    }
+
+    /// Whether more than a tenth of the region's resident memory is on other pages than requested
+    /// because the hugetlb pool had too few. The times of such a program are not those of the kind.
+    pub fn lacks_pool_pages(&self) -> bool {
+        let Some(region) = &self.region else { return false };
+        let bytes_where = |is_wanted: &dyn Fn(&PageShare) -> bool| {
+            let wanted = region.pages.iter().filter(|share| is_wanted(share));
+            wanted.fold(0, |all: u64, share| all.saturating_add(share.bytes))
+        };
+        let on_others = bytes_where(&|share| share.kind != self.kind);
+        on_others.min(region.fell_back_bytes) > bytes_where(&|_| true) / 10
     }
 
     /// Share of mapped memory that is readable, writable and not executable, from 0 to 1; none if

@@ -8,13 +8,15 @@
 //!   round.
 //! - **Repeatable**: later runs behave like the first one. Where one does not
 //!   ([`Finding::NotRepeatable`]), nothing is compared.
+//! - **Other pages**: a kind whose pool had too few pages is not compared
+//!   ([`Footprint::lacks_pool_pages`]).
 //! - **Verdict**: from the 95 % interval of the ratio. The interval of a gain or a loss excludes 1,
 //!   and its median differs by 2 % or more. The whole interval of "no gain" is within 2 %. All else
 //!   is too noisy.
 
 use crate::quantity::percent;
 use crate::translation::summary::TranslationSummary;
-use crate::{Advice, Finding, MeasuredRun, Metric, Profile, Resident};
+use crate::{Advice, Finding, Footprint, MeasuredRun, Metric, Profile, Resident};
 use fieldstone_stats::{Estimate, median};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -120,6 +122,8 @@ pub enum KindVerdict {
     Failed,
     /// Later runs differed from the first one.
     NotRepeatable,
+    /// Much of the memory was on other pages, because the pool had too few.
+    OtherPages,
     /// The machine lacks it, or may not use it.
     Unavailable,
 }
@@ -133,7 +137,7 @@ impl std::fmt::Display for KindVerdict {
             Self::TooNoisy => "too noisy",
             Self::NotEnoughRuns => "too few runs",
             Self::Failed => "failed",
-            Self::NotRepeatable => "no verdict",
+            Self::NotRepeatable | Self::OtherPages => "no verdict",
             Self::Unavailable => "unavailable",
         })
     }
@@ -215,7 +219,8 @@ fn summarise(profile: &Profile, name: &str, usual: Option<&str>) -> KindSummary 
     let values: Vec<f64> = samples.iter().map(|sample| sample.value).collect();
     let is_baseline = name == profile.baseline;
     let is_repeatable = !profile.findings.iter().any(|finding| matches!(finding, Finding::NotRepeatable { .. }));
-    let ratio = if is_baseline || !is_repeatable {
+    let has_other_pages = profile.footprint(name).is_some_and(Footprint::lacks_pool_pages);
+    let ratio = if is_baseline || !is_repeatable || has_other_pages {
         None
     } else {
         Estimate::of_median(&ratios(&samples, &counted(profile, &profile.baseline, usual)))
@@ -227,6 +232,8 @@ fn summarise(profile: &Profile, name: &str, usual: Option<&str>) -> KindSummary 
         Some(KindVerdict::NotRepeatable)
     } else if failed > 0 || has_failed(profile, name) {
         Some(KindVerdict::Failed)
+    } else if has_other_pages {
+        Some(KindVerdict::OtherPages)
     } else if is_baseline {
         None
     } else {

@@ -154,6 +154,11 @@ fn memory_notes_say_what_was_really_got() {
         &not_got,
         |note| matches!(note, Advice::PagesNotGot { kind, got_bytes: 0, fell_back_bytes, .. } if kind == "hugetlb" && *fell_back_bytes == 3 << 29)
     ));
+    assert_eq!(not_got.kind("hugetlb").unwrap().verdict, Some(KindVerdict::OtherPages));
+    assert_eq!(not_got.kind("hugetlb").unwrap().judgement(), "no verdict");
+    assert!(has(&not_got, |note| {
+        note.to_string().contains("so this kind has no verdict: requests of 1.50 GiB found too few free pages in the pool. A pool of 2112 MiB")
+    }));
     assert!(has(&not_got, |note| matches!(note, Advice::Demoted { .. })));
     assert!(has(&not_got, |note| matches!(note, Advice::OutsideRegion { reason, .. } if reason == "thread stack")));
     let blind = spoilt(|profile| {
@@ -178,6 +183,21 @@ fn memory_notes_say_what_was_really_got() {
             .for_each(|p| p.resident_bytes *= 2);
     });
     assert!(has(&grown, |note| matches!(note, Advice::MoreResident { more, .. } if (0.9..1.1).contains(more))));
+}
+
+#[test]
+fn memory_of_which_little_fell_back_or_was_touched_leaves_the_verdict() {
+    let fell_back = |thp_bytes: u64, fell_back_bytes: u64| {
+        let summary = spoilt(|profile| {
+            let region = profile.footprints.iter_mut().find(|f| f.kind == "hugetlb").unwrap().region.as_mut().unwrap();
+            region.pages.push(crate::PageShare { kind: "thp".into(), bytes: thp_bytes });
+            region.fell_back_bytes = fell_back_bytes;
+        });
+        summary.kind("hugetlb").unwrap().verdict.unwrap()
+    };
+    assert_eq!(fell_back(1 << 20, 1 << 30), KindVerdict::Gain, "1 GiB was mapped, and 1 MiB touched");
+    assert_eq!(fell_back(1 << 30, 1 << 20), KindVerdict::Gain, "1 GiB is of mappings below 2 MiB");
+    assert_eq!(fell_back(1 << 30, 1 << 30), KindVerdict::OtherPages);
 }
 
 #[test]
@@ -278,6 +298,10 @@ fn the_note_on_resident_memory_and_the_reserve_use_the_peaks_of_the_table() {
     assert!(equal.advice.to_string().contains("--reserve 128M"), "{}", equal.advice);
     let shrunk = resident(&mut profile, 200);
     assert!(shrunk.advice.to_string().contains("--reserve 256M"), "{}", shrunk.advice);
+    profile.footprints[1].region =
+        Some(crate::RegionStats { mapped_peak_bytes: 300 << 20, ..crate::RegionStats::default() });
+    let mapped = resident(&mut profile, 66);
+    assert!(mapped.advice.to_string().contains("--reserve 320M"), "{}", mapped.advice);
     let grown = resident(&mut profile, 46);
     assert!(has(&grown, |note| matches!(note, Advice::MoreResident { bytes, .. } if *bytes == 22 << 20)));
 }

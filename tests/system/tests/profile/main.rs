@@ -12,6 +12,7 @@ mod ending;
 mod fixture;
 mod interrupt;
 mod measuring;
+mod pool;
 mod server;
 mod sites;
 mod trace;

@@ -38,6 +38,11 @@ fn counters_are_separated_at_each_optimization_level() {
         let moved = count(&stats.events, |what| matches!(what, RepairEvent::PageMoved { .. }));
         let redirected = count(&stats.events, |what| matches!(what, RepairEvent::AccessRedirected { .. }));
         assert!(moved >= 1 && redirected >= 2, "{level} {more:?}: {:#?}", stats.events);
+        if more.contains(&"--globals") {
+            let is_named = |event: &TimedEvent| event.variables.iter().any(|name| name.starts_with("global_array"));
+            let moved = |event: &&TimedEvent| matches!(event.kind, RepairEvent::PageMoved { .. });
+            assert!(stats.events.iter().filter(moved).all(is_named), "{:#?}", stats.events);
+        }
         // At the end the main thread may access the page so often, one access at a time,
         // that the repairer restores it.
         let at =
@@ -353,7 +358,7 @@ fn a_running_process_is_repaired_and_detached() {
 fn check_reports_of_the_repair(pid: u32, repairer: u32) {
     let pid = pid.to_string();
     let other = fieldstone(&["attach", "--repair", &pid]).output().unwrap();
-    let expected = format!("under repair already: end process {repairer} first");
+    let expected = format!("process {repairer} repairs it already\ntry: kill {repairer}");
     assert!(other.status.code() == Some(2) && stderr(&other).contains(&expected), "{}", stderr(&other));
     let sampled = fieldstone(&["sharing", "--pid", &pid, "--duration", "0.1"]).output().unwrap();
     let text = String::from_utf8_lossy(&sampled.stdout).replace('\n', " ");

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
 
 use crate::binaries;
-use crate::fixture::{SharingFixture, did_not_run_together, fieldstone, ran_together, stderr};
+use crate::fixture::{SharingFixture, did_not_run_together, fieldstone, interrupt, is_forbidden, ran_together, stderr};
 
 const NOBODY: u32 = 65534;
 const REMEDY: &str = "sudo sysctl vm.unprivileged_userfaultfd=1";
@@ -78,6 +78,29 @@ fn repair_without_the_right_is_refused_before_sampling() {
         assert!(output.status.code() == Some(2) && stderr(&output).contains(REMEDY), "{}", stderr(&output));
         assert!(output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stdout));
     }
+}
+
+#[test]
+fn a_second_repair_of_a_process_is_refused_before_a_page_is_moved() {
+    let sleeper = Sleeper::start(0);
+    let repair = || fieldstone(&["attach", "--repair", &sleeper.pid()]);
+    let mut first = repair().stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let files = format!("/proc/{}/fd", first.id());
+    let is_lock = |entry: fs::DirEntry| fs::read_link(entry.path()).is_ok_and(|file| file.ends_with("coredump_filter"));
+    let has_lock = || fs::read_dir(&files).is_ok_and(|mut files| files.any(|entry| entry.is_ok_and(is_lock)));
+    while !has_lock() && first.try_wait().unwrap().is_none() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    if first.try_wait().unwrap().is_some() {
+        let message = stderr(&first.wait_with_output().unwrap());
+        assert!(is_forbidden(&message), "{message}");
+        return;
+    }
+    let second = repair().output().unwrap();
+    let expected = format!("process {0} repairs it already\ntry: kill {0}", first.id());
+    assert!(second.status.code() == Some(2) && stderr(&second).contains(&expected), "{}", stderr(&second));
+    interrupt(first.id());
+    assert!(first.wait_with_output().unwrap().status.success());
 }
 
 #[test]

@@ -47,7 +47,11 @@ fn thp(facts: &Facts, command: &str) -> CommandVerdict {
     let mut verdict = CommandVerdict::new(command, Level::Works, why, None);
     if facts.transparent.defrag.as_deref() == Some("never") {
         let remedy = "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/defrag".to_owned();
-        verdict.lower(Level::Limited, "only while the kernel has free ones (defrag is never)", Some(remedy));
+        verdict.lower(
+            Level::Limited,
+            "only while the kernel has free ones, because it makes none (defrag is never)",
+            Some(remedy),
+        );
     }
     verdict
 }

@@ -266,16 +266,11 @@ fn this_machine_has_a_reason_for_each_verdict() {
 }
 
 #[test]
-fn a_command_has_the_level_of_its_best_page_kind() {
-    let of = |levels: &[(&str, Level)]| {
-        let verdicts =
-            levels.iter().map(|&(command, level)| CommandVerdict::new(command, level, "made up", None)).collect();
-        Doctor { facts: good_machine(), verdicts }.worst()
-    };
-    let (thp, giant) = ("run --region --pages thp", "run --region --pages hugetlb-1g");
-    assert_eq!(of(&[(thp, Level::Works), (giant, Level::Unavailable)]), Level::Works);
-    assert_eq!(of(&[(thp, Level::Unavailable), (giant, Level::Unavailable)]), Level::Unavailable);
-    assert_eq!(of(&[(thp, Level::Works), ("profile", Level::Limited)]), Level::Limited);
+fn one_unavailable_page_kind_counts_and_a_limited_one_does_not() {
+    let of = |facts: Facts| Doctor { verdicts: verdicts(&facts), facts }.has_unavailable();
+    let with_pools = |pools: Vec<HugePagePool>| Facts { pools, ..good_machine() };
+    assert!(!of(with_pools(vec![pool(2 * MIB, 0, 0), pool(1 << 30, 4, 4)])), "hugetlb is limited");
+    assert!(of(with_pools(vec![pool(2 * MIB, 1024, 1024), pool(1 << 30, 0, 0)])), "hugetlb-1g is unavailable");
 }
 
 #[test]

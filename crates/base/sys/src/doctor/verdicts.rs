@@ -64,8 +64,8 @@ fn profile_load(facts: &Facts) -> CommandVerdict {
 }
 
 fn trace(facts: &Facts) -> CommandVerdict {
-    let mut verdict =
-        CommandVerdict::new("profile --trace", Level::Works, "page walks by models, priced by replay", None);
+    let why = "counts page walks by models, and measures the time of a walk by replaying accesses";
+    let mut verdict = CommandVerdict::new("profile --trace", Level::Works, why, None);
     if !facts.emulator {
         let remedy = Some("sudo apt-get install qemu-user".to_owned());
         verdict.lower(Level::Unavailable, "qemu-x86_64, which runs the trace, is missing", remedy);

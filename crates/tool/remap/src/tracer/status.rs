@@ -4,6 +4,8 @@ use std::fs;
 
 use fieldstone_sys::process::{self, Capability, State, has_capability};
 
+use crate::error::{Error, Result};
+
 /// Command name of Fieldstone's own processes.
 const OWN_COMMAND: &str = "fieldstone";
 
@@ -65,7 +67,33 @@ pub(crate) fn tracer_of(thread: u32) -> Option<u32> {
 /// The Fieldstone process that traces process `pid`, or `None`.
 #[must_use]
 pub fn repaired_by(pid: u32) -> Option<u32> {
-    tracer_of(pid).filter(|&tracer| process::comm(tracer).is_ok_and(|name| name == OWN_COMMAND))
+    tracer_of(pid).filter(|&tracer| is_own(tracer))
+}
+
+fn is_own(pid: u32) -> bool {
+    process::comm(pid).is_ok_and(|name| name == OWN_COMMAND)
+}
+
+/// The error for process `pid`, which another process traces.
+pub(crate) fn traced_by(pid: u32, tracer: u32) -> Error {
+    let why = if is_own(tracer) {
+        format!("process {tracer} (fieldstone) traces it already\ntry: kill {tracer}")
+    } else {
+        format!("process {tracer} traces it already, as a debugger does: detach that tracer first")
+    };
+    Error::Refused { pid, why }
+}
+
+/// Checks that no process traces process `pid`. A killed tracer that still releases its tracees
+/// does not count.
+///
+/// # Errors
+/// [`Error::Refused`] with the number of the tracer.
+pub fn check_untraced(pid: u32) -> Result<()> {
+    match tracer_of(pid).filter(|&tracer| !is_exiting(tracer)) {
+        Some(tracer) => Err(traced_by(pid, tracer)),
+        None => Ok(()),
+    }
 }
 
 /// The process of a thread.

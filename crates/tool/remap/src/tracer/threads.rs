@@ -17,11 +17,11 @@ use fieldstone_sys::ptrace::{Stop, Tracee, share_memory};
 use fieldstone_sys::scheduling;
 
 use super::status::{
-    cpu_time_ns, has_seccomp_filter, is_exiting, is_in_uninterruptible_sleep, is_kernel_worker, process_of,
-    repaired_by, threads_of, tracer_of,
+    cpu_time_ns, has_seccomp_filter, is_exiting, is_in_uninterruptible_sleep, is_kernel_worker, process_of, threads_of,
+    traced_by, tracer_of,
 };
 use super::traced_thread::{ThreadState, TracedThread, is_64_bit};
-use crate::error::{Error, Result, ignore_gone};
+use crate::error::{Result, ignore_gone};
 
 /// Polls of a thread between two reads of its state in `/proc`.
 const POLLS_PER_CHECK: u32 = 32;
@@ -107,17 +107,7 @@ impl Threads {
                 Some(tracer) if tracer == rustix::thread::gettid().as_raw_pid().cast_unsigned() => return Ok(()),
                 // A killed tracer keeps its tracees until the end of its exit.
                 Some(tracer) if is_exiting(tracer) && begun.elapsed() < LONGEST_TRACER_EXIT => std::thread::yield_now(),
-                Some(tracer) => {
-                    let why = match repaired_by(thread) {
-                        Some(other) => {
-                            format!("it is under repair already: end process {other} first, with Ctrl-C or SIGTERM")
-                        }
-                        None => {
-                            format!("process {tracer} traces it already, as a debugger does: detach that tracer first")
-                        }
-                    };
-                    return Err(Error::Refused { pid: self.pid, why });
-                }
+                Some(tracer) => return Err(traced_by(self.pid, tracer)),
                 // Its tracer may have detached since.
                 None if !was_free => was_free = true,
                 None => return Err(error.into()),
