@@ -23,9 +23,10 @@
 //! | [`mod@text`], [`html`], [`markdown`], [`csv`] | the renderers |
 //! | [`quantity`], [`shell`] | how a number and a command are written |
 //!
-//! Of the other crates it uses `sharing` only, whose lines and verdicts are plain data. Page kinds
-//! are plain strings (`"4k"`, `"folio-64k"`, `"thp"`, `"hugetlb"`, `"hugetlb-1g"`), so that a
-//! report can be opened where nothing can be measured.
+//! Of the other crates it uses `sharing`, whose lines and verdicts are plain data, `stats`, and
+//! `wire` for the words of reasons and remedies. Page kinds are plain strings (`"4k"`,
+//! `"folio-64k"`, `"thp"`, `"hugetlb"`, `"hugetlb-1g"`), so that a report can be opened where
+//! nothing can be measured.
 #![forbid(unsafe_code)]
 
 pub mod advice;

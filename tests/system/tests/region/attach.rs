@@ -185,7 +185,7 @@ fn impossible_requests_are_refused_with_the_reason() {
 
 #[test]
 fn the_old_form_works_and_prints_the_new_one() {
-    const HINT: &str = "hint: `fieldstone run --pid` is now `fieldstone attach --huge`\n";
+    const HINT: &str = "fieldstone: `fieldstone run --pid` is an old form\ntry: fieldstone attach --huge\n";
     let old_form = |pid: u32, options: &str| {
         let mut command = Command::new(binaries::command());
         command.args(["run", "--pid", &pid.to_string()]).args(options.split_whitespace()).stdin(Stdio::null());
