@@ -122,7 +122,8 @@ fn columns_are_explained_where_they_are_there() {
     let mut profile = fixture::profile();
     let page = page_of(&profile);
     assert!(page.contains("Contiguous: ") && !page.contains("pool empty") && !page.contains("moved back"));
-    assert!(page.contains("more than 99 % of the reserved memory"), "the quotation is in Spanish");
+    assert!(page.contains("more than 99 % of the reserved memory"), "{page}");
+    assert!(!page.contains("memoria"), "{page}");
     profile.footprints[1].region.as_mut().unwrap().fell_back_bytes = 4096;
     assert!(page_of(&profile).contains("Pool empty: memory that found no huge page left."));
 }
