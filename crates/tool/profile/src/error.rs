@@ -51,10 +51,12 @@ pub enum Error {
         stderr: String,
     },
     /// The baseline's warm-up run failed, so there is nothing to compare with.
-    #[error("the program fails even on 4 KiB pages: {outcome}{}{stderr}", Remedy(Some("run it by hand first")), stderr = last_lines(.stderr))]
+    #[error("the program fails even on 4 KiB pages: {outcome}{}{stderr}", Remedy(Some(remedy)), stderr = last_lines(.stderr))]
     Baseline {
         /// How it ended.
         outcome: String,
+        /// What the user can change.
+        remedy: &'static str,
         /// The end of its standard error.
         stderr: String,
     },

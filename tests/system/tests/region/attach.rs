@@ -94,8 +94,8 @@ fn children_are_included_on_request() {
     let program = wait_until("the child", || child(pid, "odd"));
     let Some(output) = collapsed(pid, "") else { return };
     assert!(output.status.success() && huge_bytes(program) < 16 * MIB, "{}", stdout(&output));
-    let hint = "one child process is not included: --children";
-    assert!(stderr(&output).contains(hint), "{}", stderr(&output));
+    let remedy = "one child process is not included\ntry: --children";
+    assert!(stderr(&output).contains(remedy), "{}", stderr(&output));
     let output = collapsed(pid, "--children").unwrap();
     assert!(!stderr(&output).contains("--children"), "{}", stderr(&output));
     assert!(output.status.success() && stdout(&output).contains(&format!("odd ({program})")), "{}", stdout(&output));
