@@ -13,10 +13,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[non_exhaustive]
 pub enum Error {
     /// No such program.
-    #[error(
-        "there is no program called {name:?}: not in the path, and not among the bundled workloads{}",
-        not_found_remedy(name, suggestion.as_deref())
-    )]
+    #[error("there is no program called {name:?}: {}", not_found(name, suggestion.as_deref()))]
     NotFound {
         /// The name as given.
         name: String,
@@ -106,10 +103,17 @@ impl Error {
     }
 }
 
-/// The end of the message on a name that is no program.
-fn not_found_remedy(name: &str, suggestion: Option<&str>) -> String {
-    if suggestion.is_none() && name.starts_with('-') {
-        return format!("; nor is it an option of fieldstone{}", Remedy(Some("fieldstone help")));
+/// Why a name is no program, and the remedy.
+fn not_found(name: &str, suggestion: Option<&str>) -> String {
+    if name.contains('/') {
+        return "there is no such file".to_owned();
     }
-    Remedy(suggestion).to_string()
+    let why = "not in the path, and not among the bundled workloads";
+    match suggestion {
+        None if name.starts_with('-') => {
+            format!("{why}; nor is it an option of fieldstone{}", Remedy(Some("fieldstone help")))
+        }
+        Some(path) => format!("{why}{}", Remedy(Some(path))),
+        None => format!("{why}{}", Remedy(Some(format_args!("the path of its file, as in ./{name}")))),
+    }
 }
