@@ -9,7 +9,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use fieldstone_launch::Program;
 use fieldstone_launch::signals::Interrupt;
@@ -170,7 +170,9 @@ fn plan(arguments: &Arguments) -> anyhow::Result<ProfilePlan> {
     };
     let program = Program::find(&arguments.command)?;
     if let Some(path) = &arguments.stdin {
-        fs::File::open(path).map_err(|cause| fieldstone_report::Error::Read { path: path.clone(), cause })?;
+        fs::File::open(path)
+            .map_err(|cause| fieldstone_report::Error::Read { path: path.clone(), cause })
+            .context("cannot provide the standard input")?;
     }
     let mosaics = if arguments.trace { trace::mosaics(&arguments.tracing, &arguments.pages) } else { Vec::new() };
     let mut kinds = vec![Mixture::from(PageKind::Small4k)];

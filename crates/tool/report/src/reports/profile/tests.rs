@@ -45,7 +45,8 @@ fn findings_are_listed_apart_from_notes_and_remedies_below_their_cause() {
     fixture.findings = vec![crate::Finding::OutputDiffers { kind: "thp".into() }];
     fixture.kinds[4].unavailable = Some("permission denied\ntry: echo 1".into());
     let text = text_of(&fixture, Style::default());
-    let parts = ["\nFindings (exit code 1)\n  - On thp it printed", "\nNotes\n", ": permission denied\n    try: echo 1\n"];
+    let parts =
+        ["\nFindings (exit code 1)\n  - On thp it printed", "\nNotes\n", ": permission denied\n    try: echo 1\n"];
     let places = parts.map(|part| text.find(part).unwrap_or_else(|| panic!("no {part}\n{text}")));
     assert!(places.is_sorted(), "{text}");
 }
