@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use fieldstone_report::quantity::bytes;
 use fieldstone_sys::machine::machine;
+use fieldstone_wire::Remedy;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::child;
@@ -61,7 +62,8 @@ impl Campaign {
         let count = all.len();
         let cells: Vec<Cell> = all.into_iter().filter(|cell| is_named(&cell.id, names)).collect();
         if cells.is_empty() {
-            bail!("{} has no cell named {}\ntry: fieldstone reproduce list --cells", experiment.name, names.join(", "));
+            let remedy = Remedy(Some("fieldstone reproduce list --cells"));
+            bail!("cannot measure {}: it has no cell named {}{remedy}", experiment.name, names.join(", "));
         }
         let mut store = if self.resume {
             Store::resume(&self.directory, experiment.name, self.quick)?
@@ -136,11 +138,15 @@ impl Campaign {
     }
 }
 
-/// Whether one of `names` is this id, or its start up to a slash.
+/// Whether one of `names` is this id, or consists of parts of it in their order that begin with the
+/// first one: `tree-walks/zen4/gups/4M` is named by `tree-walks`, `tree-walks/zen4` and
+/// `tree-walks/gups`.
 #[must_use]
 pub fn is_named(id: &str, names: &[String]) -> bool {
-    let named =
-        |name: &String| id.strip_prefix(name.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    let named = |name: &String| {
+        let (mut parts, mut wanted) = (id.split('/'), name.split('/'));
+        wanted.next() == parts.next() && wanted.all(|part| parts.any(|other| other == part))
+    };
     names.iter().any(named)
 }
 
@@ -204,9 +210,13 @@ mod tests {
     }
 
     #[test]
-    fn names_end_at_a_slash() {
+    fn a_name_is_parts_of_an_id_in_their_order() {
         let named = |id, name: &str| is_named(id, &[name.to_owned()]);
         assert!(named("table2/paper/4K", "table2") && named("table2/paper/4K", "table2/paper/4K"));
+        assert!(
+            named("tree-walks/zen4/gups/4M", "tree-walks/gups") && named("tree-walks/zen4/gups/4M", "tree-walks/4M")
+        );
+        assert!(!named("tree-walks/zen4/gups/4M", "gups") && !named("tree-walks/zen4/gups/4M", "tree-walks/4M/gups"));
         assert!(!named("table2/paper/4K", "table") && !named("table2/paper/4K", "table2/paper/4"));
     }
 }

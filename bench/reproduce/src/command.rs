@@ -8,7 +8,8 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
 use fieldstone_report::text::{self, Style};
-use fieldstone_report::{csv, html, markdown};
+use fieldstone_report::{csv, html, markdown, saved};
+use fieldstone_wire::Remedy;
 use fieldstone_workloads::size;
 
 use crate::cachekata::ladder_repair;
@@ -21,12 +22,6 @@ use crate::{child, show, store};
 
 /// Measure the tables and figures of the papers on this machine and print them beside the published
 /// numbers
-///
-/// Each sample is a process with a random layout of code and data, because alignment alone changes
-/// results. Baseline and contenders are timed alternately within it. Numbers are medians over the
-/// processes, with 95 % intervals.
-///
-/// Finished samples are saved at once, so that --resume continues after Ctrl-C.
 #[derive(Debug, Parser)]
 #[command(
     name = "fieldstone-reproduce",
@@ -34,25 +29,26 @@ use crate::{child, show, store};
     version,
     after_help = "\
 Examples:
-  fieldstone reproduce list                        experiments, with time, memory and disk
-  fieldstone reproduce table2 --quick              small sizes, in less than a minute
-  fieldstone reproduce table2 blog --html all.html
-  fieldstone reproduce table2/paper-tree/4M        one cell
-  fieldstone reproduce table2 --saved --format csv saved results as CSV
-  fieldstone reproduce --saved --format markdown   the page docs/results/README.md
+  fieldstone reproduce list
+  fieldstone reproduce --quick --html table2.html table2
+  fieldstone reproduce tree-walks/gups table2/paper-tree/4M
+
+Each sample is a process with a random layout of code and data, because alignment alone changes results. Baseline and \
+contenders are timed alternately within it. Numbers are medians over the processes, with 95 % intervals. Each finished \
+sample is saved at once, so that --resume continues after Ctrl-C.
 
 Exit code: 0 success, 2 an error."
 )]
 #[expect(clippy::struct_excessive_bools, reason = "independent switches of a command line")]
 struct Arguments {
-    /// `list`, or names of experiments, or ids of cells (experiment/group/column, or the start of
-    /// one). Default with --saved: all experiments with saved samples
-    #[arg(required_unless_present_any = ["cell", "saved"])]
+    /// `list`, names of experiments, or ids of cells, experiment/group/column, of which parts may be
+    /// left out, as in tree-walks/gups; default with --saved: all experiments with saved samples
+    #[arg(value_name = "NAME", required_unless_present_any = ["cell", "saved"])]
     names: Vec<String>,
     /// Measure small sizes in short rounds: a minute or two per experiment
     #[arg(long)]
     quick: bool,
-    /// Take N samples of each cell [default: 10; 6 for cells of more than 1 GiB and with --quick]
+    /// Set the number of samples of each cell [default: 10; 6 for cells of more than 1 GiB and with --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     runs: Option<u32>,
     /// Save samples in FOLDER, in a file of JSON lines per experiment. Without --resume, earlier
@@ -68,10 +64,10 @@ struct Arguments {
     /// Use at most SIZE bytes of memory, for example 8G [default: the available memory minus 1 GiB]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     memory: Option<usize>,
-    /// Also write one HTML page with all tables and plots to FILE
+    /// Also write the report to FILE as one self-contained HTML page
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Print the results in this format
+    /// Set the output format
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
     /// With `list`: also print the cells
@@ -127,7 +123,8 @@ fn run(arguments: &Arguments) -> Result<()> {
     if arguments.names.iter().any(|name| name == "list") {
         if arguments.names.len() > 1 {
             bail!(
-                "cannot combine `list` with other names: it prints all experiments\ntry: fieldstone reproduce list --cells"
+                "cannot combine `list` with other names: it prints all experiments{}",
+                Remedy(Some("fieldstone reproduce list --cells"))
             );
         }
         return write(&text::render(&show::list(&experiments, arguments.cells), style()));
@@ -146,9 +143,10 @@ fn run(arguments: &Arguments) -> Result<()> {
             let saved = store::load(&arguments.out, experiment.name)?;
             if saved.samples.is_empty() {
                 bail!(
-                    "cannot print {name}: {} has no saved samples\ntry: fieldstone reproduce {name}",
+                    "cannot print {}: {} has no saved samples{}",
+                    experiment.name,
                     arguments.out.display(),
-                    name = experiment.name
+                    Remedy(Some(format_args!("fieldstone reproduce {}", experiment.name)))
                 );
             }
             saved
@@ -158,8 +156,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         summaries.push(ExperimentSummary::of(experiment, &saved));
     }
     if let Some(path) = &arguments.html {
-        std::fs::write(path, html::render(&show::document(&summaries))?)
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        saved::write(&html::render(&show::document(&summaries))?, path)?;
     }
     print(arguments, &summaries)
 }
@@ -204,7 +201,8 @@ fn chosen(experiments: Vec<Experiment>, arguments: &Arguments) -> Result<Vec<Exp
             }
         }
         if saved.is_empty() {
-            bail!("cannot print results: {} has no saved samples\ntry: fieldstone reproduce list", folder.display());
+            let remedy = Remedy(Some("fieldstone reproduce list"));
+            bail!("cannot print results: {} has no saved samples{remedy}", folder.display());
         }
         return Ok(saved);
     }
@@ -212,11 +210,13 @@ fn chosen(experiments: Vec<Experiment>, arguments: &Arguments) -> Result<Vec<Exp
         let first = name.split('/').next().unwrap_or_default();
         if !experiments.iter().any(|experiment| experiment.name == first) {
             let known: Vec<&str> = experiments.iter().map(|experiment| experiment.name).collect();
-            bail!("there is no experiment {first:?}; use `list`, or one of {}", known.join(", "));
+            let remedy = Remedy(Some(format!("`fieldstone reproduce list`, or one of {}", known.join(", "))));
+            bail!("cannot find {name:?}: there is no experiment {first:?}{remedy}");
         }
         let cells = |scale| experiments.iter().flat_map(move |experiment| (experiment.cells)(scale));
         if !cells(Scale::Full).chain(cells(Scale::Quick)).any(|cell| is_named(&cell.id, std::slice::from_ref(name))) {
-            bail!("{first} has no cell named {name}\ntry: fieldstone reproduce list --cells");
+            let remedy = Remedy(Some("fieldstone reproduce list --cells"));
+            bail!("cannot find {name:?}: {first} has no cell of this name{remedy}");
         }
     }
     let is_chosen = |experiment: &Experiment| names.iter().any(|name| is_named(name, &[experiment.name.to_owned()]));

@@ -22,6 +22,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use fieldstone_stats::order;
+use fieldstone_wire::Remedy;
 
 pub use build::{Builds, Kind, LINKERS, has_linker};
 pub use programs::{BORDER, COROUTINES, FIB, FIB_ALONE, LUA, SQLITE, SUM, StackProgram};
@@ -210,5 +211,6 @@ fn measure_micro(trial: &Trial, micro: &Micro) -> Result<Vec<MeasuredValue>> {
 fn cache() -> Result<PathBuf> {
     let directories = fieldstone_sys::cache::directories();
     let usable = directories.into_iter().find(|directory| std::fs::create_dir_all(directory).is_ok());
-    usable.context("cannot create a cache directory\ntry: set XDG_CACHE_HOME to a writable directory")
+    let remedy = Remedy(Some("set XDG_CACHE_HOME to a writable directory"));
+    usable.with_context(|| format!("cannot create a cache directory{remedy}"))
 }

@@ -13,6 +13,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use fieldstone_wire::Remedy;
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::SampleOutcome;
@@ -129,8 +130,9 @@ impl Store {
         if let Some(session) = saved.sessions.iter().find(|session| session.quick != quick) {
             let (was, remedy) = if session.quick { ("with", "add --quick") } else { ("without", "omit --quick") };
             bail!(
-                "cannot resume {}: it was measured {was} --quick\ntry: {remedy}, or another folder with --out",
-                path.display()
+                "cannot resume {}: it was measured {was} --quick{}",
+                path.display(),
+                Remedy(Some(format_args!("{remedy}, or another folder with --out")))
             );
         }
         let cannot = || format!("cannot write {}", path.display());
@@ -198,7 +200,8 @@ fn read(path: &Path) -> Result<(SavedSamples, u64)> {
     let mut saved = SavedSamples::default();
     for (at, line) in bytes[..whole].split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.is_empty()) {
         let line = serde_json::from_slice(line).with_context(|| {
-            format!("line {} of {} is invalid\ntry: delete the line, or the file", at + 1, path.display())
+            let remedy = Remedy(Some("delete the line, or the file"));
+            format!("cannot read line {} of {}{remedy}", at + 1, path.display())
         })?;
         match line {
             SavedLine::Session(session) => saved.sessions.push(session),

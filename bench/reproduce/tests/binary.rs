@@ -149,7 +149,7 @@ fn list_says_what_it_takes_and_nonsense_is_an_error() {
     for word in ["table2", "blog", "min", "GiB", "table2/paper-tree/4M"] {
         assert!(list.contains(word), "{word} in {list}");
     }
-    for (name, words) in [("nothing", "there is no experiment"), ("table2/nothing", "no cell named")] {
+    for (name, words) in [("nothing", "there is no experiment"), ("table2/nothing", "no cell of this name")] {
         let output = reproduce(folder.path(), &[name]);
         assert_eq!(output.status.code(), Some(2), "{name}");
         assert!(String::from_utf8_lossy(&output.stderr).contains(words), "{name}");

@@ -24,6 +24,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
+use fieldstone_wire::Remedy;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::process::{Capability, has_capability, has_thp_disabled, stat};
@@ -144,7 +145,8 @@ fn refusal(pid: u32, error: io::Error) -> Error {
         Some(libc::EPERM | libc::EACCES) => match may_be_read(pid) {
             Err(denied) => denied,
             Ok(()) => {
-                not_collapsible(pid, format!("this needs CAP_SYS_NICE; `sudo fieldstone attach --huge {pid}` has it"))
+                let remedy = Remedy(Some(format_args!("sudo fieldstone attach --huge {pid}")));
+                not_collapsible(pid, format!("this needs CAP_SYS_NICE{remedy}"))
             }
         },
         _ => Error::Call { call: "process_madvise(MADV_COLLAPSE)", source: error },

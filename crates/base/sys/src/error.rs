@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use fieldstone_wire::Remedy;
 use rustix::process::geteuid;
 
 use crate::process::{Capability, has_capability, trace_failure};
@@ -21,7 +22,7 @@ pub enum Error {
         pid: u32,
     },
     /// This user may not read the process.
-    #[error("cannot read process {pid} ({path}): {}", remedy_for_denial(geteuid().is_root(), may_trace_all()), path = path.display())]
+    #[error("cannot read process {pid} ({path}): {}", denial(), path = path.display())]
     ProcessDenied {
         /// The process id.
         pid: u32,
@@ -83,7 +84,7 @@ pub enum Error {
         found: String,
     },
     /// This user may not write a kernel setting.
-    #[error("cannot write {path}: permission denied; try: {remedy}", path = path.display())]
+    #[error("cannot write {path}: permission denied{}", Remedy(Some(remedy)), path = path.display())]
     KnobDenied {
         /// The setting's file.
         path: PathBuf,
@@ -91,7 +92,7 @@ pub enum Error {
         remedy: String,
     },
     /// Another Fieldstone process holds the setting at another value.
-    #[error("cannot write {path}: another fieldstone holds it at `{held}`; wait until that ends", path = path.display())]
+    #[error("cannot write {path}: another fieldstone process holds it at `{held}` until it ends", path = path.display())]
     KnobBusy {
         /// The setting's file.
         path: PathBuf,
@@ -107,7 +108,7 @@ pub enum Error {
         why: &'static str,
     },
     /// The restorer process was killed, so the settings keep their present values.
-    #[error("cannot restore kernel settings: the restorer process was killed; try: {remedy}")]
+    #[error("cannot restore kernel settings: the restorer process was killed{}", Remedy(Some(remedy)))]
     RestorerKilled {
         /// The command that restores the value by hand.
         remedy: String,
@@ -119,15 +120,24 @@ fn may_trace_all() -> bool {
     has_capability(std::process::id(), Capability::SysPtrace) == Some(true)
 }
 
-/// The remedy for a process that this user may not read, by the causes that remain.
-const fn remedy_for_denial(is_root: bool, may_trace_all: bool) -> &'static str {
-    if may_trace_all {
-        "it is in another user namespace, or a security module protects it; run outside the container"
+/// Why this user may not read or trace a process, and the remedy.
+pub(crate) fn denial() -> String {
+    denial_of(geteuid().is_root(), may_trace_all())
+}
+
+/// The same by the rights of a user: the causes that remain.
+fn denial_of(is_root: bool, may_trace_all: bool) -> String {
+    let (why, remedy) = if may_trace_all {
+        ("it is in another user namespace, or a security module protects it", "the same command outside the container")
     } else if is_root {
-        "this root lacks CAP_SYS_PTRACE; run outside the container, or start it with --cap-add SYS_PTRACE"
+        (
+            "root lacks CAP_SYS_PTRACE here",
+            "the same command outside the container, or start the container with --cap-add SYS_PTRACE",
+        )
     } else {
-        "run as its owner or as root, or see `fieldstone doctor`"
-    }
+        ("only its owner, with kernel.yama.ptrace_scope 0, and root may trace it", "the same command with sudo")
+    };
+    format!("{why}{}", Remedy(Some(remedy)))
 }
 
 impl Error {
@@ -155,14 +165,15 @@ impl Error {
 
 #[cfg(test)]
 mod tests {
-    use super::remedy_for_denial;
+    use super::denial_of;
 
     #[test]
     fn root_is_not_advised_to_become_root() {
-        assert!(remedy_for_denial(false, false).contains("as root"));
+        assert!(denial_of(false, false).contains("\ntry: the same command with sudo"));
         for may_trace_all in [false, true] {
-            let words = remedy_for_denial(true, may_trace_all);
-            assert!(!words.contains("as root") && words.contains("CAP_SYS_PTRACE") != may_trace_all, "{words}");
+            let words = denial_of(true, may_trace_all);
+            assert!(!words.contains("sudo") && words.contains("CAP_SYS_PTRACE") != may_trace_all, "{words}");
+            assert!(words.contains("\ntry: the same command outside the container"), "{words}");
         }
     }
 }

@@ -42,6 +42,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{PTracer, Pid, PidfdFlags, geteuid, pidfd_open, set_ptracer};
 
+use crate::error::denial;
 use crate::{Error, Result};
 
 pub use hardware::{HardwareSample, HardwareSource, MemoryAccess};
@@ -126,7 +127,7 @@ impl Sampler {
             Err(Error::NotSampled { why: first, .. }) => match Self::open_by(SamplingMethod::Ptrace, pid, hertz) {
                 Err(Error::NotSampled { method, why, .. }) => {
                     let why = if is_anothers(pid) {
-                        "it belongs to another user or is not dumpable: run as its owner or as root (`sudo`)".into()
+                        denial()
                     } else {
                         format!("{why}; and not by {}: {first}", SamplingMethod::Perf)
                     };

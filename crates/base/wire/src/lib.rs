@@ -26,6 +26,7 @@ mod mixture;
 pub mod mosaic;
 mod page_kind;
 mod placement_reason;
+mod remedy;
 mod session;
 pub mod sites;
 mod slot;
@@ -35,6 +36,7 @@ pub mod trace;
 pub use mixture::{Mixture, UnknownMixture};
 pub use page_kind::{PageKind, UnknownPageKind};
 pub use placement_reason::PlacementReason;
+pub use remedy::Remedy;
 pub use session::{BUILD, Config, MAGIC, Mismatch, NAME_BYTES, SESSION_VARIABLE, SLOTS, Session};
 pub use slot::{DormancyReason, ProcessPhase, ProcessSlot};
 

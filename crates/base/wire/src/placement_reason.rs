@@ -153,6 +153,12 @@ impl PlacementReason {
         }
     }
 
+    /// Whether the memory is on the requested pages at the program's own addresses.
+    #[must_use]
+    pub const fn is_in_place(self) -> bool {
+        matches!(self, Self::InPlace | Self::Globals | Self::FirstStack)
+    }
+
     /// Whether the memory is inside the region.
     #[must_use]
     pub const fn is_inside(self) -> bool {

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use anyhow::bail;
 use clap::{ArgGroup, Args};
 use fieldstone_sys::collapse::CollapseTarget;
+use fieldstone_wire::Remedy;
 
 use crate::repair;
 use crate::stats_file::open_stats_file;
@@ -65,6 +66,6 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     }
     match arguments.repair {
         Some(pid) => repair::run(pid, &arguments.options),
-        None => bail!("cannot attach: no mode is given\ntry: fieldstone attach --huge PID"),
+        None => bail!("cannot attach: no mode is given{}", Remedy(Some("fieldstone attach --huge PID"))),
     }
 }

@@ -4,9 +4,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
 use clap::{Args, Command};
 use clap_complete::Shell;
+use fieldstone_report::Error;
 
 use crate::output::print;
 
@@ -36,7 +36,7 @@ pub(crate) struct CompletionArguments {
 
 pub(crate) fn man(arguments: &ManArguments, mut command: Command) -> anyhow::Result<u8> {
     let directory = &arguments.directory;
-    fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
+    fs::create_dir_all(directory).map_err(|cause| Error::Write { path: directory.clone(), cause })?;
     command.build();
     write_page(directory, "fieldstone", command.clone())?;
     for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
@@ -50,7 +50,7 @@ fn write_page(directory: &Path, name: &str, command: Command) -> anyhow::Result<
     let mut page = Vec::new();
     clap_mangen::Man::new(command).render(&mut page)?;
     let path = directory.join(format!("{name}.1"));
-    fs::write(&path, page).with_context(|| format!("cannot write {}", path.display()))
+    Ok(fs::write(&path, page).map_err(|cause| Error::Write { path, cause })?)
 }
 
 pub(crate) fn completions(arguments: &CompletionArguments, mut command: Command) -> anyhow::Result<u8> {

@@ -10,6 +10,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use fieldstone_report::{Error, saved, text::Style};
+use fieldstone_wire::Remedy;
 
 /// The format of a measurement on standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -26,7 +27,10 @@ pub(crate) enum MeasurementFormat {
 /// take an hour.
 pub(crate) fn check_files(json: Option<&Path>, html: Option<&Path>) -> anyhow::Result<()> {
     if json.is_some() && json == html {
-        bail!("--json and --html name the same file: give two different files");
+        bail!(
+            "cannot write JSON and HTML to the same file{}",
+            Remedy(Some("two different files for --json and --html"))
+        );
     }
     [json, html].into_iter().flatten().try_for_each(check_writable)
 }
@@ -38,7 +42,7 @@ fn check_writable(path: &Path) -> anyhow::Result<()> {
     }
     let is_new = fs::symlink_metadata(path).is_err();
     let opened = fs::OpenOptions::new().append(true).create(true).open(path);
-    opened.with_context(|| format!("cannot write {}", path.display()))?;
+    opened.map_err(|cause| Error::Write { path: path.to_owned(), cause })?;
     // A measurement that fails must not leave an empty file.
     if is_new {
         let _ = fs::remove_file(path);
@@ -83,7 +87,7 @@ pub(crate) fn message(text: impl Display) {
 
 /// Prints that a command line of an older version has a new form. The old form still works.
 pub(crate) fn renamed(old: &str, new: &str) {
-    write_stderr(&format!("hint: `fieldstone {old}` is now `fieldstone {new}`\n"));
+    message(format_args!("`fieldstone {old}` is an old form{}", Remedy(Some(format_args!("fieldstone {new}")))));
 }
 
 /// Writes to standard error. Errors are ignored: a closed or full standard error must not stop the

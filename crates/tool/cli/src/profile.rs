@@ -16,7 +16,7 @@ use fieldstone_launch::signals::Interrupt;
 use fieldstone_profile::{ProfileEvent, ProfilePlan, ServerLoad, profile};
 use fieldstone_report::{KindVerdict, Metric, Profile, Summary, csv, html, quantity, reports, saved, shell, text};
 use fieldstone_sys::knob::Restorer;
-use fieldstone_wire::{Mixture, PageKind};
+use fieldstone_wire::{Mixture, PageKind, Remedy};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::also;
@@ -48,7 +48,7 @@ pub(crate) struct Arguments {
     /// throughput]
     #[arg(long, value_enum, value_name = "METRIC")]
     metric: Option<MetricName>,
-    /// Also compare the standard output of all runs
+    /// Also compare the standard output of all runs; a difference is a finding
     #[arg(long)]
     check_output: bool,
     /// Set the page kinds to compare with 4k: thp, hugetlb, hugetlb-1g, folio-64k; thp:25% puts a
@@ -150,7 +150,8 @@ pub(crate) fn render(
 
 fn plan(arguments: &Arguments) -> anyhow::Result<ProfilePlan> {
     if !arguments.timeout.is_finite() || arguments.timeout <= 0.0 || arguments.timeout > 1e7 {
-        bail!("cannot use --timeout {}: give a number of seconds, like 90 or 0.5", arguments.timeout);
+        let remedy = Remedy(Some("a number of seconds, like --timeout 90"));
+        bail!("cannot use --timeout {}: it is not a positive time{remedy}", arguments.timeout);
     }
     let load = match (&arguments.load, arguments.ready) {
         (Some(command), Some(port)) => {
@@ -164,12 +165,14 @@ fn plan(arguments: &Arguments) -> anyhow::Result<ProfilePlan> {
         Some(MetricName::Cpu) => Metric::Cpu,
         Some(MetricName::Throughput) if load.is_some() => Metric::Throughput,
         Some(MetricName::Throughput) => {
-            bail!("cannot compare throughput without a load: give --load and --ready, or use --metric time")
+            bail!("cannot compare throughput without a load{}", Remedy(Some("--load with --ready, or --metric time")))
         }
     };
     let program = Program::find(&arguments.command)?;
     if let Some(path) = &arguments.stdin {
-        fs::File::open(path).with_context(|| format!("cannot read {} for the standard input", path.display()))?;
+        fs::File::open(path)
+            .map_err(|cause| fieldstone_report::Error::Read { path: path.clone(), cause })
+            .context("cannot provide the standard input")?;
     }
     let mosaics = if arguments.trace { trace::mosaics(&arguments.tracing, &arguments.pages) } else { Vec::new() };
     let mut kinds = vec![Mixture::from(PageKind::Small4k)];
@@ -207,7 +210,8 @@ impl ProfileProgress {
         let command = shell::join(&plan.program.command_line());
         match plan.kinds.as_slice() {
             [kind] => message(format_args!(
-                "{command} on {kind} pages; one page kind has nothing to compare with: add another, as in --pages thp"
+                "{command} on {kind} pages; one page kind has nothing to compare with{}",
+                Remedy(Some("--pages thp"))
             )),
             kinds => message(format_args!(
                 "{command} on {} kinds of pages; one warm-up run on each gives an estimate of the time",
@@ -217,8 +221,9 @@ impl ProfileProgress {
         let need = fieldstone_stats::FEWEST_FOR_INTERVAL;
         if plan.kinds.len() > 1 && (plan.runs as usize) < need {
             message(format_args!(
-                "--runs {} gives no verdict: that takes {need} runs on each page kind\ntry: --runs {need}",
-                plan.runs
+                "--runs {} gives no verdict: that takes {need} runs on each page kind{}",
+                plan.runs,
+                Remedy(Some(format_args!("--runs {need}")))
             ));
         }
         // A spinner until the number of runs is known. It is drawn below the messages above.

@@ -7,8 +7,7 @@
 //!        └──── saves and prints <───┘
 //! ```
 
-use std::fmt::Display;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -24,11 +23,12 @@ use fieldstone_repair::{
 };
 use fieldstone_report::quantity::plural;
 use fieldstone_report::reports::repair::RepairReport;
-use fieldstone_report::saved;
+use fieldstone_report::{Error, saved};
 use fieldstone_sharing::requests::{self, RuleRequest};
 use fieldstone_sys::limits::raise_descriptors;
-use fieldstone_sys::process::has_ended;
+use fieldstone_sys::process::{comm, has_ended};
 use fieldstone_sys::scheduling;
+use fieldstone_wire::Remedy;
 
 use crate::output::{message, renamed, write_stderr};
 use crate::text_file;
@@ -77,13 +77,6 @@ pub(crate) fn run_as_watchdog() -> bool {
     is_one
 }
 
-/// Prints a status message if standard error is a terminal.
-pub(crate) fn status(text: impl Display) {
-    if io::stderr().is_terminal() {
-        message(text);
-    }
-}
-
 /// The rules of a file; none without a file.
 pub(crate) fn read_rules(file: Option<&Path>) -> anyhow::Result<Vec<RuleRequest>> {
     let Some(file) = file else { return Ok(Vec::new()) };
@@ -104,14 +97,15 @@ pub(crate) fn run(pid: u32, options: &Options) -> anyhow::Result<u8> {
     // With --events the reader is the parent of the program. A program that has ended is no error
     // there.
     if !options.events && has_ended(pid) {
-        bail!("there is no process {pid}: it has ended or never existed");
+        bail!("cannot repair process {pid}: there is no process {pid}{}", Remedy(Some("ps -e")));
     }
     let stop = termination_flag()?;
     let as_json = options.events;
     if !as_json {
         check_repair(pid)?;
-        status(format_args!(
-            "process {pid} is sampled and its false sharing repaired; Ctrl-C restores all pages and exits"
+        message(format_args!(
+            "process {pid} ({}) is sampled for false sharing, and what is found is repaired; Ctrl-C or SIGTERM restores all pages and exits",
+            comm(pid).unwrap_or_default()
         ));
     }
     // The channel is unbounded: a bounded one touches its whole buffer at the start, which delays
@@ -219,13 +213,16 @@ pub(crate) fn describe(event: &TimedEvent) -> String {
 
 /// Reads the saved repair of `file`; returns it as JSON and as a report.
 pub(crate) fn read_saved(saved: serde_json::Value, file: &Path) -> anyhow::Result<(String, RepairReport)> {
-    let stats: RepairStats = serde_json::from_value(saved)
-        .with_context(|| format!("cannot read the repair in {}: it was cut short or edited", file.display()))?;
+    let stats: RepairStats = serde_json::from_value(saved).map_err(|source| Error::Malformed {
+        path: file.to_owned(),
+        schema: RepairStats::SCHEMA.to_owned(),
+        source,
+    })?;
     Ok((saved::to_json(&stats)?, report(&stats)))
 }
 
-/// The report of a saved repair.
-fn report(stats: &RepairStats) -> RepairReport {
+/// The report of a repair.
+pub(crate) fn report(stats: &RepairStats) -> RepairReport {
     let count = |is: fn(&RepairEvent) -> bool| stats.events.iter().filter(|event| is(&event.kind)).count().to_string();
     let facts = [
         ("process", stats.pid.to_string()),
@@ -243,7 +240,7 @@ fn report(stats: &RepairStats) -> RepairReport {
 }
 
 /// The end of the process, and the number of samples analysed until then.
-pub(crate) fn summarize(seen: &SamplingStats) -> String {
+fn summarize(seen: &SamplingStats) -> String {
     let end = if seen.ended { "the program has ended" } else { "everything is restored, and the program continues" };
     if seen.samples == 0 {
         return format!("{end}; {NO_SAMPLE}");
@@ -262,11 +259,18 @@ pub(crate) fn summarize(seen: &SamplingStats) -> String {
 /// Why nothing was repaired if there was no sample.
 const NO_SAMPLE: &str = "no sample was taken: the program slept all the time or ended too soon";
 
-/// Why no page was moved. `None` if a page was moved, or if no repairer ran.
-pub(crate) fn why_no_repair(stats: &RepairStats) -> Option<String> {
+/// Whether a repairer with this outcome worked until the end of the program. It is killed if the
+/// program ends first.
+fn has_worked(outcome: &str) -> bool {
+    outcome == "exit 0" || outcome.starts_with("signal ")
+}
+
+/// Why no page was moved. `None` if a page was moved, or if the repairer failed.
+fn why_no_repair(stats: &RepairStats) -> Option<String> {
     let count = |is: fn(&RepairEvent) -> bool| stats.events.iter().filter(|event| is(&event.kind)).count() as u64;
     let seen = &stats.sampling;
-    if *seen == SamplingStats::default() || count(|what| matches!(what, RepairEvent::PageMoved { .. })) > 0 {
+    let has_moved = count(|what| matches!(what, RepairEvent::PageMoved { .. })) > 0;
+    if has_moved || *seen == SamplingStats::default() && !has_worked(&stats.repairer) {
         return None;
     }
     let found = count(|what| matches!(what, RepairEvent::LineFound { .. }));
@@ -319,6 +323,8 @@ mod tests {
         let moved = RepairEvent::PageMoved { page: 4096, views: 2, lines: vec![64] };
         assert_eq!(why_no_repair(&stats(134, 126, vec![found, moved])), None);
         assert_eq!(why_no_repair(&RepairStats::default()), None, "the error of the repairer is the reason");
+        let ended_at_once = RepairStats { repairer: "exit 0".to_owned(), ..RepairStats::default() };
+        assert_eq!(why_no_repair(&ended_at_once).as_deref(), Some(NO_SAMPLE));
     }
 
     #[test]

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use anyhow::bail;
+use anyhow::Context;
 use clap::Args;
-use fieldstone_report::{Diff, Document, SavedFile, Summary, csv, html, reports, saved, text};
-use serde::Serialize;
+use fieldstone_report::{Diff, SavedFile, Summary, csv, html, reports, saved, text};
+use fieldstone_wire::Remedy;
 
 use crate::output::{MeasurementFormat, print, style};
 use crate::repair;
@@ -36,7 +36,8 @@ Examples:
   fieldstone diff before.json after.json
   fieldstone diff --format csv before.json after.json
 
-Exit code: 0 nothing is slower, 1 something is slower, 2 the profiles cannot be compared.")]
+Exit code: 0 nothing is slower, 1 something is slower, 2 the profiles cannot be compared, because the programs or \
+the measured quantities differ.")]
 pub(crate) struct DiffArguments {
     /// Set the output format
     #[arg(long, value_enum, default_value_t = MeasurementFormat::Text)]
@@ -48,72 +49,47 @@ pub(crate) struct DiffArguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
-    match SavedFile::load(&arguments.file)? {
+    let file = arguments.file.display();
+    let (document, json, csv) = match SavedFile::load(&arguments.file)? {
         SavedFile::Profile(profile) => {
             let summary = Summary::of(&profile);
-            if let Some(path) = &arguments.html {
-                saved::write(&html::render(&reports::profile::document(&profile, &summary))?, path)?;
-            }
-            print(&crate::profile::render(&profile, &summary, arguments.format)?)?;
+            let csv = csv::render(&reports::profile::records(&summary));
+            (reports::profile::document(&profile, &summary), saved::to_json(&profile)?, Some(csv))
         }
-        SavedFile::Sharing(found) => {
-            if arguments.format == MeasurementFormat::Csv {
-                bail!(
-                    "cannot print {} as CSV: findings of `fieldstone sharing` have the formats text, JSON and HTML",
-                    arguments.file.display()
-                );
-            }
-            if let Some(path) = &arguments.html {
-                saved::write(&html::render(&reports::sharing::document(&found))?, path)?;
-            }
-            let text = match arguments.format {
-                MeasurementFormat::Json => saved::to_json(&found)?,
-                _ => text::render(&reports::sharing::document(&found), style()),
-            };
-            print(&text)?;
+        SavedFile::Sharing(found) => (reports::sharing::document(&found), saved::to_json(&found)?, None),
+        SavedFile::Repair(saved) => {
+            let (json, report) = repair::read_saved(*saved, &arguments.file)?;
+            (reports::repair::document(&report), json, None)
         }
-        SavedFile::Repair(saved) => print_repair(arguments, *saved)?,
-        SavedFile::RunStats(stats) => print_statistics(arguments, &*stats, reports::run::document)?,
-        SavedFile::Collapse(collapse) => print_statistics(arguments, &*collapse, reports::collapse::document)?,
-    }
-    Ok(0)
-}
-
-/// Prints the file of `run --repair --stats`.
-fn print_repair(arguments: &Arguments, saved: serde_json::Value) -> anyhow::Result<()> {
-    let file = arguments.file.display();
-    if arguments.format == MeasurementFormat::Csv {
-        bail!("cannot print {file} as CSV: it holds the events of a repair\ntry: fieldstone report {file}");
-    }
-    let (json, report) = repair::read_saved(saved, &arguments.file)?;
-    let report = reports::repair::document(&report);
+        SavedFile::RunStats(stats) => (reports::run::document(&stats), saved::to_json(&stats)?, None),
+        SavedFile::Collapse(collapse) => (reports::collapse::document(&collapse), saved::to_json(&collapse)?, None),
+    };
+    let text = match arguments.format {
+        MeasurementFormat::Text => text::render(&document, style()),
+        MeasurementFormat::Json => json,
+        MeasurementFormat::Csv => csv.with_context(|| {
+            let remedy = Remedy(Some(format!("fieldstone report --format json {file}")));
+            format!("cannot print {file} as CSV: only profiles have this format{remedy}")
+        })?,
+    };
     if let Some(path) = &arguments.html {
-        saved::write(&html::render(&report)?, path)?;
+        saved::write(&html::render(&document)?, path)?;
     }
-    print(&if arguments.format == MeasurementFormat::Json { json } else { text::render(&report, style()) })?;
-    Ok(())
-}
-
-/// Prints the file of `run --region --stats` or `attach --huge --stats`.
-fn print_statistics<T: Serialize>(arguments: &Arguments, of: &T, document: fn(&T) -> Document) -> anyhow::Result<()> {
-    match arguments.format {
-        MeasurementFormat::Text if arguments.html.is_none() => print(&text::render(&document(of), style())),
-        MeasurementFormat::Json if arguments.html.is_none() => print(&saved::to_json(of)?),
-        _ => bail!(
-            "cannot print {} in this format: statistics of a run have the formats text and JSON",
-            arguments.file.display()
-        ),
-    }
+    print(&text)?;
+    Ok(0)
 }
 
 pub(crate) fn diff(arguments: &DiffArguments) -> anyhow::Result<u8> {
     let (before, after) = (SavedFile::load_profile(&arguments.before)?, SavedFile::load_profile(&arguments.after)?);
     let diff = Diff::between(&before, &after);
+    let names = [&arguments.before, &arguments.after].map(|file| file.display().to_string());
     let text = match arguments.format {
-        MeasurementFormat::Text => text::render(&reports::diff::document(&diff), style()),
+        MeasurementFormat::Text => {
+            text::render(&reports::diff::document(&diff, names.each_ref().map(String::as_str)), style())
+        }
         MeasurementFormat::Json => saved::to_json(&diff)?,
         MeasurementFormat::Csv => csv::render(&reports::diff::records(&diff)),
     };
     print(&text)?;
-    Ok(u8::from(diff.has_slower()))
+    Ok(if diff.not_comparable.is_empty() { u8::from(diff.has_slower()) } else { 2 })
 }

@@ -11,6 +11,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use fieldstone_wire::Remedy;
 
 const PROGRAM: &str = "fieldstone-reproduce";
 
@@ -39,8 +40,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8> {
     let error = Command::new(&program).args(&arguments.arguments).exec();
     Err(error).with_context(|| {
         format!(
-            "cannot start {}: install it beside `fieldstone` (`make install`), or put it into PATH",
-            program.display()
+            "cannot start {}{}",
+            program.display(),
+            Remedy(Some("`make install`, which installs it beside `fieldstone`, or put it into PATH"))
         )
     })
 }

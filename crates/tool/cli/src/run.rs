@@ -19,7 +19,7 @@ use fieldstone_report::error::with_causes;
 use fieldstone_report::{RunStats, reports, text};
 use fieldstone_sys::collapse::CollapseTarget;
 use fieldstone_sys::huge_pages::{pool, pool_pages_path};
-use fieldstone_wire::{Mixture, PageKind};
+use fieldstone_wire::{Mixture, PageKind, Remedy};
 
 use crate::also;
 use crate::attach::huge;
@@ -107,7 +107,8 @@ const AGENT: &[u8] = include_bytes!(env!("REGION_AGENT"));
 /// Writes the region agent to a file that the dynamic loader can load.
 pub(crate) fn place_agent() -> anyhow::Result<AgentFile> {
     if AGENT.is_empty() {
-        bail!("cannot load the region agent: this command was built without it\ntry: cargo build on this architecture");
+        let remedy = Remedy(Some("cargo build on this architecture"));
+        bail!("cannot load the region agent: this command was built without it{remedy}");
     }
     Ok(AgentFile::install("region", AGENT)?)
 }
@@ -116,7 +117,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     if let Some(pid) = arguments.pid {
         renamed("run --pid", "attach --huge");
         if arguments.pages != PageKind::Thp.into() {
-            bail!("cannot put a running process on {} pages: only --pages thp works from outside", arguments.pages);
+            let remedy = Remedy(Some(format_args!("fieldstone attach --huge {pid}")));
+            bail!(
+                "cannot put a running process on {} pages: only --pages thp works from outside{remedy}",
+                arguments.pages
+            );
         }
         return huge::run(
             &CollapseTarget::open(pid)?,
@@ -132,8 +137,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     }
     if arguments.reserve > 0 && arguments.pages.kind() == PageKind::Hugetlb1g {
         bail!(
-            "cannot combine --reserve with pages of 1 GiB: the kernel reserves those\n\
-             try: echo 2 | sudo tee /sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages"
+            "cannot combine --reserve with pages of 1 GiB: the kernel reserves those{}",
+            Remedy(Some("echo 2 | sudo tee /sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages"))
         );
     }
     let program = Program::find(&arguments.command)?;
@@ -164,12 +169,13 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
 /// The error for a command line without a mode. A misspelt option is parsed as the name of the
 /// program.
 fn no_mode(command: &[OsString]) -> String {
-    const MODES: &str = "try: `fieldstone run --region -- PROGRAM` or `fieldstone run --repair -- PROGRAM`";
+    const MODES: Remedy<&str> =
+        Remedy(Some("`fieldstone run --region -- PROGRAM` or `fieldstone run --repair -- PROGRAM`"));
     let first = command.first().map(|word| word.to_string_lossy()).unwrap_or_default();
     if first.starts_with('-') {
-        return format!("cannot run {first}: it is no option of `fieldstone run`\n{MODES}");
+        return format!("cannot run {first}: it is no option of `fieldstone run`{MODES}");
     }
-    format!("cannot run {first}: no mode is given\n{MODES}")
+    format!("cannot run {first}: no mode is given{MODES}")
 }
 
 /// Warns before the program starts that it will run on other pages than requested.
@@ -179,12 +185,10 @@ fn warn_of_empty_pool(arguments: &Arguments) {
     let free = pool(kind.page_bytes()).map_or(0, |pool| pool.available());
     if pooled && free == 0 && arguments.reserve == 0 {
         let knob = pool_pages_path(kind.page_bytes());
-        let for_the_run =
-            if kind == PageKind::Hugetlb2m { ", `--reserve SIZE` fills it for the run, as root" } else { "" };
+        let for_the_run = if kind == PageKind::Hugetlb2m { ", or --reserve SIZE as root" } else { "" };
         message(format_args!(
-            "the pool of {kind} pages is empty: the program runs on transparent pages; \
-             `echo N | sudo tee {}` fills it{for_the_run}",
-            knob.display()
+            "the pool of {kind} pages is empty: the program runs on transparent pages{}",
+            Remedy(Some(format_args!("echo N | sudo tee {}{for_the_run}", knob.display())))
         ));
     }
 }
@@ -196,10 +200,9 @@ fn check_from_outside(arguments: &Arguments, file: &Path, what: &str) -> anyhow:
     if !refused.is_empty() {
         let command: Vec<_> = arguments.command.iter().map(|word| word.to_string_lossy()).collect();
         bail!(
-            "cannot run {file} with {}: it is {what} and loads no agent, so only transparent huge pages work\n\
-             try: fieldstone run --region --pages thp -- {}",
+            "cannot run {file} with {}: it is {what} and loads no agent, so only transparent huge pages work{}",
             refused.join(", "),
-            command.join(" ")
+            Remedy(Some(format_args!("fieldstone run --region --pages thp -- {}", command.join(" "))))
         );
     }
     message(format_args!("{file} is {what}: its memory is put on transparent huge pages from outside as it grows"));

@@ -13,9 +13,9 @@ use fieldstone_launch::{Program, outcome};
 use fieldstone_repair::{DetectOptions, Detection, check_repair, check_run_repair, detect, detect_in_program};
 use fieldstone_report::{Sharing, html, profile, reports, saved, text};
 use fieldstone_sharing::{Ignore, Settings};
+use fieldstone_wire::Remedy;
 
-use crate::output::{check_files, style, write_results};
-use crate::repair::status;
+use crate::output::{check_files, message, style, write_results};
 use crate::text_file;
 
 /// Find false sharing between the threads of a program, and report how to change its data
@@ -34,7 +34,8 @@ pub(crate) struct Arguments {
     /// Sample a running process
     #[arg(long, value_name = "PID", conflicts_with = "command")]
     pid: Option<u32>,
-    /// Sample for SECONDS; default: until the program ends or Ctrl-C
+    /// Sample for SECONDS; default: until the program ends or Ctrl-C. The program is not ended: without
+    /// --pid, the report is printed when the program has ended by itself
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     duration: Option<Duration>,
     /// Set the samples per second of each running thread
@@ -95,7 +96,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         Some(pid) => {
             let command = command_of(pid)?;
             let stop = termination_flag()?;
-            status(sampling_message(pid, arguments.duration));
+            message(sampling_message(pid, arguments.duration));
             (command, detect(pid, &look, &stop)?, None)
         }
         None => {
@@ -122,8 +123,9 @@ fn read_ignore(path: &std::path::Path) -> anyhow::Result<Ignore> {
 
 /// The command line of a running process, from `/proc`.
 fn command_of(pid: u32) -> anyhow::Result<Vec<String>> {
-    let line = fs::read(format!("/proc/{pid}/cmdline"));
-    let line = line.with_context(|| format!("there is no process {pid}, or it belongs to another user"))?;
+    let Ok(line) = fs::read(format!("/proc/{pid}/cmdline")) else {
+        bail!("cannot sample process {pid}: there is no process {pid}{}", Remedy(Some("ps -e")));
+    };
     let words = line.split(|&byte| byte == 0).filter(|word| !word.is_empty());
     let words: Vec<String> = words.map(|word| String::from_utf8_lossy(word).into_owned()).collect();
     if words.is_empty() {

@@ -4,8 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
-use fieldstone_report::saved;
+use fieldstone_report::{Error, saved};
 
 /// Opens the statistics file before the run, so that a bad path is reported before it. `None` for
 /// `-`. The old content of the file stays until [`write_json`].
@@ -15,8 +14,7 @@ pub(crate) fn open_stats_file(path: Option<&Path>) -> anyhow::Result<Option<(Pat
 
 fn create(path: &Path) -> anyhow::Result<(PathBuf, fs::File)> {
     let file = fs::File::options().write(true).create(true).truncate(false).open(path);
-    let file = file.with_context(|| format!("cannot write the statistics to {}", path.display()))?;
-    Ok((path.to_owned(), file))
+    Ok((path.to_owned(), file.map_err(|cause| Error::Write { path: path.to_owned(), cause })?))
 }
 
 /// Replaces the content of `file`, opened as `path`, by `data` as JSON.
@@ -25,5 +23,5 @@ pub(crate) fn write_json(path: &Path, file: &mut fs::File, data: &impl serde::Se
     // A pipe or a terminal cannot be truncated.
     let emptied = if file.metadata()?.is_file() { file.set_len(0) } else { Ok(()) };
     let written = emptied.and_then(|()| file.write_all(text.as_bytes()));
-    written.with_context(|| format!("cannot write the statistics to {}", path.display()))
+    Ok(written.map_err(|cause| Error::Write { path: path.to_owned(), cause })?)
 }

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use fieldstone_report::{MeasuredRun, Profile, RunStats, saved};
+use fieldstone_report::{MeasuredRun, Profile, ProfiledProgram, RunStats, saved};
 use fieldstone_translation::Mmu;
 use tempfile::TempDir;
 
@@ -78,13 +78,19 @@ fn errors_for_other_files_are_distinct() {
         assert!(stderr(&output).contains(name), "{}", stderr(&output));
         words.push(stderr(&output).replace(&path(name), ""));
     }
+    for words in &words {
+        assert_eq!(times(words, "\ntry: "), 1, "a remedy: {words}");
+    }
+    assert!(words[0].contains("it is incomplete: it ends at byte 8\n"), "{words:?}");
     words.dedup();
     assert_eq!(words.len(), 4, "each in its own words: {words:?}");
 }
 
 #[test]
-fn statistics_of_a_run_have_the_formats_text_and_json() {
+fn statistics_of_a_run_have_the_formats_text_json_and_html() {
     let directory = tempfile::tempdir().unwrap();
+    let page = directory.path().join("page.html");
+    let page = page.to_str().unwrap();
     let file = directory.path().join("stats.json");
     let file = file.to_str().unwrap();
     let output = fieldstone(&["run", "--region", "--stats", file, "--", "true"]);
@@ -94,7 +100,10 @@ fn statistics_of_a_run_have_the_formats_text_and_json() {
     let json = fieldstone(&["report", "--format", "json", file]);
     let stats: RunStats = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!((stats.outcome.as_str(), stats.command), ("exit 0", vec!["true".to_owned()]));
-    assert_eq!(fieldstone(&["report", "--format", "csv", file]).status.code(), Some(2));
+    assert_eq!(fieldstone(&["report", "--html", page, file]).status.code(), Some(0));
+    assert!(fs::read_to_string(page).unwrap().contains("Memory in a region"));
+    let csv = fieldstone(&["report", "--format", "csv", file]);
+    assert!(csv.status.code() == Some(2) && stderr(&csv).contains("\ntry: fieldstone report"), "{}", stderr(&csv));
     assert_eq!(fieldstone(&["diff", file, file]).status.code(), Some(2));
 }
 
@@ -115,6 +124,42 @@ fn a_difference_sets_the_exit_code() {
     assert_eq!(fieldstone(&["diff", slow, fast]).status.code(), Some(0));
     assert_eq!(fieldstone(&["diff", fast, fast]).status.code(), Some(0));
     assert_eq!(fieldstone(&["diff", fast, "/no/such/file"]).status.code(), Some(2));
+    let other =
+        Profile { program: ProfiledProgram { command: vec!["other".into()], ..profile.program.clone() }, ..profile };
+    let other_file = directory.path().join("other.json");
+    save_as(&other, 2.0, &other_file);
+    let different = fieldstone(&["diff", fast, other_file.to_str().unwrap()]);
+    assert_eq!(different.status.code(), Some(2), "{}", stderr(&different));
+    let shown = stdout(&different);
+    assert!(shown.starts_with("No verdict: the programs differ: BEFORE true, AFTER other.\n"), "{shown}");
+    assert!(shown.contains("fast.json") && shown.contains("other.json") && !shown.contains("slower"), "{shown}");
+}
+
+#[test]
+fn a_missing_directory_is_named_before_anything_runs() {
+    for option in ["--json", "--html"] {
+        let output = fieldstone(&["profile", option, "/no-such/dir/a", "--", "true"]);
+        let expected =
+            "fieldstone: cannot write /no-such/dir/a: there is no directory /no-such\ntry: mkdir -p /no-such/dir\n";
+        assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(2), expected));
+    }
+    let output = fieldstone(&["run", "--region", "--stats", "/no-such/a", "--", "true"]);
+    assert!(
+        stderr(&output).ends_with("there is no directory /no-such\ntry: mkdir -p /no-such\n"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn a_killed_program_is_named() {
+    let output = fieldstone(&["run", "--region", "--stats", "-", "--", "sh", "-c", "kill -9 $$"]);
+    assert!(
+        stderr(&output).contains("Primary process: sh (process ")
+            || stderr(&output).contains("Primary process: dash (process "),
+        "{}",
+        stderr(&output)
+    );
 }
 
 /// The number of occurrences of `part` in `words`.
@@ -130,7 +175,7 @@ fn a_cause_is_printed_once() {
     let bad = bad.to_str().unwrap();
     for arguments in [["report", bad].as_slice(), &["diff", bad, bad], &["report", "/no/such/file"]] {
         let words = stderr(&fieldstone(arguments));
-        let causes = ["EOF while parsing", "No such file"].map(|cause| times(&words, cause));
+        let causes = ["it is incomplete", "there is no directory"].map(|cause| times(&words, cause));
         assert_eq!(causes.iter().sum::<usize>(), 1, "{words}");
     }
     let full = fieldstone(&["profile", "--runs", "1", "--pages", "4k", "--json", "/dev/full", "--", "true"]);
@@ -140,7 +185,7 @@ fn a_cause_is_printed_once() {
 #[test]
 fn one_page_kind_has_nothing_to_compare_with() {
     let said_of = |pages| stderr(&fieldstone(&["profile", "--runs", "1", "--pages", pages, "--", "true"]));
-    assert!(said_of("4k").contains("nothing to compare with: add another"), "{}", said_of("4k"));
+    assert!(said_of("4k").contains("nothing to compare with\ntry: --pages thp"), "{}", said_of("4k"));
     assert!(!said_of("thp").contains("nothing to compare with"));
 }
 

@@ -31,9 +31,7 @@ impl Cause {
 
     /// Whether the agent serves the memory at its own address.
     pub(crate) fn is_in_place(self) -> bool {
-        const SERVED: [PlacementReason; 3] =
-            [PlacementReason::InPlace, PlacementReason::Globals, PlacementReason::FirstStack];
-        matches!(self, Self::Counted(reason) if SERVED.iter().any(|&served| served as usize == reason))
+        matches!(self, Self::Counted(reason) if PlacementReason::ALL[reason].is_in_place())
     }
 
     /// The text in a report.

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use fieldstone_wire::Remedy;
+
 /// The result type of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -11,10 +13,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[non_exhaustive]
 pub enum Error {
     /// No such program.
-    #[error(
-        "there is no program called {name:?}: not in the path, and not among the bundled workloads{hint}",
-        hint = not_found_hint(name, suggestion.as_deref())
-    )]
+    #[error("there is no program called {name:?}: {}", not_found(name, suggestion.as_deref()))]
     NotFound {
         /// The name as given.
         name: String,
@@ -22,7 +21,7 @@ pub enum Error {
         suggestion: Option<String>,
     },
     /// The file exists but cannot be started.
-    #[error("cannot start {path}: {why}{remedy}", path = .path.display(), remedy = second_line(remedy.as_deref()))]
+    #[error("cannot start {path}: {why}{}", Remedy(remedy.as_ref()), path = .path.display())]
     NotRunnable {
         /// The file that the user named.
         path: PathBuf,
@@ -32,14 +31,14 @@ pub enum Error {
         remedy: Option<String>,
     },
     /// The program cannot carry the region agent.
-    #[error("cannot give {path} a region: it is {property}. {remedy}", path = .path.display())]
+    #[error("cannot give {path} a region: it is {property}{}", Remedy(remedy.as_ref()), path = .path.display())]
     NoRegion {
         /// The file, or the interpreter of the script.
         path: PathBuf,
         /// The property that prevents it: set-user-id, static, 32-bit and so on.
         property: &'static str,
-        /// An alternative, as a sentence without its full stop.
-        remedy: &'static str,
+        /// An alternative.
+        remedy: Option<&'static str>,
     },
     /// The argument vectors are invalid.
     #[error("cannot start {path}: {source}", path = .path.display())]
@@ -59,7 +58,10 @@ pub enum Error {
     },
     /// The agent's file cannot be installed.
     #[error(
-        "cannot install the region agent: {why}; set FIELDSTONE_AGENT_DIR to a writable directory that is not mounted noexec, with no space, colon or comma in its path"
+        "cannot install the region agent: {why}{}",
+        Remedy(Some(
+            "set FIELDSTONE_AGENT_DIR to a writable directory that is not mounted noexec, with no space, colon or comma in its path"
+        ))
     )]
     Agent {
         /// The directories that were tried, each with its error.
@@ -101,17 +103,17 @@ impl Error {
     }
 }
 
-/// A hint for a name that is no program.
-fn not_found_hint(name: &str, suggestion: Option<&str>) -> String {
-    match suggestion {
-        Some(path) => format!("; did you mean {path}?"),
-        None if name.starts_with('-') => "; nor is it an option of fieldstone: --help lists them".to_owned(),
-        None => String::new(),
+/// Why a name is no program, and the remedy.
+fn not_found(name: &str, suggestion: Option<&str>) -> String {
+    if name.contains('/') {
+        return "there is no such file".to_owned();
     }
-}
-
-/// The remedy as the second line of a message; empty for `None`.
-#[must_use]
-pub fn second_line(remedy: Option<&str>) -> String {
-    remedy.map_or_else(String::new, |remedy| format!("\ntry: {remedy}"))
+    let why = "not in the path, and not among the bundled workloads";
+    match suggestion {
+        None if name.starts_with('-') => {
+            format!("{why}; nor is it an option of fieldstone{}", Remedy(Some("fieldstone help")))
+        }
+        Some(path) => format!("{why}{}", Remedy(Some(path))),
+        None => format!("{why}{}", Remedy(Some(format_args!("the path of its file, as in ./{name}")))),
+    }
 }

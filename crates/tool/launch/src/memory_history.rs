@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use fieldstone_report::run::{UNSERVED_PROGRAMS, unserved_words};
 use fieldstone_report::{Footprint, FootprintPoint, Outside as OutsideCount, ProcessStats, RegionStats, SmallPages};
 use fieldstone_sys::process;
-use fieldstone_wire::{DormancyReason, PlacementReason, ProcessPhase, ProcessSlot, Session};
+use fieldstone_wire::{DormancyReason, PlacementReason, ProcessPhase, ProcessSlot, Remedy, Session};
 
 use crate::attribution::Cause;
 use crate::identity::Identity;
@@ -239,13 +239,16 @@ fn thin(points: &mut Vec<FootprintPoint>) {
     });
 }
 
+/// Stands for the name of a process that ended before it could be sampled.
+const TOO_SHORT: &str = "(ended before it could be sampled)";
+
 /// The name of a process that was never sampled: a daemon that left the tree, or an ended process.
 fn unsampled_name(pid: u32) -> String {
     // The number may be reused by now, or belong to another pid namespace. Only a process of this
     // session maps the session's memfd.
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     let stat = process::stat(pid).ok().filter(|_| maps.contains(<Session as ShareableRecord>::NAME));
-    stat.map_or_else(|| "(too short-lived to be process)".to_owned(), |stat| format!("{} (still running)", stat.comm))
+    stat.map_or_else(|| TOO_SHORT.to_owned(), |stat| format!("{} (still running)", stat.comm))
 }
 
 /// Notes for the user of a run without statistics: a process name without a match, a reserve that
@@ -255,8 +258,8 @@ pub(crate) fn notes(session: &SharedSession, name: Option<&str>) -> Vec<String> 
     let unmatched = name.filter(|_| regions.iter().all(|region| region.base == 0));
     let unmatched = unmatched.map(|name| {
         format!(
-            "no process was served: --process {name} matched no program that carries the agent\n\
-             try: the name of the program's file, as in `--process redis-server`"
+            "no process was served: --process {name} matched no program that carries the agent{}",
+            Remedy(Some("the name of the program's file, as in `--process redis-server`"))
         )
     });
     let reserve = regions.iter().find_map(RegionStats::reserve_words);
@@ -423,7 +426,7 @@ mod tests {
         let stats = MemoryHistory::default().processes(&session, None);
         let name = |pid| &stats.iter().find(|process| process.pid == pid).unwrap().name;
         assert!(name(std::process::id()).ends_with(" (still running)"), "{stats:?}");
-        assert_eq!(name(0x7fff_fff0), "(too short-lived to be process)");
+        assert_eq!(name(0x7fff_fff0), TOO_SHORT);
     }
 
     #[test]

@@ -3,9 +3,11 @@
 //! Dropping the [`PageReservation`] restores the settings and the pool size. If this process is
 //! killed, the process of [`Restorer`] restores them.
 
+use fieldstone_report::quantity;
 use fieldstone_sys::huge_pages::{self, FolioMode, ThpMode};
 use fieldstone_sys::knob::{KnobSetting, PoolReservation, Restorer};
-use fieldstone_wire::PageKind;
+use fieldstone_sys::machine::machine;
+use fieldstone_wire::{PageKind, Remedy};
 
 use crate::error::{Error, Result};
 
@@ -49,9 +51,10 @@ fn check_transparent() -> Result<PageReservation> {
         Some(ThpMode::Always | ThpMode::Madvise) => Ok(PageReservation::default()),
         Some(_) => Err(unavailable(
             PageKind::Thp,
-            "they are switched off; `echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled` switches them on for programs that ask",
+            "they are switched off",
+            Some("echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"),
         )),
-        None => Err(unavailable(PageKind::Thp, "this kernel has none")),
+        None => Err(unavailable(PageKind::Thp, "this kernel has none", None)),
     }
 }
 
@@ -60,7 +63,8 @@ fn check_transparent() -> Result<PageReservation> {
 fn set_folio_modes(restorer: &Restorer) -> Result<PageReservation> {
     let modes = huge_pages::transparent();
     if modes.mode_of(FOLIO_64K).is_none() {
-        return Err(unavailable(PageKind::Folio64k, "this kernel has no folios of several sizes (Linux 6.8 has)"));
+        let why = "this kernel has no folios of several sizes (Linux 6.8 has)";
+        return Err(unavailable(PageKind::Folio64k, why, None));
     }
     let mut reservation = PageReservation::default();
     for (folio_bytes, wanted) in folio_changes(&modes.folios) {
@@ -84,10 +88,11 @@ fn fill_pool(restorer: &Restorer, kind: PageKind, bytes: u64) -> Result<PageRese
     let page = kind.page_bytes();
     let wanted = bytes.div_ceil(page);
     let Some(pool) = huge_pages::settled_pool(page, wanted) else {
-        return Err(unavailable(kind, "this kernel has no pool of that page size"));
+        return Err(unavailable(kind, "this kernel has no pool of that page size", None));
     };
     let mut reservation = PageReservation::default();
-    let mut why = "no more memory was contiguous enough; try soon after boot".to_owned();
+    let (lack, remedy) = shortage(bytes, machine().memory_available_bytes);
+    let mut why = format!("{lack}{}", Remedy(Some(remedy)));
     if wanted > pool.available() {
         // Surplus pages are in use, and a larger pool absorbs them before it allocates new pages.
         match restorer.raise_pool(page, wanted - pool.available() + pool.surplus) {
@@ -98,21 +103,32 @@ fn fill_pool(restorer: &Restorer, kind: PageKind, bytes: u64) -> Result<PageRese
     }
     let available = huge_pages::settled_pool(page, wanted).map_or(0, |pool| pool.available());
     if wanted > 0 && available == 0 {
-        return Err(unavailable(kind, "no memory is contiguous enough for one; try soon after boot"));
+        return Err(unavailable(kind, &lack, Some(remedy)));
     }
     reservation.shortfall = shortfall(kind, available, wanted, &why);
     Ok(reservation)
 }
 
+/// Why the kernel finds no more huge pages for `bytes`, and the remedy.
+fn shortage(bytes: u64, free_bytes: u64) -> (String, &'static str) {
+    if bytes > free_bytes {
+        let free = quantity::bytes(free_bytes);
+        (format!("{} do not fit in the available memory of {free}", quantity::bytes(bytes)), "a smaller --reserve")
+    } else {
+        ("no more memory is contiguous".to_owned(), "echo 1 | sudo tee /proc/sys/vm/compact_memory")
+    }
+}
+
 fn shortfall(kind: PageKind, available: u64, wanted: u64, why: &str) -> Option<String> {
+    let (why, remedy) = Remedy::split(why);
     let short = format!(
-        "the pool of {kind} pages has {available} of the {wanted} that were wanted: what does not fit stays on ordinary pages ({why})"
+        "the pool of {kind} pages has {available} of the {wanted} requested pages, and the rest of the memory is on ordinary pages: {why}{remedy}"
     );
     (available < wanted).then_some(short)
 }
 
-fn unavailable(kind: PageKind, why: &str) -> Error {
-    Error::PageKind { kind: kind.name(), why: why.to_owned() }
+fn unavailable(kind: PageKind, why: &str, remedy: Option<&str>) -> Error {
+    Error::PageKind { kind: kind.name(), why: format!("{why}{}", Remedy(remedy)) }
 }
 
 #[cfg(test)]
@@ -149,7 +165,17 @@ mod tests {
     #[test]
     fn a_pool_that_is_too_small_is_reported() {
         assert_eq!(shortfall(PageKind::Hugetlb2m, 5, 5, "x"), None);
-        let message = shortfall(PageKind::Hugetlb2m, 300, 1100, "memory is scattered").unwrap();
-        assert!(message.contains("300 of the 1100") && message.contains("memory is scattered"), "{message}");
+        let message = shortfall(PageKind::Hugetlb2m, 300, 1100, "permission denied\ntry: sudo").unwrap();
+        assert!(
+            message.contains("300 of the 1100") && message.ends_with(": permission denied\ntry: sudo"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn a_reserve_that_exceeds_the_memory_is_reported_as_such() {
+        let (why, remedy) = shortage(64 << 30, 8 << 30);
+        assert_eq!(why, "64 GiB do not fit in the available memory of 8 GiB");
+        assert_eq!((remedy, shortage(1, 8 << 30).0.as_str()), ("a smaller --reserve", "no more memory is contiguous"));
     }
 }

@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::exec_check;
 
 /// The remedy for a program that cannot carry the agent.
-const WITHOUT_AGENT: &str = "`fieldstone run --region --pages thp` puts its memory on huge pages from outside, and `fieldstone profile --trace --pages 4k` needs no region";
+const WITHOUT_AGENT: &str = "`fieldstone run --region --pages thp`, which puts its memory on huge pages from outside, or `fieldstone profile --trace --pages 4k`, which needs no region";
 
 /// How a program's memory can be put on pages of another kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +65,12 @@ impl Program {
         self.command.iter().map(|word| word.to_string_lossy().into_owned()).collect()
     }
 
+    /// The name of its file.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.file.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
     /// How the program's memory can be put on pages of another kind.
     ///
     /// # Errors
@@ -81,7 +87,7 @@ impl Program {
         match self.placement_method()? {
             PlacementMethod::Agent => Ok(()),
             PlacementMethod::Outside { file, property } => {
-                Err(Error::NoRegion { path: file, property, remedy: WITHOUT_AGENT })
+                Err(Error::NoRegion { path: file, property, remedy: Some(WITHOUT_AGENT) })
             }
         }
     }
@@ -119,8 +125,8 @@ fn placement_method_of(file: &Path, depth: u32) -> Result<PlacementMethod> {
     let start = exec_check::head(file)?;
     if fs::metadata(file).is_ok_and(|metadata| metadata.permissions().mode() & 0o6000 != 0) {
         return refused(
-            "set-user-id or set-group-id",
-            "The loader preloads no agent for it; if it needs no privileges, run a copy without that bit",
+            "set-user-id or set-group-id, and the loader preloads no agent for such a program",
+            Some("run a copy without that bit, if it needs no privileges"),
         );
     }
     if start.starts_with(b"#!") {
@@ -129,16 +135,18 @@ fn placement_method_of(file: &Path, depth: u32) -> Result<PlacementMethod> {
                 exec_check::check_interpreter(file, &path)?;
                 placement_method_of(&path, depth + 1)
             }
-            _ => refused("a script whose interpreter cannot be determined", "Name the interpreter in the command"),
+            _ => {
+                refused("a script whose interpreter cannot be determined", Some("name the interpreter in the command"))
+            }
         };
     }
     let outside = |property| Ok(PlacementMethod::Outside { file: file.to_owned(), property });
     match check_elf(&start) {
         Ok(()) => Ok(PlacementMethod::Agent),
         Err(Incompatibility::NotElf) => Err(exec_check::no_program(file, &start)),
-        Err(Incompatibility::Bits32) => refused("a 32-bit program", "Only 64-bit programs have a region"),
+        Err(Incompatibility::Bits32) => refused("a 32-bit program, and only 64-bit programs have a region", None),
         Err(Incompatibility::OtherMachine) => {
-            refused("a program for another processor architecture", "Run it on a machine of that architecture")
+            refused("a program for another processor architecture", Some("run it on a machine of that architecture"))
         }
         Err(Incompatibility::Static) => outside("statically linked"),
         Err(Incompatibility::OtherLibc) => outside("linked for another C library than glibc"),

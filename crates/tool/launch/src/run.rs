@@ -5,7 +5,7 @@ use std::process::ExitStatus;
 use fieldstone_report::{ProcessStats, RunStats};
 use fieldstone_sys::collapse::is_permitted;
 use fieldstone_sys::knob::Restorer;
-use fieldstone_wire::{Mixture, PageKind};
+use fieldstone_wire::{Mixture, PageKind, Remedy};
 
 use crate::agent::AgentFile;
 use crate::collapse::TreeCollapser;
@@ -45,11 +45,11 @@ pub fn run(program: &Program, options: &RegionOptions, agent: &AgentFile, stats:
     let status = forwarder.wait_for_exit(pid)?;
     let stats = monitor.map(|monitor| {
         let history = monitor.finish();
-        let primary = history.primary(options.process.as_deref()).or_else(|| history.primary(None));
+        let primary = history.primary(options.process.as_deref()).or_else(|| history.primary(None)).unwrap_or(pid);
         let processes =
-            running.session.as_deref().map(|session| history.processes(session, primary)).unwrap_or_default();
-        let name = primary.and_then(|primary| history.name(primary)).unwrap_or_default().to_owned();
-        describe(program, options.pages, status, (primary.unwrap_or(pid), name), processes)
+            running.session.as_deref().map(|session| history.processes(session, Some(primary))).unwrap_or_default();
+        let name = history.name(primary).map_or_else(|| program.name(), str::to_owned);
+        describe(program, options.pages, status, (primary, name), processes)
     });
     let session_notes = running.session.as_deref().map(|session| notes(session, options.process.as_deref()));
     let shortfall = reservation.shortfall().map(str::to_owned);
@@ -64,7 +64,8 @@ pub fn run(program: &Program, options: &RegionOptions, agent: &AgentFile, stats:
 /// The program cannot be started, or this user may not collapse another process's memory.
 pub fn run_from_outside(program: &Program, stats: bool) -> Result<RunResult> {
     if !is_permitted() {
-        let why = "it cannot carry the agent, and from outside this takes CAP_SYS_NICE; `sudo` has it".to_owned();
+        let remedy = Remedy(Some("the same command with sudo"));
+        let why = format!("the program cannot carry the agent, and from outside this takes CAP_SYS_NICE{remedy}");
         return Err(Error::PageKind { kind: PageKind::Thp.name(), why });
     }
     let mut forwarder = SignalForwarder::prepare()?;
@@ -74,7 +75,7 @@ pub fn run_from_outside(program: &Program, stats: bool) -> Result<RunResult> {
     let status = forwarder.wait_for_exit(pid)?;
     let processes = collapser.finish();
     let primary = processes.iter().find(|process| process.primary);
-    let primary = primary.map_or((pid, String::new()), |process| (process.pid, process.name.clone()));
+    let primary = primary.map_or_else(|| (pid, program.name()), |process| (process.pid, process.name.clone()));
     let stats = stats.then(|| describe(program, PageKind::Thp.into(), status, primary, processes));
     Ok(RunResult { status, stats, notes: Vec::new() })
 }

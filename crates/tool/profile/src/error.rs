@@ -3,6 +3,9 @@
 
 use std::io;
 
+use fieldstone_report::shell;
+use fieldstone_wire::Remedy;
+
 /// The result of each fallible operation in this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -17,7 +20,7 @@ pub enum Error {
         why: String,
     },
     /// The server did not open its port in time.
-    #[error("port {port} was not opened within {waited_s:.0} s ({state}); check --ready, or try a longer --timeout{stderr}", stderr = last_lines(.stderr))]
+    #[error("port {port} was not opened within {waited_s:.0} s ({state}){}{stderr}", Remedy(Some("another port in --ready, or a longer --timeout")), stderr = last_lines(.stderr))]
     NotReady {
         /// The port.
         port: u16,
@@ -30,14 +33,15 @@ pub enum Error {
     },
     /// The port is open before the server starts.
     #[error(
-        "port {port} is open before the program has started: another server uses it; stop that server, or use another port in both commands"
+        "port {port} is open before the program has started: another server uses it{}",
+        Remedy(Some("stop that server, or use another port in both commands"))
     )]
     PortTaken {
         /// The port.
         port: u16,
     },
     /// The load command failed.
-    #[error("the load {command:?} ended with {outcome}: fix the command (it runs under `sh -c`){stderr}", stderr = last_lines(.stderr))]
+    #[error("the load {command:?} ended with {outcome}{}{stderr}", Remedy(Some(format_args!("sh -c {}", shell::quote(command)))), stderr = last_lines(.stderr))]
     Load {
         /// The command.
         command: String,
@@ -47,10 +51,12 @@ pub enum Error {
         stderr: String,
     },
     /// The baseline's warm-up run failed, so there is nothing to compare with.
-    #[error("the program fails even on 4 KiB pages: {outcome}; run it by hand first{stderr}", stderr = last_lines(.stderr))]
+    #[error("the program fails even on 4 KiB pages: {outcome}{}{stderr}", Remedy(Some(remedy)), stderr = last_lines(.stderr))]
     Baseline {
         /// How it ended.
         outcome: String,
+        /// What the user can change.
+        remedy: &'static str,
         /// The end of its standard error.
         stderr: String,
     },

@@ -275,14 +275,14 @@ impl ProfileSession<'_> {
 
     fn check_baseline(&mut self, run: &ProgramRun, observed: &ObservedRun) -> Result<()> {
         if run.has_failed {
-            let outcome = match run.outcome.as_str() {
-                program_run::TIMED_OUT => format!(
-                    "it was stopped after {} s (try a longer --timeout; for a server, --load and --ready)",
-                    self.plan.timeout.as_secs_f64()
+            let (outcome, remedy) = match run.outcome.as_str() {
+                program_run::TIMED_OUT => (
+                    format!("it was stopped after {} s", self.plan.timeout.as_secs_f64()),
+                    "a longer --timeout, or --load and --ready for a server",
                 ),
-                outcome => outcome.to_owned(),
+                outcome => (outcome.to_owned(), "run the program alone first, until it succeeds"),
             };
-            return Err(Error::Baseline { outcome, stderr: run.stderr.clone() });
+            return Err(Error::Baseline { outcome, remedy, stderr: run.stderr.clone() });
         }
         if let Some(name) = self.plan.process.as_ref().filter(|_| !observed.has_name) {
             self.warnings.push(format!(

@@ -18,8 +18,8 @@ use fieldstone_report::translation::{
 use fieldstone_stats::median;
 use fieldstone_symbols::{FrameName, Symbolizer, UNATTRIBUTED, remedies, site_frames};
 use fieldstone_translation::{Configuration, Counts, Mmu, TlbArray};
-use fieldstone_wire::PageKind;
 use fieldstone_wire::sites::{LossReason, SITES, Sites};
+use fieldstone_wire::{PageKind, Remedy};
 
 use super::findings::{most_common_outcome, samples_of_kind};
 use super::mosaics;
@@ -124,9 +124,9 @@ pub(super) fn trace(
     translation.started = (results.execs > 0).then(|| records.trace.last_program()).flatten();
     if run.has_failed {
         translation.unseen.push(format!(
-            "the traced run exceeded its time limit and was stopped: the counts end after {}, and the share of time for walks is unknown \
-             (try a longer --timeout)",
-            seconds(run.elapsed.as_secs_f64())
+            "the traced run exceeded its time limit and was stopped: the counts end after {}, and the share of time for walks is unknown{}",
+            seconds(run.elapsed.as_secs_f64()),
+            Remedy(Some("a longer --timeout"))
         ));
     }
     let addresses = results.sample.addresses();
@@ -158,16 +158,23 @@ fn failure_reason(plan: &ProfilePlan, run: &ProgramRun, samples: &[MeasuredRun])
         return None;
     }
     let usual = most_common_outcome(samples, kind).unwrap_or("success");
-    let hint = if run.outcome.contains("SIGKILL") {
-        "The kernel sends this signal when memory runs out: QEMU needs about 6 MiB for each GiB of addresses that the program maps, used \
-         or not. Provide more memory, or trace a smaller input"
+    let (cause, remedy) = if run.outcome.contains("SIGKILL") {
+        (
+            "The kernel sends this signal when memory runs out: QEMU needs about 6 MiB for each GiB of addresses that the program maps, \
+             used or not",
+            "more memory, or a smaller input",
+        )
     } else {
-        "QEMU does not emulate AVX-512 and newer instructions; run the program under `qemu-x86_64` alone to see its own messages"
+        (
+            "QEMU does not emulate AVX-512 and newer instructions",
+            "run the program under `qemu-x86_64` alone, which shows its own messages",
+        )
     };
     Some(format!(
-        "under QEMU the program ended with {}{}, and without it with {usual}. {hint}",
+        "under QEMU the program ended with {}{}, and without it with {usual}. {cause}{}",
         run.outcome,
-        run.last_stderr_line()
+        run.last_stderr_line(),
+        Remedy(Some(remedy))
     ))
 }
 

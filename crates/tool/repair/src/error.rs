@@ -2,7 +2,7 @@
 
 use std::io;
 
-use fieldstone_launch::error::second_line;
+use fieldstone_wire::Remedy;
 
 /// The result of a fallible function of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -14,7 +14,8 @@ pub enum Error {
     /// The process that repairs a program was killed or has crashed. All pages of the program are
     /// back.
     #[error(
-        "cannot continue the repair of process {pid}: the repairer ended by {outcome}; the program goes on unrepaired\ntry: fieldstone attach --repair {pid}"
+        "cannot continue the repair of process {pid}: the repairer ended by {outcome}; the program goes on unrepaired{}",
+        Remedy(Some(format_args!("fieldstone attach --repair {pid}")))
     )]
     RepairerDied {
         /// How it ended: `signal 9 (SIGKILL)`.
@@ -31,7 +32,7 @@ pub enum Error {
         repairer: u32,
     },
     /// This user may not repair programs on this machine.
-    #[error("`fieldstone {command}` is unavailable to this user: {why}{remedy}", remedy = second_line(remedy.as_deref()))]
+    #[error("`fieldstone {command}` is unavailable to this user: {why}{}", Remedy(remedy.as_ref()))]
     RepairUnavailable {
         /// The command, without `fieldstone`.
         command: &'static str,

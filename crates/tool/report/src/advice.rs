@@ -207,6 +207,18 @@ impl Advice {
         format!("fieldstone run --region --pages {}{reserve} -- {}", shell::quote(kind), shell::join(command))
     }
 
+    /// Whether it reports a finding, which sets the exit code of `fieldstone profile`.
+    pub const fn is_finding(&self) -> bool {
+        matches!(
+            self,
+            Self::Fails { .. }
+                | Self::TimedOut { .. }
+                | Self::NotTraced { .. }
+                | Self::OutputVaries { .. }
+                | Self::OutputDiffers { .. }
+        )
+    }
+
     /// The sentence and the command at its end apart, for where a command stands on a line of its
     /// own.
     pub fn parts(&self) -> (String, Option<&str>) {
@@ -281,7 +293,7 @@ impl fmt::Display for Advice {
                 seconds(*limit_s),
                 if *runs == 1 { "was" } else { "were" }
             ),
-            Self::NotTraced { why } => write!(f, "No page walks are reported: {why}."),
+            Self::NotTraced { why } => write!(f, "No page walks are reported: {why}"),
             Self::OutputVaries { kind } => write!(
                 f,
                 "Its output differs from run to run on the same pages ({kind}), so the output cannot be compared between page kinds: fix its seed, or leave out --check-output."

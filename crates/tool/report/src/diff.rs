@@ -1,4 +1,4 @@
-//! Two profiles side by side: what changed between A and B.
+//! Two profiles side by side: what changed between A, measured before, and B, measured after.
 //!
 //! A and B are measured separately, so their runs have no pairs. The change of a kind is the
 //! Hodges-Lehmann estimate of the ratio B/A with the interval that inverts the Mann-Whitney test
@@ -27,7 +27,9 @@ pub struct Diff {
     pub prices: Vec<PriceDiff>,
     /// Whose memory the walks are for, most change first. Empty where A or B has none recorded.
     pub sites: Vec<SiteDiff>,
-    /// Why the two may not be comparable, a sentence each.
+    /// Why the two are not comparable, a sentence each. With one there is no verdict.
+    pub not_comparable: Vec<String>,
+    /// Why the times may differ although the program is the same, a sentence each.
     pub warnings: Vec<String>,
 }
 
@@ -120,6 +122,8 @@ pub enum Change {
     Failed,
     /// Only one of the two measured it.
     Missing,
+    /// A and B measure different programs or different quantities.
+    NotComparable,
 }
 
 impl std::fmt::Display for Change {
@@ -132,6 +136,7 @@ impl std::fmt::Display for Change {
             Self::NotEnoughRuns => "too few runs",
             Self::Failed => "failed",
             Self::Missing => "in one only",
+            Self::NotComparable => "no verdict",
         })
     }
 }
@@ -140,6 +145,7 @@ impl Diff {
     /// Compares `b` with `a`, kind by kind.
     pub fn between(a: &Profile, b: &Profile) -> Self {
         let (summary_a, summary_b) = (Summary::of(a), Summary::of(b));
+        let not_comparable = differences(&work_of(a, b), "No verdict: the");
         let names = |profile: &Profile| profile.kinds.iter().map(|kind| kind.name.clone()).collect();
         let kinds = of_both(names(a), names(b))
             .iter()
@@ -147,7 +153,8 @@ impl Diff {
                 let ratio = Estimate::of_ratio_apart(&values(a, name), &values(b, name));
                 let (a, b) = (summary_a.kind(name), summary_b.kind(name));
                 let value = |kind: Option<&KindSummary>| kind.and_then(|kind| kind.value_s);
-                KindDiff { name: name.clone(), a_s: value(a), b_s: value(b), ratio, change: change(a, b, ratio) }
+                let change = if not_comparable.is_empty() { change(a, b, ratio) } else { Change::NotComparable };
+                KindDiff { name: name.clone(), a_s: value(a), b_s: value(b), ratio, change }
             })
             .collect();
         let (traced_a, traced_b) = (summary_a.translation.as_ref(), summary_b.translation.as_ref());
@@ -157,7 +164,8 @@ impl Diff {
             configurations: configurations(traced_a, traced_b),
             prices: prices(a, b),
             sites: sites(traced_a, traced_b),
-            warnings: warnings(a, b),
+            not_comparable,
+            warnings: differences(&circumstances(a, b), "The"),
         }
     }
 
@@ -246,16 +254,22 @@ fn change(a: Option<&KindSummary>, b: Option<&KindSummary>, ratio: Option<Estima
     })
 }
 
-/// What differs and must be the same for the times to be comparable.
-fn warnings(a: &Profile, b: &Profile) -> Vec<String> {
-    let (machine_a, machine_b) = (&a.machine, &b.machine);
+/// A property of two profiles: its name in the plural, and its value in each.
+type Property = (&'static str, String, String);
+
+/// What must be the same for times to be comparable: the program, and what is measured.
+fn work_of(a: &Profile, b: &Profile) -> Vec<Property> {
     let program = |profile: &Profile| {
         let load = profile.program.load.as_deref().map(|load| format!(" under the load: {load}")).unwrap_or_default();
         shell::join(&profile.program.command) + &load
     };
+    vec![("programs", program(a), program(b)), ("metrics", a.metric.noun().to_owned(), b.metric.noun().to_owned())]
+}
+
+/// What else has an effect on the times.
+fn circumstances(a: &Profile, b: &Profile) -> Vec<Property> {
+    let (machine_a, machine_b) = (&a.machine, &b.machine);
     let mut pairs = vec![
-        ("programs", program(a), program(b)),
-        ("metrics", a.metric.noun().to_owned(), b.metric.noun().to_owned()),
         ("processors", machine_a.cpu.clone(), machine_b.cpu.clone()),
         ("numbers of processors", machine_a.cpus.to_string(), machine_b.cpus.to_string()),
         (
@@ -270,10 +284,12 @@ fn warnings(a: &Profile, b: &Profile) -> Vec<String> {
         pairs.push(("modelled processors", a.processor.name.clone(), b.processor.name.clone()));
     }
     pairs
-        .into_iter()
-        .filter(|(_, a, b)| a != b)
-        .map(|(what, a, b)| format!("The {what} differ: A {a}, B {b}. Measure both alike, or take this into account."))
-        .collect()
+}
+
+/// A sentence for each property that differs, which begins with `start`.
+fn differences(properties: &[Property], start: &str) -> Vec<String> {
+    let different = properties.iter().filter(|(_, a, b)| a != b);
+    different.map(|(what, a, b)| format!("{start} {what} differ: BEFORE {a}, AFTER {b}.")).collect()
 }
 
 #[cfg(test)]
@@ -405,8 +421,18 @@ mod tests {
         b.program.command.push("--fast".into());
         b.metric = Metric::Cpu;
         b.machine.cpu = "another".into();
-        let warnings = Diff::between(&a, &b).warnings;
-        assert_eq!(warnings.len(), 3, "{warnings:?}");
-        assert!(warnings[0].contains("gups 2G --fast"));
+        let diff = Diff::between(&a, &b);
+        assert_eq!((diff.warnings.len(), diff.not_comparable.len()), (1, 2), "{diff:?}");
+        assert!(diff.not_comparable[0].contains("gups 2G --fast"));
+    }
+
+    #[test]
+    fn different_programs_have_no_verdict() {
+        let a = measured(&[("4k", 1.0)], 10, 0.01);
+        let mut b = measured(&[("4k", 2.0)], 10, 0.01);
+        assert!(Diff::between(&a, &b).has_slower());
+        b.program.command.push("--more".into());
+        let diff = Diff::between(&a, &b);
+        assert!(!diff.has_slower() && diff.kinds[0].change == Change::NotComparable, "{diff:?}");
     }
 }

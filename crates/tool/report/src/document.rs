@@ -69,8 +69,6 @@ pub enum Block {
     Plots(Vec<Plot>),
     /// Which bytes of a cache line are used, and by whom.
     ByteMap(ByteMap),
-    /// Words of a paper.
-    Quotation(QuotedSentence),
     /// Blocks for a reader with room and time: a page shows them, a terminal leaves them out.
     Detail(Vec<Block>),
 }
@@ -84,19 +82,6 @@ pub struct Section {
     pub is_folded: bool,
     /// What stands under it.
     pub blocks: Vec<Block>,
-}
-
-/// Words of a paper, with where they are from.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct QuotedSentence {
-    /// The sentence as it is printed.
-    pub sentence: String,
-    /// Its language, as HTML names it: `es`.
-    pub language: String,
-    /// The sentence in English.
-    pub translation: String,
-    /// The source.
-    pub source: String,
 }
 
 impl From<Vec<Block>> for Section {
@@ -145,7 +130,6 @@ impl Block {
             Self::Table(table) => table.rows.is_empty(),
             Self::Plots(plots) => plots.is_empty(),
             Self::ByteMap(map) => map.users.is_empty(),
-            Self::Quotation(_) => false,
             Self::Detail(blocks) => blocks.iter().all(Self::is_empty),
         }
     }

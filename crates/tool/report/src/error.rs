@@ -1,40 +1,124 @@
 //! Errors of reports: reading a file, writing one, drawing a page; and an error with its causes in
-//! one line.
+//! one message.
 
-use std::path::PathBuf;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use fieldstone_wire::Remedy;
+
+use crate::shell;
 
 /// An error and its causes, outermost first: `cannot write report.json: No space left on device`. A
-/// cause that the words before it contain is left out.
+/// cause that the words before it contain is left out. The innermost remedy is the second line.
 #[must_use]
 pub fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.map(ToString::to_string).fold(error.to_string(), |words, cause| {
-        if words.contains(&cause) { words } else { format!("{words}: {cause}") }
-    })
+    let messages: Vec<String> =
+        std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string).collect();
+    let (mut words, mut last_remedy) = (String::new(), Remedy(None));
+    for message in &messages {
+        let (cause, remedy) = Remedy::split(message);
+        if words.is_empty() {
+            words.push_str(cause);
+        } else if !words.contains(cause) {
+            words += &format!(": {cause}");
+        }
+        if remedy.0.is_some() {
+            last_remedy = remedy;
+        }
+    }
+    format!("{words}{last_remedy}")
 }
+
+/// Why a file cannot be read, and the remedy.
+fn read_failure(path: &Path, cause: &io::Error) -> String {
+    let directory = directory_of(path);
+    match (cause.kind(), missing_directory(directory)) {
+        (ErrorKind::NotFound, Some(missing)) => {
+            with_remedy(format!("there is no directory {}", missing.display()), list(directory_of(missing)))
+        }
+        (ErrorKind::NotFound, None) => with_remedy("there is no such file".to_owned(), list(directory)),
+        (ErrorKind::PermissionDenied, _) => with_remedy(
+            "permission denied".to_owned(),
+            "the same command as the owner of the file, or with sudo".into(),
+        ),
+        (ErrorKind::IsADirectory, _) => with_remedy("it is a directory".to_owned(), list(path)),
+        _ => cause.to_string(),
+    }
+}
+
+/// Why a file cannot be written, and the remedy.
+fn write_failure(path: &Path, cause: &io::Error) -> String {
+    let directory = directory_of(path);
+    match (cause.kind(), missing_directory(directory)) {
+        (ErrorKind::NotFound, Some(missing)) => with_remedy(
+            format!("there is no directory {}", missing.display()),
+            format!("mkdir -p {}", shell::quote(&directory.to_string_lossy())),
+        ),
+        (ErrorKind::PermissionDenied, _) => with_remedy(
+            "permission denied".to_owned(),
+            "a file in a directory that this user may write, such as /tmp".to_owned(),
+        ),
+        (ErrorKind::IsADirectory, _) => with_remedy(
+            "it is a directory".to_owned(),
+            format!("a file in it, such as {}", path.join("report.json").display()),
+        ),
+        _ => cause.to_string(),
+    }
+}
+
+fn with_remedy(cause: String, remedy: String) -> String {
+    cause + &Remedy(Some(remedy)).to_string()
+}
+
+fn list(directory: &Path) -> String {
+    format!("ls {}", shell::quote(&directory.to_string_lossy()))
+}
+
+/// The directory that holds `path`.
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// The first directory on the way to `directory` that does not exist.
+fn missing_directory(directory: &Path) -> Option<&Path> {
+    directory.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).last()
+}
+
+/// The files that a report can be made of.
+const FILES: Remedy<&str> = Remedy(Some(
+    "a file of `fieldstone profile --json FILE`, `fieldstone sharing --json FILE` or `fieldstone run --stats FILE`",
+));
 
 /// Why a report could not be read or made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The file could not be read.
-    #[error("cannot read {}: {source}", path.display())]
+    #[error("cannot read {}: {}", path.display(), read_failure(path, cause))]
     Read {
         /// The file.
         path: PathBuf,
         /// The error of the system.
-        source: std::io::Error,
+        cause: io::Error,
     },
     /// The file could not be written.
-    #[error("cannot write {}: {source}", path.display())]
+    #[error("cannot write {}: {}", path.display(), write_failure(path, cause))]
     Write {
         /// The file.
         path: PathBuf,
         /// The error of the system.
-        source: std::io::Error,
+        cause: io::Error,
+    },
+    /// The file ends before its JSON does.
+    #[error("cannot read {}: it is incomplete: it ends at byte {bytes}{}", path.display(), Remedy(Some("run the command that wrote it again")))]
+    Incomplete {
+        /// The file.
+        path: PathBuf,
+        /// Its size in bytes.
+        bytes: usize,
     },
     /// The file is no JSON object.
-    #[error("{} is not JSON ({source}): give a file that `fieldstone profile --format json`, `fieldstone sharing --format json` or `fieldstone run --stats` wrote", path.display())]
+    #[error("cannot read {}: it is not JSON: {source}{FILES}", path.display())]
     NotJson {
         /// The file.
         path: PathBuf,
@@ -42,13 +126,13 @@ pub enum Error {
         source: serde_json::Error,
     },
     /// The file is JSON without a known schema.
-    #[error("{} has no schema of Fieldstone: give a file that `fieldstone profile --format json`, `fieldstone sharing --format json` or `fieldstone run --stats` wrote", path.display())]
+    #[error("cannot read {}: it has no schema of Fieldstone{FILES}", path.display())]
     NoSchema {
         /// The file.
         path: PathBuf,
     },
     /// The file is of another version.
-    #[error("{} has the schema {found}; this version reads fieldstone-profile/1, fieldstone-run/1, fieldstone-collapse/1 and fieldstone-sharing/1: open it with the version that wrote it, or measure again", path.display())]
+    #[error("cannot read {}: it has the schema {found}; this version reads fieldstone-profile/1, fieldstone-run/1, fieldstone-collapse/1, fieldstone-sharing/1 and fieldstone-repair/1{}", path.display(), Remedy(Some("the version of fieldstone that wrote it, or measure again")))]
     OtherSchema {
         /// The file.
         path: PathBuf,
@@ -56,7 +140,7 @@ pub enum Error {
         found: String,
     },
     /// The schema is known, but the contents do not fit it.
-    #[error("{} has the schema {schema}, but does not fit it ({source}): it was truncated or edited; measure again", path.display())]
+    #[error("cannot read {}: it does not fit its schema {schema}: {source}{}", path.display(), Remedy(Some("measure again: the file was edited")))]
     Malformed {
         /// The file.
         path: PathBuf,
@@ -66,7 +150,7 @@ pub enum Error {
         source: serde_json::Error,
     },
     /// A profile was needed, and the file holds another report.
-    #[error("{} holds no profile: give a file that `fieldstone profile --format json` wrote", path.display())]
+    #[error("cannot compare {}: it holds no profile{}", path.display(), Remedy(Some("a file of `fieldstone profile --json FILE -- PROGRAM`")))]
     NotProfile {
         /// The file.
         path: PathBuf,
@@ -98,15 +182,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_cause_is_reported_once() {
-        let source = || std::io::Error::other("no space");
-        let error = Error::Write { path: "a.json".into(), source: source() };
+    fn each_cause_is_reported_once_and_the_remedy_last() {
+        let cause = || io::Error::other("no space");
+        let error = Error::Write { path: "a.json".into(), cause: cause() };
         assert_eq!(with_causes(&error), "cannot write a.json: no space");
 
         #[derive(Debug, thiserror::Error)]
-        #[error("not saved")]
+        #[error("not saved\ntry: later")]
         struct Outer(#[source] Error);
-        let outer = Outer(Error::Read { path: "b.json".into(), source: source() });
-        assert_eq!(with_causes(&outer), "not saved: cannot read b.json: no space");
+        let outer = Outer(Error::Read { path: "b.json".into(), cause: cause() });
+        assert_eq!(with_causes(&outer), "not saved: cannot read b.json: no space\ntry: later");
+    }
+
+    #[test]
+    fn a_missing_directory_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = folder.path().display();
+        let path = folder.path().join("no dir/deep/a.json");
+        let missing = || io::Error::from(ErrorKind::NotFound);
+        let write = Error::Write { path: path.clone(), cause: missing() }.to_string();
+        let read = Error::Read { path: path.clone(), cause: missing() }.to_string();
+        assert_eq!(
+            write,
+            format!(
+                "cannot write {}: there is no directory {at}/no dir\ntry: mkdir -p '{at}/no dir/deep'",
+                path.display()
+            )
+        );
+        assert_eq!(read, format!("cannot read {}: there is no directory {at}/no dir\ntry: ls {at}", path.display()));
+        let here = Error::Read { path: "no-such-file".into(), cause: missing() }.to_string();
+        assert_eq!(here, "cannot read no-such-file: there is no such file\ntry: ls .");
     }
 }

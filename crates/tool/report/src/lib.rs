@@ -27,9 +27,10 @@
 //! | [`quantity`], [`shell`] | how a number and a command are written |
 //! | `error` | errors of reading, writing and drawing |
 //!
-//! Of the other crates it uses `sharing` only, whose lines and verdicts are plain data. Page kinds
-//! are plain strings (`"4k"`, `"folio-64k"`, `"thp"`, `"hugetlb"`, `"hugetlb-1g"`), so that a
-//! report can be opened where nothing can be measured.
+//! Of the other crates it uses `sharing`, whose lines and verdicts are plain data, `stats`, and
+//! `wire` for the words of reasons and remedies. Page kinds are plain strings (`"4k"`,
+//! `"folio-64k"`, `"thp"`, `"hugetlb"`, `"hugetlb-1g"`), so that a report can be opened where
+//! nothing can be measured.
 #![forbid(unsafe_code)]
 
 pub mod advice;

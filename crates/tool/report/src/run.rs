@@ -8,6 +8,7 @@
 //! as doubles has them exactly.
 
 use crate::quantity::{bytes, count};
+use fieldstone_wire::Remedy;
 use serde::{Deserialize, Serialize};
 
 /// One run of a program with its memory in a primary region.
@@ -134,7 +135,7 @@ impl RegionStats {
 }
 
 impl RegionStats {
-    /// What of the reserve was not granted or not prefaulted, in one line.
+    /// What of the reserve was not granted or not prefaulted, and a reserve that is.
     pub fn reserve_words(&self) -> Option<String> {
         let (granted, refused) = (self.reserve_bytes, self.reserve_refused_bytes);
         let all = granted.saturating_add(refused);
@@ -150,7 +151,9 @@ impl RegionStats {
             let touched = granted.saturating_sub(self.reserve_untouched_bytes);
             facts.push(format!("{} of {} are prefaulted (available memory)", bytes(touched), bytes(granted)));
         }
-        (!facts.is_empty()).then(|| format!("--reserve: {}", facts.join("; ")))
+        let usable_mib = granted.saturating_sub(self.reserve_untouched_bytes) >> 20;
+        let remedy = Some(usable_mib).filter(|mib| *mib > 0).map(|mib| format!("--reserve {mib}M"));
+        (!facts.is_empty()).then(|| format!("--reserve: {}{}", facts.join("; "), Remedy(remedy)))
     }
 
     /// Programs that the process started and that cannot carry the agent.
@@ -175,8 +178,10 @@ pub fn unserved_words(programs: u64) -> Option<String> {
         more => (format!("{} programs", count(more)), "were"),
     };
     Some(format!(
-        "{programs} started by others {were} not served: statically linked, set-user-id, 32-bit or of another C library\n\
-         try: `fieldstone run --region -- PROGRAM` for the program itself, or `fieldstone attach --huge PID` while it runs"
+        "{programs} started by others {were} not served: statically linked, set-user-id, 32-bit or of another C library{}",
+        Remedy(Some(
+            "`fieldstone run --region -- PROGRAM` for the program itself, or `fieldstone attach --huge PID` while it runs"
+        ))
     ))
 }
 

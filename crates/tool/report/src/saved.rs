@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The schema of `fieldstone run --repair --stats`, whose events are defined where repairs are
 /// made.
@@ -33,9 +33,9 @@ impl SavedFile {
     /// If the file cannot be read, is not JSON, has no known schema, is of another version, or does
     /// not fit its schema.
     pub fn load(path: &Path) -> Result<Self, Error> {
-        let text = std::fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+        let text = std::fs::read(path).map_err(|cause| Error::Read { path: path.to_owned(), cause })?;
         let value: serde_json::Value =
-            serde_json::from_slice(&text).map_err(|source| Error::NotJson { path: path.to_owned(), source })?;
+            serde_json::from_slice(&text).map_err(|source| no_json(path.to_owned(), text.len(), source))?;
         let Some(schema) = value.get("schema").and_then(serde_json::Value::as_str).map(str::to_owned) else {
             return Err(Error::NoSchema { path: path.to_owned() });
         };
@@ -62,6 +62,11 @@ impl SavedFile {
             }
         }
     }
+}
+
+/// The error for a file of `bytes` bytes that is no JSON.
+fn no_json(path: PathBuf, bytes: usize, source: serde_json::Error) -> Error {
+    if source.is_eof() { Error::Incomplete { path, bytes } } else { Error::NotJson { path, source } }
 }
 
 fn decode<T: DeserializeOwned>(value: serde_json::Value, path: &Path, schema: String) -> Result<T, Error> {
@@ -93,7 +98,7 @@ pub fn save(report: &impl Serialize, path: &Path) -> Result<(), Error> {
 /// # Errors
 /// [`Error::Write`]: an old file is unchanged then.
 pub fn write(text: &str, path: &Path) -> Result<(), Error> {
-    let failed = |source| Error::Write { path: path.to_owned(), source };
+    let failed = |cause| Error::Write { path: path.to_owned(), cause };
     // The target of a link is replaced, not the link; a device or a pipe is written to.
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let old = fs::symlink_metadata(&target);
@@ -197,7 +202,8 @@ mod tests {
     fn each_wrong_file_has_its_own_error() {
         assert!(matches!(SavedFile::load(Path::new("/nowhere/at/all.json")), Err(Error::Read { .. })));
         for (text, part) in [
-            ("", "is not JSON"),
+            ("", "it ends at byte 0"),
+            (r#"{"schema": "fieldstone-profile/1", "progr"#, "incomplete: it ends at byte 41"),
             ("<html>", "is not JSON"),
             ("[1, 2]", "no schema of Fieldstone"),
             (r#"{"schema": 1}"#, "no schema of Fieldstone"),

@@ -144,6 +144,6 @@ fn page_kinds_that_a_user_may_not_set_up_are_unavailable_and_the_others_are_meas
     let profile = load(&file);
     let reason = |name: &str| profile.kind(name).and_then(|kind| kind.unavailable.clone());
     let refused = reason("folio-64k").expect("its folio sizes are a setting of root");
-    assert!(refused.contains("permission denied; try: echo ") && !refused.contains("os error"), "{refused}");
+    assert!(refused.contains("permission denied\ntry: echo ") && !refused.contains("os error"), "{refused}");
     assert!(profile.samples.iter().any(|sample| sample.kind == "thp"), "{message}");
 }

@@ -94,8 +94,8 @@ fn children_are_included_on_request() {
     let program = wait_until("the child", || child(pid, "odd"));
     let Some(output) = collapsed(pid, "") else { return };
     assert!(output.status.success() && huge_bytes(program) < 16 * MIB, "{}", stdout(&output));
-    let hint = "one child process is not included: --children";
-    assert!(stderr(&output).contains(hint), "{}", stderr(&output));
+    let remedy = "one child process is not included\ntry: --children";
+    assert!(stderr(&output).contains(remedy), "{}", stderr(&output));
     let output = collapsed(pid, "--children").unwrap();
     assert!(!stderr(&output).contains("--children"), "{}", stderr(&output));
     assert!(output.status.success() && stdout(&output).contains(&format!("odd ({program})")), "{}", stdout(&output));
@@ -185,7 +185,7 @@ fn impossible_requests_are_refused_with_the_reason() {
 
 #[test]
 fn the_old_form_works_and_prints_the_new_one() {
-    const HINT: &str = "hint: `fieldstone run --pid` is now `fieldstone attach --huge`\n";
+    const HINT: &str = "fieldstone: `fieldstone run --pid` is an old form\ntry: fieldstone attach --huge\n";
     let old_form = |pid: u32, options: &str| {
         let mut command = Command::new(binaries::command());
         command.args(["run", "--pid", &pid.to_string()]).args(options.split_whitespace()).stdin(Stdio::null());

@@ -101,7 +101,8 @@ fn a_missing_process_is_reported() {
 fn the_old_form_of_a_repair_works_and_prints_the_new_one() {
     let output = fieldstone(&["repair", "--pid", "4194304"]).output().unwrap();
     let message = stderr(&output);
-    assert!(message.starts_with("hint: `fieldstone repair --pid` is now `fieldstone attach --repair`\n"), "{message}");
+    let old_form = "fieldstone: `fieldstone repair --pid` is an old form\ntry: fieldstone attach --repair\n";
+    assert!(message.starts_with(old_form), "{message}");
     assert!(output.status.code() == Some(2) && message.contains("no process 4194304"), "{message}");
 }
 

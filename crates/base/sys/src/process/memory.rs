@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use crate::error::denial;
 use crate::{Error, Result};
 
 /// The memory of a process. Writes succeed on read-only pages and code too; the kernel gives the
@@ -63,13 +64,11 @@ impl ProcessMemory {
     }
 }
 
-/// The text of the errno of an operation that needs permission to trace a process, with the remedy
-/// where there is one.
+/// The cause of a failed operation that needs permission to trace a process, and its remedy.
 #[must_use]
 pub fn trace_failure(source: &io::Error) -> String {
-    const RIGHT: &str = "it needs permission to trace it (its owner with kernel.yama.ptrace_scope 0, or root)";
     match source.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => format!("{source}; {RIGHT}"),
+        Some(libc::EPERM | libc::EACCES) => denial(),
         Some(libc::ENOENT | libc::ESRCH) => "it has ended, never existed, or is a kernel thread".to_owned(),
         _ => source.to_string(),
     }

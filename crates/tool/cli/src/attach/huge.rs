@@ -11,6 +11,7 @@ use fieldstone_launch::signals::Interrupt;
 use fieldstone_report::{Collapse, CollapsedProcess, reports, text};
 use fieldstone_sys::collapse::CollapseTarget;
 use fieldstone_sys::process;
+use fieldstone_wire::Remedy;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::output::{message, print, style};
@@ -56,10 +57,11 @@ pub(crate) fn run(
 
 /// Prints how many descendants are not included.
 fn report_skipped(processes: usize) {
+    const INCLUDE: Remedy<&str> = Remedy(Some("--children"));
     match processes {
         0 => {}
-        1 => message("one child process is not included: --children includes it"),
-        many => message(format_args!("{many} descendants are not included: --children includes them")),
+        1 => message(format_args!("one child process is not included{INCLUDE}")),
+        many => message(format_args!("{many} descendants are not included{INCLUDE}")),
     }
 }
 

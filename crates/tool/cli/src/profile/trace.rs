@@ -10,7 +10,7 @@ use fieldstone_profile::trace::QemuTracer;
 use fieldstone_profile::{TraceCoverage, TraceOptions};
 use fieldstone_sys::cpuid::{self, Cpu, Tlb, TlbUse, Ways};
 use fieldstone_translation::{Configuration, Mmu, PageSize, TlbDescription};
-use fieldstone_wire::{Mixture, PageKind};
+use fieldstone_wire::{Mixture, PageKind, Remedy};
 
 use crate::text_file;
 
@@ -143,7 +143,10 @@ fn recording(arguments: &Arguments) -> anyhow::Result<TraceCoverage> {
         }
     };
     if burst > period {
-        bail!("cannot record bursts of {burst} accesses in a period of {period}: give a longer --period, or --full");
+        bail!(
+            "cannot record bursts of {burst} accesses in a period of {period}{}",
+            Remedy(Some("a longer --period, or --full"))
+        );
     }
     Ok(TraceCoverage::bursts(burst, period))
 }
@@ -176,7 +179,10 @@ pub(crate) fn machine(name: &str) -> anyhow::Result<Mmu> {
         return Ok(machine);
     }
     if !Path::new(name).exists() {
-        bail!("cannot find a processor or a file called {name:?}: give host, a TOML file, or one of {}", presets());
+        bail!(
+            "cannot find a processor or a file called {name:?}{}",
+            Remedy(Some(format_args!("host, a TOML file, or one of {}", presets())))
+        );
     }
     Mmu::from_toml(&text_file::read(Path::new(name))?).with_context(|| name.to_owned())
 }
@@ -189,8 +195,8 @@ fn host() -> anyhow::Result<Mmu> {
     let known = Mmu::for_cpu(vendor, *family, *model);
     let preset = known.or_else(|| Mmu::nearest_to_cpu(vendor, *family, *model)).with_context(|| {
         format!(
-            "cannot find a preset for this processor ({vendor} family {family}, model {model}): give --tlb one of {}, or a file",
-            presets()
+            "cannot find a preset for this processor ({vendor} family {family}, model {model}){}",
+            Remedy(Some(format_args!("--tlb with a file, or one of {}", presets())))
         )
     })?;
     Ok(preset.corrected(&reported))

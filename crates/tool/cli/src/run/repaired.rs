@@ -1,13 +1,15 @@
 //! `fieldstone run --repair`: starts a program and the repairer of its false sharing.
 
 use std::ffi::OsStr;
+use std::io;
 
 use anyhow::Context;
 use fieldstone_launch::Program;
-use fieldstone_repair::{self as sharing, RepairStats, SamplingStats, TimedEvent};
+use fieldstone_repair::{self as sharing, RepairStats};
+use fieldstone_report::{reports, text};
 
 use super::{Arguments, exit_like};
-use crate::output::{message, write_stderr};
+use crate::output::{message, style_of, write_stderr};
 use crate::repair;
 use crate::stats_file::{open_stats_file, write_json};
 
@@ -32,23 +34,19 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
 
 /// Reports that the program runs without a repair.
 fn report_no_repair(error: &fieldstone_repair::Error) {
-    use fieldstone_repair::Error::{RepairUnavailable, RepairerDied};
+    use fieldstone_repair::Error::RepairerDied;
     match error {
         RepairerDied { .. } => message(error),
-        RepairUnavailable { .. } => message(format_args!("the program runs without a repair: {error}")),
-        _ => message(format_args!("{error}; the program runs without a repair")),
+        _ => message(format_args!("the program runs without a repair: {error}")),
     }
 }
 
-/// Prints the events that rules request; with `--stats -`, all events and a summary.
+/// Prints the events that rules request; with `--stats -`, the whole report.
 fn print_repair(stats: &RepairStats, is_all: bool) {
-    let is_wanted = |event: &&TimedEvent| is_all || event.kind.is_requested();
-    stats.events.iter().filter(is_wanted).for_each(|event| write_stderr(&format!("{}\n", repair::describe(event))));
-    // Without a repairer the reason is printed already.
-    if is_all && stats.sampling != SamplingStats::default() {
-        write_stderr(&format!("{}\n", repair::summarize(&SamplingStats { ended: true, ..stats.sampling })));
-        if let Some(why) = repair::why_no_repair(stats) {
-            write_stderr(&format!("nothing was repaired: {why}\n"));
-        }
+    if is_all {
+        let report = reports::repair::document(&repair::report(stats));
+        return write_stderr(&text::render(&report, style_of(io::stderr())));
     }
+    let requested = stats.events.iter().filter(|event| event.kind.is_requested());
+    requested.for_each(|event| write_stderr(&format!("{}\n", repair::describe(event))));
 }

@@ -10,12 +10,13 @@ use std::process::Command;
 use fieldstone_launch::agent::AgentFile;
 use fieldstone_launch::launch::{Injection, Treatment};
 use fieldstone_launch::program::Program;
+use fieldstone_wire::Remedy;
 
 use super::{SharedRecords, SharedSites, executable};
 use crate::error::{Error, Result};
 
 const QEMU: &str = "qemu-x86_64";
-const INSTALL: &str = "install QEMU's user mode (on Debian: apt-get install qemu-user)";
+const INSTALL: Remedy<&str> = Remedy(Some("sudo apt-get install qemu-user (on Debian)"));
 /// QEMU versions with the plugin interface that the plugin uses.
 const VERSIONS: std::ops::RangeInclusive<u32> = 6..=8;
 
@@ -39,7 +40,7 @@ impl QemuTracer {
             return Err(Error::Tracer { why: "the plugin is for x86-64 machines".to_owned() });
         }
         let found = Program::find(&[QEMU.into()]);
-        let absent = |_| Error::Tracer { why: format!("there is no {QEMU} in the path: {INSTALL}") };
+        let absent = |_| Error::Tracer { why: format!("there is no {QEMU} in the path{INSTALL}") };
         let qemu = found.map_err(absent)?.file;
         let version = version(&qemu)?;
         Ok(Self { qemu, version, plugin, recorder })
@@ -124,7 +125,7 @@ fn version(qemu: &Path) -> Result<String> {
     }
     let help = Command::new(qemu).arg("-help").output().map_err(|error| unusable(error.to_string()))?;
     if !String::from_utf8_lossy(&help.stdout).contains("-plugin") {
-        return Err(unusable(format!("it was built without plugins: {INSTALL}; a static QEMU supports none")));
+        return Err(unusable(format!("it was built without plugins, as a static QEMU is{INSTALL}")));
     }
     Ok(version.trim_end_matches(['(', ')', ',']).to_owned())
 }

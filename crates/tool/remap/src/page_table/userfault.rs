@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use fieldstone_sys::userfault::{FaultOrigin, Userfaultfd};
+use fieldstone_wire::Remedy;
 use linux_raw_sys::general as uapi;
 
 use crate::error::{Error, Result};
@@ -24,9 +25,11 @@ const FEATURES: u32 = uapi::UFFD_FEATURE_THREAD_ID
 /// own.
 const HIGH_DESCRIPTOR: u64 = 800;
 
-/// Why a process is refused, both before an attempt and when the kernel refuses the call.
-const NO_USERFAULTFD: &str = "it may not have a userfaultfd that sees the kernel's accesses too, and without that no page can be moved \
-                              safely; `sudo sysctl vm.unprivileged_userfaultfd=1` allows it";
+/// The error both before an attempt and when the kernel refuses the call.
+fn no_userfaultfd(pid: u32) -> Error {
+    let why = "it may not have a userfaultfd that sees the kernel's accesses too, and without that no page can be moved safely";
+    Error::Refused { pid, why: format!("{why}{}", Remedy(Some("sudo sysctl vm.unprivileged_userfaultfd=1"))) }
+}
 
 /// The userfaultfd of a process.
 #[derive(Debug)]
@@ -51,7 +54,7 @@ impl SharedUserfault {
         if may_open_userfaultfd(living_thread(pid)) {
             return Ok(());
         }
-        Err(Error::Refused { pid, why: NO_USERFAULTFD.to_owned() })
+        Err(no_userfaultfd(pid))
     }
 
     /// Opens a userfaultfd in the program and duplicates it. All threads are stopped on return.
@@ -162,7 +165,7 @@ fn refused(pid: u32, error: Error) -> Error {
         Error::Linux(fieldstone_sys::Error::Call { source, .. })
             if matches!(source.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) =>
         {
-            Error::Refused { pid, why: NO_USERFAULTFD.to_owned() }
+            no_userfaultfd(pid)
         }
         other => other,
     }

@@ -80,7 +80,6 @@ enum Drawn {
     Table { caption: String, headings: Vec<Heading>, rows: Vec<Vec<DrawnCell>>, rest: String },
     Plots { plots: Vec<DrawnPlot> },
     ByteMap { legend: Vec<DrawnLegend>, description: String, rows: Vec<MapRow> },
-    Quotation { sentence: String, language: String, translation: String, source: String },
 }
 
 #[derive(Serialize)]
@@ -144,12 +143,6 @@ impl FlatBlocks {
                 legend: map.users.iter().map(bytes::legend).map(|of| drawn_legend(&of)).collect(),
                 description: printable(&map.description),
                 rows: bytes::rows(map),
-            },
-            Block::Quotation(of) => Drawn::Quotation {
-                sentence: printable(&of.sentence),
-                language: printable(&of.language),
-                translation: printable(&of.translation),
-                source: printable(&of.source),
             },
         };
         self.blocks.push(drawn);
@@ -218,7 +211,7 @@ fn drawn_legend(of: &Legend) -> DrawnLegend {
 mod tests {
     use super::*;
     use crate::document::{Axis, Colour, ColumnSeries};
-    use crate::document::{ByteMap, ByteUser, Chart, Column, Columns, QuotedSentence, row};
+    use crate::document::{ByteMap, ByteUser, Chart, Column, Columns, row};
 
     /// A document with every kind of block, each with `words`.
     fn document(words: &str) -> Document {
@@ -245,7 +238,6 @@ mod tests {
             table.with_rows([row![name(), words]]).with_caption(words).into(),
             Some(plot).into(),
             Block::ByteMap(ByteMap { bytes: 8, users: vec![user], description: words.into() }),
-            Block::Quotation(QuotedSentence { sentence: words.into(), ..QuotedSentence::default() }),
             Block::Detail(vec![Block::folded(words, [Block::folded(words, [Block::Paragraph(words.into())])])]),
         ];
         Document {

@@ -25,7 +25,6 @@ fn blocks(blocks: &[Block], level: usize, text: &mut String) {
             Block::List(sentences) => list(sentences.iter().cloned()),
             Block::Command(words) | Block::Listing(words) => format!("```\n{}\n```\n", printable(words.trim_end())),
             Block::Table(of) => table(of),
-            Block::Quotation(of) => format!("> {} ({})\n", one_line(&of.translation), one_line(&of.source)),
             Block::ByteMap(map) => one_line(&map.description) + "\n",
             Block::Plots(_) | Block::Detail(_) => continue,
         };

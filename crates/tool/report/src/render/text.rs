@@ -151,10 +151,6 @@ impl Sheet {
                 // The table of the map follows it.
                 self.before = Spacing::None;
             }
-            Block::Quotation(of) => {
-                self.begin(Spacing::Prose);
-                self.paragraph(&format!("“{}” ({})", of.translation, of.source));
-            }
             Block::Plots(_) | Block::Detail(_) => {}
         }
     }
@@ -196,11 +192,12 @@ impl Sheet {
         }
     }
 
-    /// Words behind `lead`, wrapped under where they began.
+    /// Words behind `lead`, wrapped under where they began. A line of the words begins a line.
     fn hanging(&mut self, lead: &str, words: &str) {
         let indent = lead.chars().count();
-        let words = words.lines().collect::<Vec<_>>().join(" ");
-        for (at, line) in wrapped(&one_line(&words), self.room().saturating_sub(indent)).iter().enumerate() {
+        let room = self.room().saturating_sub(indent);
+        let lines = words.trim_end().split('\n').flat_map(|line| wrapped(&one_line(line), room));
+        for (at, line) in lines.collect::<Vec<_>>().iter().enumerate() {
             let lead = if at == 0 { lead } else { "" };
             self.row(&format!("{lead:indent$}{line}"));
         }

@@ -17,25 +17,28 @@ const FIELDS: &str = "kind,change,a_s,b_s,ratio,ratio_low,ratio_high,ratio_confi
 const WALK_FIELDS: &str = "configuration,a_walks_per_1000,b_walks_per_1000,walks_ratio,price,a_walk_ns,b_walk_ns";
 const SITE_FIELDS: &str = "site,site_place,a_walks_share,b_walks_share";
 
-/// The report on `diff`.
-pub fn document(diff: &Diff) -> Document {
-    let blocks = vec![
-        Block::section(format!("{}, B against A", diff.metric.noun()), [kinds(diff).into()]),
+/// The report on `diff` of the profiles in the files `before` and `after`.
+pub fn document(diff: &Diff, [before, after]: [&str; 2]) -> Document {
+    let obstacles = diff.not_comparable.iter().cloned().map(Block::Strong);
+    let blocks = obstacles.chain([
+        Block::facts([("BEFORE", before.to_owned()), ("AFTER", after.to_owned())]),
+        Block::section(format!("{}, AFTER against BEFORE", diff.metric.noun()), [kinds(diff).into()]),
         Block::section("Walks for 1,000 accesses, modelled", [walks(&diff.configurations).into()]),
         Block::section("Price of a walk, estimated: likely (low–high)", [prices(&diff.prices).into()]),
         Block::section("Share of the walks on 4 KiB pages, most change first", [sites(&diff.sites).into()]),
         Block::section("Warnings", [Block::List(diff.warnings.clone())]),
-    ];
+    ]);
+    let blocks = blocks.collect();
     Document { kind: "diff".into(), subject: "Two profiles compared".into(), blocks, ..Document::default() }
 }
 
 fn kinds(diff: &Diff) -> Table {
     let columns = [
         Column::text("pages"),
-        Column::text("B is"),
-        Column::number("A"),
-        Column::number("B"),
-        Column::number("B / A"),
+        Column::text("AFTER is"),
+        Column::number("BEFORE"),
+        Column::number("AFTER"),
+        Column::number("AFTER / BEFORE"),
         Column::number(Interval::LABEL),
     ];
     let median = |estimate: Option<Estimate>| estimate.map(|value| Unit::Seconds.of(value.median));
@@ -52,7 +55,8 @@ fn kinds(diff: &Diff) -> Table {
 }
 
 fn walks(configurations: &[ConfigurationDiff]) -> Table {
-    let columns = [Column::text("pages"), Column::number("A"), Column::number("B"), Column::number("B / A")];
+    let columns =
+        [Column::text("pages"), Column::number("BEFORE"), Column::number("AFTER"), Column::number("AFTER / BEFORE")];
     let rate = |walks: Option<f64>| walks.map(|walks| Unit::Rate.of(walks));
     Table::new(columns).with_rows(configurations.iter().map(|of| {
         let ratio = of.ratio().map(|ratio| Unit::Ratio.of(ratio));
@@ -61,7 +65,7 @@ fn walks(configurations: &[ConfigurationDiff]) -> Table {
 }
 
 fn prices(prices: &[PriceDiff]) -> Table {
-    let columns = [Column::text("price of a walk"), Column::number("A"), Column::number("B")];
+    let columns = [Column::text("price of a walk"), Column::number("BEFORE"), Column::number("AFTER")];
     let ns = |range: Option<Interval>| range.map(|range| Unit::Nanoseconds.estimate(range));
     Table::new(columns).with_rows(prices.iter().map(|of| row![of.name, ns(of.a_ns), ns(of.b_ns)]))
 }
@@ -69,13 +73,14 @@ fn prices(prices: &[PriceDiff]) -> Table {
 /// A name and its place are two lines of a cell. Where only one side has the site, the change says
 /// so.
 fn sites(sites: &[SiteDiff]) -> Table {
-    let columns = [Column::text("memory from"), Column::number("A"), Column::number("B"), Column::number("B - A")];
+    let columns =
+        [Column::text("memory from"), Column::number("BEFORE"), Column::number("AFTER"), Column::number("change")];
     let share = |share: Option<f64>| share.map(|share| Unit::Share.of(share));
     let rows = sites.iter().map(|of| -> TableRow {
         let change = Unit::Percent.of(of.change());
         let change = match (of.a_share, of.b_share) {
-            (Some(_), None) => CellLine::Worded("only in A".into(), change),
-            (None, Some(_)) => CellLine::Worded("only in B".into(), change),
+            (Some(_), None) => CellLine::Worded("only BEFORE".into(), change),
+            (None, Some(_)) => CellLine::Worded("only AFTER".into(), change),
             _ => CellLine::Value(change),
         };
         row![translation::site_cell(&of.name, &of.place), share(of.a_share), share(of.b_share), TableCell::from(change)]

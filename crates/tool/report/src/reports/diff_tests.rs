@@ -5,7 +5,7 @@ use crate::fixture::measured;
 use crate::text::{self, Style};
 
 fn text_of(diff: &Diff, style: Style) -> String {
-    text::render(&document(diff), style)
+    text::render(&document(diff, ["old.json", "new.json"]), style)
 }
 
 #[test]
@@ -14,10 +14,29 @@ fn it_shows_both_medians_and_the_ratio() {
     let mut b = measured(&[("4k", 3.0)], 8, 0.0);
     b.machine.cpu = "another".into();
     let text = text_of(&Diff::between(&a, &b), Style::default());
-    for part in ["slower", "2.00 s", "3.00 s", "1.500", "1.500 – 1.500", "processors differ"] {
+    for part in [
+        "BEFORE  old.json",
+        "AFTER   new.json",
+        "slower",
+        "2.00 s",
+        "3.00 s",
+        "1.500",
+        "1.500 – 1.500",
+        "processors differ",
+    ] {
         assert!(text.contains(part), "{part}\n{text}");
     }
     assert!(!text.contains("Walks"), "{text}");
+}
+
+#[test]
+fn different_programs_are_the_first_line_and_have_no_verdict() {
+    let a = measured(&[("4k", 2.0)], 8, 0.0);
+    let mut b = measured(&[("4k", 3.0)], 8, 0.0);
+    b.program.command = vec!["another".into()];
+    let text = text_of(&Diff::between(&a, &b), Style::default());
+    assert!(text.starts_with("No verdict: the programs differ: BEFORE ") && text.contains("AFTER another."), "{text}");
+    assert!(!text.contains("slower"), "{text}");
 }
 
 #[test]
@@ -61,8 +80,8 @@ fn it_shows_the_sites_of_both_traces() {
     let graph = of("build_graph");
     assert_eq!(words(lines[graph]), ["build_graph", "62.0", "%", "31.0", "%", "-31.0", "%"]);
     assert_eq!(words(lines[graph + 1]), ["src/graph/build.c:214"]);
-    assert_eq!(words(lines[of("read_edges")])[1..], ["4.0", "%", "–", "only", "in", "A"]);
-    assert_eq!(words(lines[of("load_edges")])[1..], ["–", "4.0", "%", "only", "in", "B"]);
+    assert_eq!(words(lines[of("read_edges")])[1..], ["4.0", "%", "–", "only", "BEFORE"]);
+    assert_eq!(words(lines[of("load_edges")])[1..], ["–", "4.0", "%", "only", "AFTER"]);
     assert!(graph < of("read_edges") && of("read_edges") < of("hash_grow"), "{text}");
     let untraced = crate::Profile { translation: None, ..a.clone() };
     assert!(of_sites(&text_of(&Diff::between(&a, &untraced), Style::default())).is_empty());

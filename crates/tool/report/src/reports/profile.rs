@@ -14,18 +14,18 @@ pub use records::records;
 
 use super::run::pages_got;
 use super::{machine, translation};
-use crate::document::{
-    Block, Column, Document, Plot, QuotedSentence, Section, Table, TableCell, TableRow, Unit, Value, row,
-};
+use crate::document::{Block, Column, Document, Plot, Section, Table, TableCell, TableRow, Unit, Value, row};
 use crate::quantity::{bytes, moment, percent, share};
-use crate::{Footprint, FootprintPoint, Metric, PermissionShare, Profile, RegionStats, Summary, shell};
+use crate::{Advice, Footprint, FootprintPoint, Metric, PermissionShare, Profile, RegionStats, Summary, shell};
 use fieldstone_stats::Interval;
 use std::cmp::Reverse;
 
 /// The report on `profile`, whose meaning is `summary`.
 pub fn document(profile: &Profile, summary: &Summary) -> Document {
     let (advice, command) = summary.advice.parts();
-    let notes = profile.warnings.iter().cloned().chain(summary.notes.iter().map(ToString::to_string));
+    let (findings, notes): (Vec<&Advice>, Vec<&Advice>) = summary.notes.iter().partition(|note| note.is_finding());
+    let findings = findings.into_iter().map(ToString::to_string).collect();
+    let notes = profile.warnings.iter().cloned().chain(notes.into_iter().map(ToString::to_string));
     let traced = profile.translation.as_ref().zip(summary.translation.as_ref());
     let blocks = vec![
         Block::facts(facts(profile, summary)),
@@ -33,6 +33,7 @@ pub fn document(profile: &Profile, summary: &Summary) -> Document {
         Block::section("What a run costs", [costs(summary).into()]),
         memory(profile),
         traced.map_or_else(|| Block::Detail(Vec::new()), |(traced, of)| translation::section(traced, of)),
+        Block::section("Findings (exit code 1)", [Block::List(findings)]),
         Block::section("Notes", [Block::List(notes.collect())]),
         Block::Detail(permissions(profile).into_iter().chain([swap(&profile.footprints), samples(profile)]).collect()),
     ];
@@ -233,8 +234,9 @@ fn permissions(profile: &Profile) -> Option<Block> {
     let read_write = of.read_write_share().map_or_else(String::new, share);
     let published: Vec<String> =
         paper::READ_WRITE_TABLE.iter().map(|(workload, share)| format!("{workload} {share}")).collect();
-    let source = format!(
-        "Basu et al., Efficient Virtual Memory for Big Memory Servers, as reviewed in slides. Their table: {}. Here: {read_write}.",
+    let reported = format!(
+        "Basu et al. (Efficient Virtual Memory for Big Memory Servers) report that {} Their table: {}. Here: {read_write}.",
+        paper::READ_WRITE,
         published.join(", ")
     );
     Some(Block::section(
@@ -247,12 +249,7 @@ fn permissions(profile: &Profile) -> Option<Block> {
             )),
             plots::permissions(&of.permissions).into(),
             permission_table(&of.permissions).into(),
-            Block::Quotation(QuotedSentence {
-                sentence: paper::READ_WRITE.to_owned(),
-                language: "es".to_owned(),
-                translation: format!("That is: {}", paper::READ_WRITE_SENSE),
-                source,
-            }),
+            Block::Paragraph(reported),
         ],
     ))
 }

@@ -5,6 +5,7 @@ use crate::document::{Block, Column, Document, Rest, RowLimit, Section, Table, T
 use crate::quantity::{address, bytes, count, share};
 use crate::run::unserved_words;
 use crate::{ProcessStats, RegionStats, RunStats, SmallPages, shell};
+use fieldstone_wire::PlacementReason;
 use std::cmp::Reverse;
 
 /// Rows of the table of processes.
@@ -15,13 +16,12 @@ const NOTEWORTHY_BYTES: u64 = 16 << 20;
 /// The report on `stats`.
 pub fn document(stats: &RunStats) -> Document {
     let unserved = unserved_words(stats.processes.iter().map(|process| process.region.unserved_programs()).sum());
-    let mut blocks = vec![
-        processes(&stats.processes).into(),
-        Block::List(unserved.map(|words| words.replace('\n', "; ")).into_iter().collect()),
-    ];
+    let mut blocks = vec![processes(&stats.processes).into(), Block::List(unserved.into_iter().collect())];
     blocks.extend(match stats.primary() {
         _ if stats.processes.is_empty() => vec![Block::Paragraph("No process had a region.".into())],
-        Some(primary) => vec![region(&primary.region, &stats.page_kind), outside(&primary.region)],
+        Some(primary) => {
+            std::iter::once(region(&primary.region, &stats.page_kind)).chain(exceptions(&primary.region)).collect()
+        }
         None => vec![Block::Paragraph(format!(
             "The primary process, {} ({}), is not in the table: it carried no agent, and nothing of it was served.",
             stats.primary_name, stats.primary_pid
@@ -79,7 +79,8 @@ fn processes(processes: &[ProcessStats]) -> Table {
 /// `thp 1.95 GiB, 4k 53 MiB`.
 pub(super) fn pages_got(region: &RegionStats) -> Option<String> {
     let got = region.pages.iter().filter(|pages| pages.bytes > 0);
-    let got = got.map(|pages| format!("{} {}", pages.kind, bytes(pages.bytes))).collect::<Vec<_>>().join(", ");
+    let name = |kind: &str| if kind == "smaller" { "4k or folios".to_owned() } else { kind.to_owned() };
+    let got = got.map(|pages| format!("{} {}", name(&pages.kind), bytes(pages.bytes))).collect::<Vec<_>>().join(", ");
     Some(got).filter(|got| !got.is_empty())
 }
 
@@ -102,7 +103,7 @@ fn region(region: &RegionStats, asked_for: &str) -> Block {
         format!("Region {} to {}, {extent}; {}.", address(region.base), address(region.limit), read_from(region))
     };
     let mut facts = vec![place];
-    facts.extend(region.reserve_words().map(|words| format!("{words}.")));
+    facts.extend(region.reserve_words());
     facts.extend(private_memory(region));
     facts.extend(small_pages(region));
     if region.shared_rw_bytes >= NOTEWORTHY_BYTES {
@@ -138,17 +139,32 @@ fn region(region: &RegionStats, asked_for: &str) -> Block {
     Block::section("Region of the primary process", [Block::List(facts)])
 }
 
-/// What stayed outside the region, and why, the most resident memory first.
-fn outside(region: &RegionStats) -> Block {
-    let columns =
-        [Column::text("reason"), Column::number("calls"), Column::number("requested"), Column::number("resident")];
+/// Memory that is not in the region on the requested pages, by where it is: a table each, with the
+/// reasons, the most resident memory first.
+fn exceptions(region: &RegionStats) -> [Block; 3] {
     let mut reasons: Vec<_> = region.outside.iter().collect();
     reasons.sort_by_key(|outside| Reverse((outside.resident_bytes, outside.bytes)));
-    let rows: Vec<TableRow> = reasons
-        .into_iter()
-        .map(|of| row![&of.reason, Value::count(of.calls), Value::bytes(of.bytes), Value::bytes(of.resident_bytes)])
-        .collect();
-    Block::section("Memory outside the region", [Table::new(columns).with_rows(rows).into()])
+    let [mut outside, mut in_place, mut inside] = [(); 3].map(|()| Vec::<TableRow>::new());
+    for of in reasons {
+        let known = PlacementReason::ALL.into_iter().find(|reason| reason.words() == of.reason);
+        let rows = match known {
+            Some(reason) if reason.is_inside() => &mut inside,
+            Some(reason) if reason.is_in_place() => &mut in_place,
+            _ => &mut outside,
+        };
+        let numbers = (Value::count(of.calls), Value::bytes(of.bytes), Value::bytes(of.resident_bytes));
+        rows.push(row![&of.reason, numbers.0, numbers.1, numbers.2]);
+    }
+    [
+        ("Memory outside the region", outside),
+        ("Memory outside the region, but on the requested pages", in_place),
+        ("Memory inside the region that was treated differently", inside),
+    ]
+    .map(|(heading, rows)| {
+        let columns = ["calls", "requested", "resident"].map(Column::number);
+        let table = Table::new([Column::text("reason")].into_iter().chain(columns)).with_rows(rows);
+        Block::section(heading, [table.into()])
+    })
 }
 
 /// Where the private read-write memory was, and how much of it on large pages.
@@ -248,6 +264,31 @@ mod tests {
         assert!(!text_of(&stats, Style::default()).contains("--reserve"), "it does not go with these");
         stats.processes.clear();
         assert!(text_of(&stats, Style::default()).contains("No process had a region."));
+    }
+
+    #[test]
+    fn memory_is_listed_by_where_it_is() {
+        let mut stats = fixture::run_stats();
+        let reasons = [PlacementReason::PoolEmpty, PlacementReason::InPlace, PlacementReason::Low32];
+        let outside = |reason: PlacementReason| crate::Outside {
+            reason: reason.words().to_owned(),
+            calls: 1,
+            ..crate::Outside::default()
+        };
+        stats.processes[0].region.outside = reasons.map(outside).to_vec();
+        stats.processes[0].region.pages = vec![crate::PageShare { kind: "smaller".into(), bytes: 20 << 10 }];
+        let text = text_of(&stats, Style::default());
+        let places = [
+            "4k or folios 20 KiB",
+            "\nMemory outside the region\n",
+            "  low 32-bit address",
+            "\nMemory outside the region, but on the requested pages\n",
+            "  in place: ",
+            "\nMemory inside the region that was treated differently\n",
+            "  in the region on transparent pages: hugetlb pool empty",
+        ];
+        let places = places.map(|part| text.find(part).unwrap_or_else(|| panic!("no {part}\n{text}")));
+        assert!(places.is_sorted(), "{text}");
     }
 
     #[test]

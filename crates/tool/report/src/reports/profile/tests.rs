@@ -39,6 +39,19 @@ fn it_shows_the_numbers_and_the_command_within_the_width() {
 }
 
 #[test]
+fn findings_are_listed_apart_from_notes_and_remedies_below_their_cause() {
+    let mut fixture = fixture::profile();
+    assert!(!text_of(&fixture, Style::default()).contains("Findings"));
+    fixture.findings = vec![crate::Finding::OutputDiffers { kind: "thp".into() }];
+    fixture.kinds[4].unavailable = Some("permission denied\ntry: echo 1".into());
+    let text = text_of(&fixture, Style::default());
+    let parts =
+        ["\nFindings (exit code 1)\n  - On thp it printed", "\nNotes\n", ": permission denied\n    try: echo 1\n"];
+    let places = parts.map(|part| text.find(part).unwrap_or_else(|| panic!("no {part}\n{text}")));
+    assert!(places.is_sorted(), "{text}");
+}
+
+#[test]
 fn what_is_not_ours_cannot_steer_the_terminal() {
     let mut fixture = fixture::profile();
     fixture.program.command[1] = "\x1b[2J".into();
@@ -122,7 +135,8 @@ fn columns_are_explained_where_they_are_there() {
     let mut profile = fixture::profile();
     let page = page_of(&profile);
     assert!(page.contains("Contiguous: ") && !page.contains("pool empty") && !page.contains("moved back"));
-    assert!(page.contains("more than 99 % of the reserved memory"), "the quotation is in Spanish");
+    assert!(page.contains("more than 99 % of the reserved memory"), "{page}");
+    assert!(!page.contains("memoria"), "{page}");
     profile.footprints[1].region.as_mut().unwrap().fell_back_bytes = 4096;
     assert!(page_of(&profile).contains("Pool empty: memory that found no huge page left."));
 }

@@ -81,7 +81,7 @@ fn nothing(sharing: &Sharing) -> String {
         let why = match sharing.sampling.apart {
             0 => "no sample showed a line that several threads use".to_owned(),
             lines => format!(
-                "of {} that several threads use, no sample shows that they run at the same time. A processor each, or a longer run, may show it",
+                "several threads use {}, but it is undecided whether they run at the same time. Retry with a processor for each thread, or with a longer run",
                 plural(lines, "line")
             ),
         };
@@ -212,7 +212,10 @@ mod tests {
         );
         let sampling = crate::sharing::Sampling { samples: 9, accesses: 9, apart: 2, ..Default::default() };
         let headline = Headline::of(&Sharing { sampling, ..Sharing::default() }).sentence;
-        assert!(headline.contains("of 2 lines that several threads use, no sample shows that they run"), "{headline}");
+        assert!(
+            headline.contains("several threads use 2 lines, but it is undecided whether they run at the same time"),
+            "{headline}"
+        );
         let blind = crate::sharing::Sampling { samples: 9, ..Default::default() };
         let headline = Headline::of(&Sharing { sampling: blind, ..Sharing::default() }).sentence;
         assert!(headline.contains("No result: no sample showed an access"), "{headline}");
