@@ -258,7 +258,7 @@ const MEANINGS: [&str; 5] = [
 /// Writes the table of primitives, the meaning of each, and that of each word in the last column.
 fn primitives(page: &mut TextWriter, primitives: &[Primitive]) {
     page.section("Page primitives");
-    page.line(&format!("{:20}{:20}{:20}{:>8}  ", "primitive", "mechanism", "fallback", "cost"), "unsupported");
+    page.line(&format!("{:20}{:20}{:20}{:>8}  ", "primitive", "mechanism", "fallback", "cost"), "limits");
     let mut limitations: Vec<&Limitation> = Vec::new();
     for primitive in primitives {
         let (mechanism, fallback) = (primitive.mechanism.unwrap_or("none"), primitive.fallback.unwrap_or("none"));
@@ -268,7 +268,7 @@ fn primitives(page: &mut TextWriter, primitives: &[Primitive]) {
         page.line(&format!("{:20}{mechanism:20}{fallback:20}{cost:>8}  ", primitive.name), &lost);
         limitations.extend(&primitive.lost);
     }
-    page.line("", "Cost is the time per page. Unsupported is what the mechanism does not notice or do.");
+    page.line("", "Cost is the time per page. Limits are what the mechanism does not notice or do.");
     MEANINGS.iter().for_each(|meaning| page.line("", meaning));
     limitations.sort_by_key(|lost| (lost.name, &lost.meaning));
     limitations.dedup();
@@ -384,7 +384,7 @@ mod tests {
         (second.mechanism, second.cost_ns) = (None, None);
         let text = text(&findings, WIDE);
         let table: Vec<&str> = text.split_once("Page primitives\n").unwrap().1.lines().collect();
-        let columns = ["primitive", "mechanism", "fallback", "unsupported"].map(|name| table[0].find(name).unwrap());
+        let columns = ["primitive", "mechanism", "fallback", "limits"].map(|name| table[0].find(name).unwrap());
         let [_, mechanism, fallback, _] = columns;
         assert!(
             table[1][mechanism..].starts_with("one-way") && table[1][fallback..].starts_with("none"),
