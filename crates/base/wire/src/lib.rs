@@ -19,6 +19,7 @@
 //! | `sites` | allocation sites: record and mailboxes of the site recorder |
 //! | `trace` | the record of the tracing plugin |
 //! | `isolation` | a program's requests for cache lines of its own |
+//! | `remedy` | the form of messages: cause, then remedy |
 #![no_std]
 
 pub mod isolation;

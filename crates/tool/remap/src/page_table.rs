@@ -6,7 +6,8 @@
 //! ```
 //! The userfaultfd reports changes of the address space too (fork, mremap, munmap, madvise). The
 //! thread that makes such a change waits until the message is read. So this module reads messages
-//! while it changes the address space itself.
+//! while an injected call changes the address space. Messages about children are read by a thread
+//! of the program instead (see `children`).
 //!
 //! Invariant: while a page is moved or restored, all threads are stopped.
 
@@ -25,7 +26,7 @@ use fieldstone_sys::userfault::{FaultOrigin, Message, Modes, Userfaultfd};
 
 use crate::error::{Error, Result};
 use crate::tracer::{InsertedCode, SystemCall, Tracer, argument};
-use moved::{MovedPage, PAGE, PAGE_BYTES, PageMap, page_range};
+use moved::{MovedPage, PAGE_BYTES, PageMap, page_range};
 use userfault::SharedUserfault;
 
 /// The moved pages of a process with their traps.
@@ -119,30 +120,25 @@ impl PageTable {
     }
 
     /// Restores a page: writes its composed bytes at `at`, its present address in the program. All
-    /// threads are stopped, and none is in a rewritelet.
+    /// threads are stopped, and none is in a rewritelet. Returns false if the kernel refuses that,
+    /// because the program changes its address space: the caller reads the message about the change
+    /// and tries again.
     ///
     /// # Errors
     /// If the process is gone.
-    pub(crate) fn restore(&mut self, memory: &ProcessMemory, pid: u32, moved: &MovedPage, at: u64) -> Result<()> {
+    pub(crate) fn try_restore(&self, memory: &ProcessMemory, pid: u32, moved: &MovedPage, at: u64) -> Result<bool> {
         let contents = moved.composed(memory)?;
-        let failed = |source| Error::Process { pid, operation: "restore a page of", source };
-        match self.copy(pid, at, &contents)? {
-            // It was unmapped or restored meanwhile.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EEXIST | libc::ESRCH)) => {}
-            other => other.map_err(failed)?,
+        if let Err(source) = self.userfault.fd().try_copy(page_range(at).start, &contents) {
+            match source.raw_os_error() {
+                Some(libc::EAGAIN) => return Ok(false),
+                // It was unmapped or restored meanwhile.
+                Some(libc::ENOENT | libc::EEXIST | libc::ESRCH) => {}
+                _ => return Err(Error::Process { pid, operation: "restore a page of", source }),
+            }
         }
         self.untrap(at);
         self.untrap(moved.page.start);
-        Ok(())
-    }
-
-    /// Writes the bytes of a missing page. The kernel refuses that while the program changes its address space,
-    /// which lasts until the message about the change is read.
-    fn copy(&mut self, pid: u32, at: u64, contents: &[u8; PAGE]) -> Result<io::Result<()>> {
-        let fd = self.userfault.fd();
-        let (copied, messages) = while_reading(fd, pid, || fd.copy(page_range(at).start, contents, false))?;
-        self.deferred.extend(messages);
-        Ok(copied)
+        Ok(true)
     }
 
     /// Makes an injected call that the userfaultfd reports. All threads are stopped and outside of

@@ -95,7 +95,7 @@ impl Process {
         let mut tracer = Tracer::seize(pid, memory, &table)?;
         let number = abandoned.as_ref().map(|abandoned| abandoned.userfault);
         let userfault = prepare_calls(&mut tracer, number, shared)?;
-        let Some(AbandonedRepair { record, stub_page: old_stub_page, pages, code, .. }) = abandoned else {
+        let Some(AbandonedRepair { record, stub_page: old_stub_page, pages, code, before, .. }) = abandoned else {
             let mut this = Self::new(tracer, PageTable::new(PageMap::default(), userfault), CodeCache::default());
             this.children.use_stub_page(this.tracer.stub_page());
             this.tracer.resume_all(&this.code)?;
@@ -105,6 +105,7 @@ impl Process {
         };
         let mut this = Self::new(tracer, PageTable::new(pages, userfault), code);
         this.record = Some(record);
+        this.before = before;
         this.restore_abandoned(old_stub_page)?;
         Ok(this)
     }
@@ -164,15 +165,15 @@ impl Process {
         SharedUserfault::check(pid)
     }
 
-    /// Whether a killed repairer has left moved pages in process `pid`. [`Self::open`] restores
-    /// them.
+    /// Whether a killed repairer has left moved pages in process `pid` or in a child that is being
+    /// forked. [`Self::open`] restores them.
     ///
     /// # Errors
     /// As there.
     pub fn is_left_behind(pid: u32) -> Result<bool> {
         let shown_by = living_thread(pid);
         let abandoned = AbandonedRepair::find(pid, &ProcessMemory::open(shown_by)?, &mappings(shown_by)?)?;
-        Ok(abandoned.is_some_and(|abandoned| !abandoned.pages.is_empty()))
+        Ok(abandoned.is_some_and(|abandoned| !abandoned.pages.is_empty() || abandoned.before.is_some()))
     }
 
     /// Makes [`Self::serve`] return when this non-blocking descriptor becomes readable, and read it
@@ -261,7 +262,8 @@ impl Process {
 
     /// Records the present state, if there is a record.
     fn update_record(&mut self) -> Result<()> {
-        self.record.as_mut().map_or(Ok(()), |record| record.update(&self.tracer, &self.pages, &self.code))
+        let Some(record) = self.record.as_mut() else { return Ok(()) };
+        record.update(&self.tracer, (&self.pages, &self.code), self.before.as_ref())
     }
 }
 

@@ -7,12 +7,14 @@
 //! The contents are JSON. They go to the half that is not in use; then the header is written. The
 //! header is one write within a page, so the record is always either the old or the new one.
 //!
-//! Invariant: a change of the process is recorded before it is made, unless undoing it needs
-//! nothing. Children have no record (`MADV_DONTFORK`).
+//! Invariants: a change of the process is recorded before it is made, unless undoing it needs
+//! nothing. A state stays recorded while a child with a copy of it may appear. Children have no
+//! record (`MADV_DONTFORK`).
 
 use fieldstone_sys::process::ProcessMemory;
 use serde::{Deserialize, Serialize};
 
+use crate::children::ProcessSnapshot;
 use crate::code_cache::CodeCache;
 use crate::error::{Error, Result};
 use crate::page_table::PageTable;
@@ -42,6 +44,15 @@ struct Contents<'a> {
     #[serde(rename = "home")]
     stub_page: Option<u64>,
     ours: RecordContents<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    before: Option<RecordContents<'a>>,
+}
+
+impl Contents<'_> {
+    /// The serialized form, or `None` if it is larger than a half.
+    fn to_bytes(&self) -> Option<Vec<u8>> {
+        serde_json::to_vec(self).ok().filter(|bytes| bytes.len() as u64 <= HALF_BYTES)
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -58,6 +69,7 @@ struct ContentsWithPages {
     #[serde(rename = "home")]
     stub_page: Option<u64>,
     ours: StateWithPages,
+    before: Option<StateWithPages>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -69,6 +81,7 @@ struct StateWithPages {
 #[derive(Debug, Deserialize)]
 struct ContentsWithCode {
     ours: CodeCache,
+    before: Option<CodeCache>,
 }
 
 /// What a killed repairer has left in a process.
@@ -80,6 +93,8 @@ pub(crate) struct AbandonedRepair {
     pub(crate) stub_page: Option<u64>,
     pub(crate) pages: PageMap,
     pub(crate) code: CodeCache,
+    /// An earlier state, of which a child may have a copy.
+    pub(crate) before: Option<ProcessSnapshot>,
 }
 
 impl RepairRecord {
@@ -125,12 +140,24 @@ impl RepairRecord {
     ///
     /// # Errors
     /// [`Error::Refused`] if the state is larger than a half of the record, or the process is gone.
-    pub(crate) fn update(&mut self, tracer: &Tracer, pages: &PageTable, code: &CodeCache) -> Result<()> {
+    pub(crate) fn update(
+        &mut self,
+        tracer: &Tracer,
+        (pages, code): (&PageTable, &CodeCache),
+        before: Option<&ProcessSnapshot>,
+    ) -> Result<()> {
         let why = "so much of it is redirected that it cannot be recorded for a later repairer".to_owned();
         let too_much = || Error::Refused { pid: tracer.pid(), why };
         let ours = RecordContents { moved: pages.pages(), code };
-        let contents = Contents { userfault: pages.userfault().number(), stub_page: tracer.stub_page(), ours };
-        let bytes = serde_json::to_vec(&contents).ok().filter(|bytes| bytes.len() as u64 <= HALF_BYTES);
+        let before = before.map(|ProcessSnapshot { pages, code }| RecordContents { moved: pages, code });
+        let mut contents =
+            Contents { userfault: pages.userfault().number(), stub_page: tracer.stub_page(), ours, before };
+        let mut bytes = contents.to_bytes();
+        if bytes.is_none() {
+            // A restore must not fail for an earlier state, which few kills need.
+            contents.before = None;
+            bytes = contents.to_bytes();
+        }
         self.write(tracer.memory(), &bytes.ok_or_else(too_much)?)
     }
 
@@ -169,9 +196,11 @@ impl AbandonedRepair {
     }
 
     fn parse(record: RepairRecord, bytes: &[u8]) -> serde_json::Result<Self> {
-        let ContentsWithPages { userfault, stub_page, ours } = serde_json::from_slice(bytes)?;
-        let ContentsWithCode { ours: code } = serde_json::from_slice(bytes)?;
-        Ok(Self { record, userfault, stub_page, pages: ours.moved, code })
+        let ContentsWithPages { userfault, stub_page, ours, before: pages_before } = serde_json::from_slice(bytes)?;
+        let ContentsWithCode { ours: code, before: code_before } = serde_json::from_slice(bytes)?;
+        let before = pages_before.zip(code_before);
+        let before = before.map(|(pages, code)| ProcessSnapshot { pages: pages.moved, code });
+        Ok(Self { record, userfault, stub_page, pages: ours.moved, code, before })
     }
 }
 
@@ -223,12 +252,16 @@ mod tests {
     #[test]
     fn a_record_is_read_as_it_was_written() {
         let (pages, code) = (PageMap::default(), CodeCache::default());
-        let contents =
-            Contents { userfault: 812, stub_page: Some(0x5000), ours: RecordContents { moved: &pages, code: &code } };
+        let ours = || RecordContents { moved: &pages, code: &code };
+        let mut contents = Contents { userfault: 812, stub_page: Some(0x5000), ours: ours(), before: None };
         let bytes = serde_json::to_vec(&contents).unwrap();
         let found = AbandonedRepair::parse(RepairRecord::new(0), &bytes).unwrap();
         assert!(found.userfault == 812 && found.stub_page == Some(0x5000) && found.pages.is_empty());
+        assert!(found.before.is_none());
         let format = r#"{"userfault":812,"home":20480,"ours":{"moved":{},"code":[],"heads":{"led":{},"retired":[],"sprung":[]},"sites":{},"protections":{"places":[]}}}"#;
         assert_eq!(String::from_utf8(bytes).unwrap(), format, "the format of earlier versions");
+        contents.before = Some(ours());
+        let bytes = serde_json::to_vec(&contents).unwrap();
+        assert!(AbandonedRepair::parse(RepairRecord::new(0), &bytes).unwrap().before.is_some());
     }
 }

@@ -43,6 +43,11 @@ const LONGEST: Duration = Duration::from_secs(40);
 /// otherwise restore a lost count by itself.
 const ATOMIC_LAP: &str = "static uint64_t lap(volatile uint64_t *own) { int i; for (i = 0; i < 1000; i++) __sync_fetch_and_add(own, 1); return 1000; }";
 
+/// Waits for a child that must end with status 0, and prints any other wait status.
+const AWAIT_CHILD: &str = r#"static void await_child(pid_t pid) { int status; CHECK(waitpid(pid, &status, 0) == pid);
+    if (status) printf("wait status %#x of a child\n", status); CHECK(status == 0); }
+"#;
+
 /// Not a test: the repairer that the other tests start.
 #[test]
 fn repairer() {
@@ -51,13 +56,29 @@ fn repairer() {
     let (pid, page) = (pid.parse().unwrap(), page.parse().unwrap());
     println!("\nready");
     std::io::stdin().read_line(&mut String::new()).unwrap();
-    let serve = |process: &mut Process| (0..12).for_each(|_| drop(process.serve(Duration::from_millis(1)).unwrap()));
     let mut process = Process::open(pid).unwrap();
     process.move_page(&split_words(page)).unwrap();
-    serve(&mut process);
+    serve_briefly(&mut process);
     process.restore_all(&RestoreReason::Requested).unwrap();
     process.move_page(&split_words(page)).unwrap();
-    serve(&mut process);
+    serve_briefly(&mut process);
+    process.release().unwrap();
+}
+
+fn serve_briefly(process: &mut Process) {
+    (0..12).for_each(|_| drop(process.serve(Duration::from_millis(1)).unwrap()));
+}
+
+/// Not a test: the repairer that restores a page while the program forks.
+#[test]
+fn restoring_repairer() {
+    let Ok(words) = std::env::var(REPAIRER) else { return };
+    let (pid, page) = words.split_once(' ').unwrap();
+    let mut process = Process::open(pid.parse().unwrap()).unwrap();
+    process.move_page(&split_words(page.parse().unwrap())).unwrap();
+    serve_briefly(&mut process);
+    println!("\nready");
+    std::io::stdin().read_line(&mut String::new()).unwrap();
     process.release().unwrap();
 }
 
@@ -69,9 +90,9 @@ enum End {
     Finished(u32),
 }
 
-fn start_repairer(running: &ProgramUnderTest) -> Child {
+fn start_repairer(running: &ProgramUnderTest, name: &str) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "repairer", "--nocapture", "--test-threads=1"]);
+    command.args(["--exact", name, "--nocapture", "--test-threads=1"]);
     command.env(REPAIRER, format!("{} {}", running.child.id(), running.page));
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -87,12 +108,22 @@ enum When {
     /// While a thread of the program is in the system call that empties a page, which waits for the
     /// repairer.
     Emptying,
+    /// Before this step of a release that begins while a fork waits for the repairer. Until the
+    /// repairer has read the message about the child, each step is delayed, as on a busy machine.
+    Forking(u32),
 }
 
-/// Starts a repairer and kills it.
+/// Delay of a step: longer than a restore waits for a fork that is not reported.
+const DELAY: Duration = Duration::from_millis(3);
+
+/// Whether a thread with one of these states waits until the repairer reads a message.
+fn waits_for_repairer(states: &str) -> bool {
+    states.contains("userfaultfd_event_wait")
+}
+
+/// Resumes a repairer and kills it.
 #[allow(clippy::zombie_processes, reason = "it is waited for as its tracer does")]
-fn repair_and_kill(running: &mut ProgramUnderTest, when: When) -> End {
-    let mut child = start_repairer(running);
+fn repair_and_kill(running: &mut ProgramUnderTest, mut child: Child, when: When) -> End {
     let pid = i32::try_from(child.id()).unwrap();
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
     let threads: Vec<i32> = tasks.map(|task| task.file_name().to_str().unwrap().parse().unwrap()).collect();
@@ -126,10 +157,13 @@ fn repair_and_kill(running: &mut ProgramUnderTest, when: When) -> End {
             if is_step {
                 has_resumed = number == libc::SYS_ptrace && RESUMING.contains(&arguments[0]);
                 steps += 1;
+                if matches!(when, When::Forking(_)) && waits_for_repairer(&kernel_states(running.child.id())) {
+                    std::thread::sleep(DELAY);
+                }
             }
             let is_last = match when {
-                When::Step(last) => is_step && steps == last,
-                When::Emptying => kernel_states(running.child.id()).contains("userfaultfd_event_wait"),
+                When::Step(last) | When::Forking(last) => is_step && steps == last,
+                When::Emptying => waits_for_repairer(&kernel_states(running.child.id())),
             };
             if is_last {
                 println!("{when:?}: {entered:x?}");
@@ -174,8 +208,18 @@ fn rescue(running: &mut ProgramUnderTest) {
 fn run(program: &Arc<TempPath>, when: When) -> End {
     let mut running = ProgramUnderTest::start(program);
     let page = running.page;
-    running.send_input();
-    let end = repair_and_kill(&mut running, when);
+    let repairer = if matches!(when, When::Forking(_)) {
+        // While the repairer waits for its start, no thread may be created.
+        wait_until(&running, |states| states.lines().count() == 3);
+        let repairer = start_repairer(&running, "restoring_repairer");
+        running.send_input();
+        wait_until(&running, waits_for_repairer);
+        repairer
+    } else {
+        running.send_input();
+        start_repairer(&running, "repairer")
+    };
+    let end = repair_and_kill(&mut running, repairer, when);
     let pid = running.child.id();
     // A watchdog may need this time.
     std::thread::sleep(BEFORE_RESCUE);
@@ -195,25 +239,37 @@ fn run(program: &Arc<TempPath>, when: When) -> End {
     end
 }
 
+/// What each thread does in the kernel, in one line.
 fn kernel_states(pid: u32) -> String {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
     let of = |path: std::path::PathBuf, name: &str| std::fs::read_to_string(path.join(name)).unwrap_or_default();
-    tasks.map(|task| format!("{} {}\n", of(task.path(), "wchan"), of(task.path(), "syscall"))).collect()
+    tasks.map(|task| format!("{} {}\n", of(task.path(), "wchan"), of(task.path(), "syscall").trim_end())).collect()
 }
 
-fn kill_at_each_step(builder: &ProgramBuilder) {
+fn wait_until(running: &ProgramUnderTest, has: fn(&str) -> bool) {
+    let begun = Instant::now();
+    loop {
+        let states = kernel_states(running.child.id());
+        if has(&states) {
+            return;
+        }
+        assert!(begun.elapsed() < LONGEST, "it hangs: {states}");
+    }
+}
+
+fn kill_at_each_step(builder: &ProgramBuilder, when: fn(u32) -> When) {
     let program = Arc::new(builder.build());
     if open_or_skip(ProgramUnderTest::start(&program).child.id()).is_none() {
         return;
     }
-    let End::Finished(steps) = run(&program, When::Step(u32::MAX)) else { panic!("another process killed it") };
+    let End::Finished(steps) = run(&program, when(u32::MAX)) else { panic!("another process killed it") };
     let kills = std::env::var("FIELDSTONE_DEATHS").ok().and_then(|number| number.parse().ok()).unwrap_or(FEW);
     let mut killed = 0;
     let only = std::env::var("FIELDSTONE_DEATH_AT").ok().and_then(|number| number.parse().ok());
     for step in
         only.map_or(1..=steps, |step: u32| step..=step).step_by(usize::try_from((steps / kills).max(1)).unwrap())
     {
-        killed += u32::from(run(&program, When::Step(step)) == End::Killed);
+        killed += u32::from(run(&program, when(step)) == End::Killed);
     }
     println!("killed {killed} times, at {kills} of {steps} steps");
     assert!(killed > 0);
@@ -233,7 +289,7 @@ fn writes_to_a_page_being_emptied_are_kept() {
 
 #[test]
 fn a_counting_program_survives_each_kill() {
-    kill_at_each_step(&ProgramBuilder::new("usleep(20000);").lap(ATOMIC_LAP));
+    kill_at_each_step(&ProgramBuilder::new("usleep(20000);").lap(ATOMIC_LAP), When::Step);
 }
 
 /// Handlers begin at any time. They return after the rescue to where they interrupted: to the code
@@ -244,14 +300,27 @@ fn a_program_with_threads_in_handlers_survives_each_kill() {
         do clock_gettime(CLOCK_MONOTONIC, &b); while ((b.tv_sec - a.tv_sec) * 1000000000L + b.tv_nsec - a.tv_nsec < 3000000); }";
     let body = "sigset_t s; sigemptyset(&s); sigaddset(&s, SIGUSR1); pthread_sigmask(SIG_BLOCK, &s, 0);
         for (int i = 0; i < 300; i++) { kill(getpid(), SIGUSR1); usleep(1000); }";
-    kill_at_each_step(&ProgramBuilder::new(body).globals(globals).before("signal(SIGUSR1, linger);").lap(ATOMIC_LAP));
+    kill_at_each_step(
+        &ProgramBuilder::new(body).globals(globals).before("signal(SIGUSR1, linger);").lap(ATOMIC_LAP),
+        When::Step,
+    );
 }
 
 #[test]
 fn a_forking_program_survives_each_kill() {
     let body = "while (counters[8] < 2000 || counters[9] < 2000) usleep(100); for (int i = 0; i < 8; i++) { pid_t pid = fork(); CHECK(pid >= 0); if (!pid) _exit(child());
-        int status; CHECK(waitpid(pid, &status, 0) == pid); CHECK(status == 0); }";
-    kill_at_each_step(&ProgramBuilder::new(body).globals(CHILD).before("counters[100] = 7;"));
+        await_child(pid); }";
+    let builder = ProgramBuilder::new(body).globals(CHILD).globals(AWAIT_CHILD).before("counters[100] = 7;");
+    kill_at_each_step(&builder, When::Step);
+}
+
+/// The repairer does not receive the child's userfaultfd itself: its death would close it, and the
+/// child would read zeros.
+#[test]
+fn a_child_forked_during_a_restore_survives_each_kill() {
+    let body = "pid_t pid = fork(); CHECK(pid >= 0); if (!pid) _exit(counters[100] == 7 ? 0 : counters[100] ? 2 : 1); await_child(pid);";
+    let builder = ProgramBuilder::new(body).globals(AWAIT_CHILD).before("counters[100] = 7;");
+    kill_at_each_step(&builder, When::Forking);
 }
 
 #[test]
@@ -262,5 +331,5 @@ fn a_program_receives_each_signal_despite_kills() {
     let body =
         "signal(SIGUSR1, note); pthread_t me = pthread_self(), t; came = 0; pthread_create(&t, 0, keep_sending, &me);
         while (came < 40) usleep(50); pthread_join(t, 0);";
-    kill_at_each_step(&ProgramBuilder::new(body).globals(globals));
+    kill_at_each_step(&ProgramBuilder::new(body).globals(globals), When::Step);
 }

@@ -238,8 +238,16 @@ impl Userfaultfd {
     /// `EEXIST` for a present page, and as ioctl(2).
     pub fn copy(&self, to: usize, contents: &[u8], write_protected: bool) -> io::Result<()> {
         let mode = u64::from(if write_protected { uapi::UFFDIO_COPY_MODE_WP } else { 0 });
-        let (src, len) = (contents.as_ptr().expose_provenance() as u64, contents.len() as u64);
-        self.ask(request::UFFDIO_COPY, &mut uapi::uffdio_copy { dst: to as u64, src, len, mode, copy: 0 })
+        self.ask(request::UFFDIO_COPY, &mut copy_request(to, contents, mode))
+    }
+
+    /// As [`Self::copy`], but it does not retry: a thread that changes the address space may wait
+    /// until the caller reads its message.
+    ///
+    /// # Errors
+    /// `EAGAIN` while the address space changes, `EEXIST` for a present page, and as ioctl(2).
+    pub fn try_copy(&self, to: usize, contents: &[u8]) -> io::Result<()> {
+        self.ask_once(request::UFFDIO_COPY, &mut copy_request(to, contents, 0))
     }
 
     /// Fills missing pages with zeros.
@@ -312,16 +320,17 @@ impl Userfaultfd {
         // This terminates: EAGAIN means that another thread is changing the address space, and that
         // thread does not wait for this one.
         loop {
-            // SAFETY: each caller passes the request's own structure, a live local.
-            let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), request.into(), std::ptr::from_mut(argument)) };
-            if result == 0 {
-                return Ok(());
-            }
-            let error = io::Error::last_os_error();
-            if error.raw_os_error() != Some(libc::EAGAIN) {
-                return Err(error);
+            match self.ask_once(request, argument) {
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
+                other => return other,
             }
         }
+    }
+
+    fn ask_once<T>(&self, request: u32, argument: &mut T) -> io::Result<()> {
+        // SAFETY: each caller passes the request's own structure, a live local.
+        let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), request.into(), std::ptr::from_mut(argument)) };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 }
 
@@ -333,6 +342,12 @@ impl AsFd for Userfaultfd {
 
 fn of(range: &Range<usize>) -> uapi::uffdio_range {
     uapi::uffdio_range { start: range.start as u64, len: range.len() as u64 }
+}
+
+/// `UFFDIO_COPY` of `contents`, in this mode.
+fn copy_request(to: usize, contents: &[u8], mode: u64) -> uapi::uffdio_copy {
+    let (src, len) = (contents.as_ptr().expose_provenance() as u64, contents.len() as u64);
+    uapi::uffdio_copy { dst: to as u64, src, len, mode, copy: 0 }
 }
 
 /// `/proc/self/pagemap`, open for `PAGEMAP_SCAN` (Linux 6.7): finds written pages of asynchronously

@@ -151,6 +151,11 @@ impl PageMap {
         self.0.remove(&page);
     }
 
+    /// Keeps those pages for whose addresses `is_kept` is true.
+    pub(crate) fn retain(&mut self, is_kept: impl Fn(u64) -> bool) {
+        self.0.retain(|&page, _| is_kept(page));
+    }
+
     /// Removes all pages.
     pub(crate) fn clear(&mut self) {
         self.0.clear();

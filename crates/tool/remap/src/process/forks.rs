@@ -6,7 +6,8 @@
 //!   restore   all threads stopped ── wait for threads that are forking ── restore the parent's pages
 //! ```
 //! A child's memory is its parent's at the time of the copy: pages are missing and heads are
-//! patched. So no state is forgotten while a child with a copy of it may appear.
+//! patched. So no state is forgotten while a child with a copy of it may appear. The record has
+//! that state too.
 
 use std::time::{Duration, Instant};
 
@@ -84,6 +85,7 @@ impl Process {
             let forking = self.forking();
             if forking.is_empty() || begun.elapsed() > LONGEST_LAST_FORK {
                 self.before = None;
+                self.update_record()?;
                 return self.children.close_all(&mut self.tracer, &self.code);
             }
             for thread in forking {
@@ -105,6 +107,18 @@ impl Process {
         let events = self.restore_children();
         self.tracer.resume_all(&self.code)?;
         events
+    }
+
+    /// Restores the children forked so far, and forgets the state before the last restore. All
+    /// threads are stopped outside of the kernel, so none is forking.
+    ///
+    /// # Errors
+    /// As ptrace(2).
+    pub(super) fn restore_earlier_children(&mut self) -> Result<()> {
+        let events = self.restore_children()?;
+        self.unreported.extend(events);
+        self.before = None;
+        Ok(())
     }
 
     /// An address in the copies of a moved page. A child that is being forked has it too.

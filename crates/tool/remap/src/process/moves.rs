@@ -7,9 +7,10 @@
 //!             ── probes written ── recorded ── copies unmapped ── threads resumed
 //! ```
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fieldstone_sys::process::has_ended;
+use fieldstone_sys::scheduling;
 
 use crate::code_cache::MAX_PAGES;
 use crate::error::{Error, Result};
@@ -84,6 +85,7 @@ impl Process {
         if self.has_thread_in_kernel()? {
             return Err(page_error(start, "a thread is in the kernel and may be using it there: try again"));
         }
+        self.restore_earlier_children()?;
         let copies = moved.memory.clone();
         let mut contents = [0; PAGE];
         self.tracer.memory().read_exact(start, &mut contents)?;
@@ -147,9 +149,18 @@ impl Process {
     fn restore_one(&mut self, page: u64, at: u64) -> Result<()> {
         self.code.remove_page(&mut self.tracer, self.pages.pages(), page)?;
         let Some(moved) = self.pages.pages().get(page).cloned() else { return Ok(()) };
-        let pid = self.pid();
-        self.pages.restore(self.tracer.memory(), pid, &moved, at)?;
+        self.restore_contents(&moved, at)?;
         self.forget(&moved)
+    }
+
+    /// Writes the bytes of a page at `at`. A thread that is still in the kernel may begin to fork meanwhile: a
+    /// thread of the program reads the message about the child, which outlives this process then.
+    fn restore_contents(&mut self, moved: &MovedPage, at: u64) -> Result<()> {
+        while !self.pages.try_restore(self.tracer.memory(), self.tracer.pid(), moved, at)? {
+            self.read_child_messages(&mut Instant::now());
+            scheduling::sleep_briefly();
+        }
+        Ok(())
     }
 
     /// Forgets a page that is restored or gone, and unmaps its copies.

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use fieldstone_sys::process::{children, has_ended};
 use fieldstone_sys::scheduling;
-use fieldstone_sys::smaps;
+use fieldstone_sys::smaps::{self, Mapping};
 use fieldstone_sys::userfault::{Modes, Userfaultfd};
 
 use crate::error::{Error, Result};
@@ -32,7 +32,7 @@ impl Process {
     /// If the process or such a child cannot be traced.
     pub(super) fn restore_orphans(&mut self, stub_page: Option<u64>) -> Result<Vec<RemapEvent>> {
         let mut events = Vec::new();
-        if self.pages.pages().is_empty() {
+        if self.copied_address().is_none() {
             self.tracer.stop_all()?;
             self.children.close_all(&mut self.tracer, &self.code)?;
             return Ok(events);
@@ -46,6 +46,9 @@ impl Process {
                 restored?;
             }
             events.push(RemapEvent::ChildRestored(child));
+        }
+        if self.forking().is_empty() {
+            self.before = None;
         }
         self.children.close_all(&mut self.tracer, &self.code)?;
         Ok(events)
@@ -73,27 +76,33 @@ impl Process {
     pub(super) fn child_watched_by(&self, watch: &Userfaultfd) -> Option<u32> {
         let page = self.copied_address()?;
         watch.register(page_range(page), Modes { missing: true, write_protect: false }).ok()?;
-        let is_watched = |child: &u32| {
-            let mappings = smaps::read(*child).unwrap_or_default();
-            mappings.iter().any(|mapping| mapping.range().contains(&page) && mapping.has_flag("um"))
-        };
-        let child = children(self.pid()).ok()?.into_iter().find(is_watched);
+        let has_watch = |child: &u32| is_watched(&smaps::read(*child).unwrap_or_default(), page);
+        let child = children(self.pid()).ok()?.into_iter().find(has_watch);
         let _ = watch.unregister(page_range(page));
         child
     }
 
-    /// Restores one child, whose memory has a copy of the pages and of the code. It may have such
-    /// children itself.
+    /// Restores one child, whose memory has a copy of the pages and of the code: of the present
+    /// ones, or of those before the last restore. Pages that were restored before the copy are not
+    /// watched in the child. It may have such children itself.
     fn restore_orphan(&self, child: u32, index: usize, stub_page: Option<u64>) -> Result<()> {
         let failed = |source| Error::Process { pid: child, operation: "share the userfaultfd of", source };
         let watch = self.children.as_slice()[index].fd().as_fd().try_clone_to_owned().map_err(failed)?;
         let watch = Userfaultfd::inherited(watch, self.pages.reach());
         let tracer = self.tracer.seize_child(child, stub_page)?;
         let userfault = SharedUserfault::new(watch, self.pages.userfault().number());
-        let pages = PageTable::new(self.pages.pages().clone(), userfault);
-        let mut orphan = Self::new(tracer, pages, self.code.clone());
+        let now = (self.pages.pages(), &self.code);
+        let (pages, code) = self.before.as_ref().map_or(now, |before| (&before.pages, &before.code));
+        let (mut pages, mappings) = (pages.clone(), smaps::read(child)?);
+        pages.retain(|page| is_watched(&mappings, page));
+        let mut orphan = Self::new(tracer, PageTable::new(pages, userfault), code.clone());
         orphan.end_abandoned_calls()?;
         orphan.restore_orphans(stub_page)?;
         orphan.release().map(drop)
     }
+}
+
+/// Whether a userfaultfd watches the page at this address for missing pages.
+fn is_watched(mappings: &[Mapping], page: u64) -> bool {
+    mappings.iter().any(|mapping| mapping.range().contains(&page) && mapping.has_flag("um"))
 }
