@@ -6,14 +6,14 @@
 //! | [`smaps`] | mappings and the page sizes that map them |
 //! | [`pagemap`] | physical frames: folio sizes, contiguity |
 //! | [`huge_pages`] | hugetlb pools and transparent huge page modes |
-//! | [`collapse`] | collapses memory of a running process into huge pages |
+//! | [`collapse`] | the calls that collapse memory of a running process into huge pages |
 //! | [`sampling`] | samples of a process's threads: instruction pointer and registers |
 //! | [`cpuid`], [`counters`] | CPU model, its TLBs, hardware counts of page walks |
 //! | [`ptrace`] | stopped threads of another process |
 //! | [`scheduling`] | priority and waiting for threads on the critical path of others |
 //! | [`signals`] | blocked signals, received one by one with their sender |
 //! | [`witness`] | whether a signal was sent to the group or to this process |
-//! | [`knob`] | sets a kernel setting; restores it when the process ends |
+//! | [`knob`] | sets a kernel setting; a second process restores it when this one ends |
 //! | [`warm`] | touches memory that a hypervisor may have reclaimed |
 //! | [`cache`] | directories for files that can be regenerated |
 //! | [`descriptors`] | keeps files open that the program may close |

@@ -7,8 +7,8 @@
 //! | `context` | [`StackContext`], a coroutine's stack; [`StackRanges`], its used ranges |
 //! | `coroutine` | a stack for the crate corosensei (feature `corosensei`) |
 //! | `segment` | a contiguous part of a stack, linked with its neighbours |
-//! | `arena` | the pool of 32 KiB blocks that segments come from |
-//! | `morestack`, `placement` | the switch to another segment, and the choice of one |
+//! | `arena` | the pool of 32 KiB blocks; how many blocks a new segment has |
+//! | `morestack`, `placement` | the switch to another segment; when to reuse one |
 //! | `dynamic` | memory for alloca that does not fit |
 //! | `release` | frees segments and alloca memory |
 //! | `registers` | which vector registers `__morestack` saves |

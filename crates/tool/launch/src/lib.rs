@@ -16,7 +16,7 @@
 //!            identity          names of a process, and its number in its pid namespace
 //!            memory_history    all samples of all processes, for reports
 //!            signals           forwards signals, or turns them into an orderly end
-//!            collapse          huge pages for a process without an agent, from outside
+//!            collapse          which memory of a running process is put on huge pages from outside
 //! end        stop              SIGTERM, SIGKILL, time limit
 //!            outcome           exit code or signal
 //! command    run               `fieldstone run --region`

@@ -23,7 +23,7 @@
 //! | `resident` | resident memory on each page kind, compared with the baseline |
 //! | [`document`] | a report as data |
 //! | [`reports`] | a file for each report |
-//! | [`mod@text`], [`html`], [`markdown`], [`csv`] | the renderers |
+//! | [`mod@text`], [`html`], [`markdown`], [`csv`] | the renderers; the template and style of HTML are in `templates` |
 //! | [`quantity`], [`shell`] | how a number and a command are written |
 //! | `error` | errors of reading, writing and drawing |
 //!
