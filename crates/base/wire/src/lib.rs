@@ -10,6 +10,7 @@
 //! ```
 #![no_std]
 
+pub mod guard;
 pub mod isolation;
 mod mixture;
 pub mod mosaic;
