@@ -18,6 +18,7 @@ const ORDER: &[&str] = &[
     "crates/lib/blocks",
     "crates/lib/stacks",
     "crates/lib/stacks/runtime",
+    "crates/lib/guard",
     "crates/lib/capi",
     "crates/tool/agents/*",
     "crates/tool/report",
