@@ -25,6 +25,7 @@ const ORDER: &[&str] = &[
     "crates/tool/remap",
     "crates/tool/launch",
     "crates/tool/symbols",
+    "crates/tool/heap-errors",
     "crates/tool/profile",
     "crates/tool/repair",
     "crates/tool/cli",

@@ -10,8 +10,8 @@ use serde::Serialize;
 use crate::output::{MeasurementFormat, print, style};
 use crate::repair;
 
-/// Print measurements saved by `profile --json`, `sharing --json`, `run --stats` or `attach --huge
-/// --stats`
+/// Print measurements saved by `profile --json`, `sharing --json`, `run --stats`, `run
+/// --guard-report` or `attach --huge --stats`
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -73,6 +73,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
             print(&text)?;
         }
         SavedFile::Repair(saved) => print_repair(arguments, *saved)?,
+        SavedFile::HeapErrors(errors) => {
+            print_statistics(arguments, &errors, |errors| reports::heap_errors::document(errors))?;
+        }
+        SavedFile::GuardStats(stats) => print_statistics(arguments, &*stats, reports::heap_errors::stats_document)?,
         SavedFile::RunStats(stats) => print_statistics(arguments, &*stats, reports::run::document)?,
         SavedFile::Collapse(collapse) => print_statistics(arguments, &*collapse, reports::collapse::document)?,
     }

@@ -14,7 +14,7 @@
 //! ```
 //! | module | |
 //! |---|---|
-//! | [`profile`], [`run`], [`collapse`], [`sharing`], [`translation`] | the data |
+//! | [`profile`], [`run`], [`collapse`], [`sharing`], [`translation`], [`heap_error`] | the data |
 //! | [`saved`] | files |
 //! | [`summary`] | statistics of the runs; the verdicts and their words |
 //! | [`advice`], [`diff`] | what the user should do; comparison of two profiles |
@@ -35,6 +35,7 @@ pub mod diff;
 pub mod document;
 pub mod error;
 pub mod footprint;
+pub mod heap_error;
 pub mod profile;
 pub mod quantity;
 mod render;
@@ -53,6 +54,7 @@ pub use diff::{Change, ConfigurationDiff, Diff, KindDiff};
 pub use document::Document;
 pub use error::Error;
 pub use footprint::{Footprint, FootprintPoint, PermissionShare};
+pub use heap_error::{GuardStats, HeapError};
 pub use profile::{Difference, Finding, MachineRecord, MeasuredRun, Metric, Profile, ProfiledProgram, RequestedKind};
 pub use render::{csv, html, markdown, text};
 pub use resident::Resident;

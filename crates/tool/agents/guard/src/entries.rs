@@ -137,7 +137,7 @@ block_function!(reallocarray(_block: Block, _count: usize, _bytes: usize) -> Blo
 
 /// The part of realloc for blocks that are not guarded, and for null.
 mod other {
-    use super::{Block, KEY_MULTIPLIER, NO_CACHE, allocation, calls, naked_asm, next};
+    use super::{Block, KEY_MULTIPLIER, NO_CACHE, calls, naked_asm, next};
 
     allocation!(fieldstone_guard_realloc(_block: Block, _bytes: usize) -> Block, calls::realloc_other, next::REALLOC, "rdx", "rcx", "");
     allocation!(fieldstone_guard_reallocarray(_block: Block, _count: usize, _bytes: usize) -> Block, calls::reallocarray_other, next::REALLOCARRAY, "rcx", "r8", "");

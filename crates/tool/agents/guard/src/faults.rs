@@ -44,7 +44,7 @@ pub(crate) unsafe extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t
 }
 
 /// Reports the access, if it is an error of a guarded object.
-fn is_finding(address: usize, registers: &libc::gregset_t) -> bool {
+fn is_finding(address: usize, registers: &[libc::greg_t; 23]) -> bool {
     let Some(slots) = range::slots().filter(|_| range::contains(address)) else { return false };
     let Some(finding) = slots.explain(address) else { return false };
     let register = |number: c_int| registers[number as usize] as usize;

@@ -13,7 +13,7 @@
 
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicPtr, AtomicU32};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
 
 use crate::arena;
 
@@ -104,7 +104,7 @@ pub(crate) fn search() -> bool {
                     next.set(found);
                 }
             }
-            crate::foreign::install(arena::is_used());
+            crate::foreign::install(IS_ARENA_USED.load(Relaxed));
             STATE.store(KNOWN, Release);
             true
         }
@@ -154,8 +154,8 @@ macro_rules! boot {
     };
 }
 
-boot!(boot_malloc(bytes: usize) -> Block, MALLOC, arena::alloc(bytes));
-boot!(boot_calloc(count: usize, bytes: usize) -> Block, CALLOC, arena::alloc(count.saturating_mul(bytes)));
+boot!(boot_malloc(bytes: usize) -> Block, MALLOC, early_block(bytes));
+boot!(boot_calloc(count: usize, bytes: usize) -> Block, CALLOC, early_block(count.saturating_mul(bytes)));
 boot!(boot_memalign(alignment: usize, bytes: usize) -> Block, MEMALIGN, { let _ = (alignment, bytes); core::ptr::null_mut() });
 boot!(boot_posix_memalign(into: *mut Block, alignment: usize, bytes: usize) -> c_int, POSIX_MEMALIGN, { let _ = (into, alignment, bytes); libc::ENOMEM });
 boot!(boot_valloc(bytes: usize) -> Block, VALLOC, { let _ = bytes; core::ptr::null_mut() });
@@ -168,16 +168,19 @@ boot!(boot_reallocarray(block: Block, count: usize, bytes: usize) -> Block, REAL
     unsafe { REALLOC.function::<ReallocFunction>()(block, total) }
 });
 
+static IS_ARENA_USED: AtomicBool = AtomicBool::new(false);
+
+/// A block of the arena; null if it is full.
+fn early_block(bytes: usize) -> Block {
+    IS_ARENA_USED.store(true, Relaxed);
+    arena::alloc(bytes)
+}
+
 fn move_in_arena(block: Block, bytes: usize) -> Block {
-    let moved = arena::alloc(bytes);
+    let moved = early_block(bytes);
     if !block.is_null() && !moved.is_null() && arena::owns(block) {
         // SAFETY: both blocks are at least this long, and the new one is not shared yet.
         unsafe { core::ptr::copy_nonoverlapping(block.cast::<u8>(), moved.cast(), arena::bytes(block).min(bytes)) };
     }
     moved
-}
-
-/// Whether the functions are known.
-pub(crate) fn are_known() -> bool {
-    STATE.load(Relaxed) == KNOWN
 }

@@ -120,12 +120,6 @@ impl Inside {
         Some(Self(()))
     }
 
-    /// Enters the agent from a fault handler, also if the thread is inside.
-    pub(crate) fn enter_for_fault() -> (u32, &'static AtomicU32) {
-        let inside = &words().inside;
-        (inside.swap(1, SeqCst), inside)
-    }
-
     /// The thread's cache; claims one at first use. `None` if all are in use.
     pub(crate) fn cache(&self) -> Option<&'static Cache> {
         let words = words();
