@@ -5,7 +5,9 @@
 #[non_exhaustive]
 pub enum Error {
     /// The kernel refused memory, also at the smallest size that this crate can use.
-    #[error("cannot map {bytes} bytes: errno {errno}\ntry: a larger limit (ulimit -v, ulimit -d, the memory.max of the cgroup)")]
+    #[error(
+        "cannot map {bytes} bytes: errno {errno}\ntry: a larger limit (ulimit -v, ulimit -d, the memory.max of the cgroup)"
+    )]
     Map {
         /// The size of the last attempt.
         bytes: usize,

@@ -35,7 +35,7 @@ impl Kind {
 pub struct Trace<'a> {
     /// The thread's id, as of gettid(2). 0: the library asks the kernel.
     pub thread: u32,
-    /// Words that describe the call stack, usually return addresses; at most
+    /// Words that describe the call stack, usually return addresses. At most
     /// [`MAX_FRAMES`](crate::MAX_FRAMES) are kept. The library only stores and compares them.
     pub frames: &'a [usize],
 }

@@ -1,9 +1,11 @@
 //! Guard pages for heaps: guarded slots, and a bump allocator without a limit check.
-#![cfg_attr(not(feature = "std"), no_std)]
+#![cfg_attr(not(any(feature = "std", test)), no_std)]
 
 mod error;
 mod finding;
+mod kernel;
 mod slots;
+mod sync;
 
 pub use crate::{
     error::{Error, Result},
