@@ -191,7 +191,7 @@ fn start(path: &CStr) -> Result<(Started, Slots), &'static str> {
         _ => Side::Both,
     };
     let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
-    let slots = Slots::builder().memory(memory).side(side).seed(raw::ticks()).build();
+    let slots = Slots::builder().memory(memory).side(side).seed(raw::ticks() as usize).build();
     let slots = slots.map_err(|_| "no address space for guarded objects: raise `ulimit -v`")?;
     if !sites::prepare() || !thread::prepare() {
         return Err("no address space for its tables: raise `ulimit -v`");

@@ -74,6 +74,7 @@ enum Side {
 
 /// The options of `--guard`.
 #[derive(Debug, Args)]
+#[group(skip)]
 pub(crate) struct Arguments {
     /// Guard heap objects: a sample within 1 % of processor time, `all`, or of each site one in N
     /// after its first
