@@ -153,8 +153,8 @@ fn fill(cell: &FindingCell, report: &Report<'_>) {
     cell.freed.store(finding.freed.map_or(&[][..], |freed| calls::split(slots, freed.stack, &mut frames).1));
 }
 
-/// Eight bytes of code, which may lie over two words of memory.
-fn code_word(address: usize) -> u64 {
+/// Eight bytes of code, which may lie over two words of memory; 0 where nothing is readable.
+pub(crate) fn code_word(address: usize) -> u64 {
     let (aligned, shift) = (address & !7, address % 8 * 8);
     let low = probe::read(aligned as u64).unwrap_or(0) >> shift;
     let high = if shift == 0 { 0 } else { probe::read(aligned as u64 + 8).unwrap_or(0) << (64 - shift) };

@@ -195,6 +195,15 @@ impl State {
             let Some(next_at) = FrameAddress::from_return_address(next) else { break };
             (*slot, at) = (next as usize, next_at);
             count += 1;
+            if let (Some(interrupted), [.., restorer, slot]) = (interrupted(next, registers.sp()), into.get_mut(..=count).unwrap_or_default())
+            {
+                // One more, because readers take one off: a return address is behind its call.
+                *restorer += 1;
+                *slot = interrupted.ip() as usize + 1;
+                at = FrameAddress::from_instruction_pointer(interrupted.ip());
+                registers = interrupted;
+                count += 1;
+            }
         }
         count
     }
@@ -220,6 +229,20 @@ impl State {
         self.files[self.count] = Some(file);
         self.count += 1;
     }
+}
+
+/// The code of `__restore_rt`, to which a signal handler returns: `mov $15, %rax; syscall`.
+const RESTORER: [u64; 2] = [0x0f00_0000_0fc0_c748, 0x05];
+/// Where in the kernel's record on the stack are frame pointer, stack pointer and instruction.
+const RECORD: [u64; 3] = [40 + 10 * 8, 40 + 15 * 8, 40 + 16 * 8];
+
+/// The registers of the code that a signal interrupted, if a handler returns to `address` with this
+/// stack pointer. The tables of the restorer have expressions that the unwinder does not evaluate.
+fn interrupted(address: u64, stack_pointer: u64) -> Option<UnwindRegsX86_64> {
+    let has_code = crate::report::code_word(address as usize) == RESTORER[0]
+        && crate::report::code_word(address as usize + 8) & 0xff == RESTORER[1];
+    let [frame, stack, instruction] = RECORD.map(|offset| probe::read(stack_pointer.wrapping_add(offset)));
+    has_code.then_some(UnwindRegsX86_64::new(instruction?, stack?, frame?))
 }
 
 /// The file for the unwinder. All addresses are those in memory.
