@@ -319,6 +319,8 @@ impl FindingCell {
 pub struct GuardProcess {
     /// The process id in the process's own pid namespace; 0 while the entry is free.
     pub pid: AtomicU32,
+    /// The name of the program, 16 bytes in the order of memory, padded with zeros.
+    pub name: [AtomicU64; 2],
     /// Findings so far, those that were not reported again included.
     pub findings: AtomicU32,
     /// Allocations so far. A thread counts its own in batches.

@@ -119,6 +119,7 @@ fn counts(process: &GuardProcess) -> GuardedProcess {
     });
     GuardedProcess {
         pid: process.pid.load(Relaxed),
+        name: name_of(process),
         findings: process.findings.load(Relaxed),
         allocations,
         guarded,
@@ -127,6 +128,11 @@ fn counts(process: &GuardProcess) -> GuardedProcess {
         peak_memory_bytes: process.peak_bytes.load(Relaxed),
         reserved_bytes: process.reserved_bytes.load(Relaxed),
     }
+}
+
+fn name_of(process: &GuardProcess) -> String {
+    let bytes = process.name.iter().flat_map(|word| word.load(Relaxed).to_le_bytes());
+    String::from_utf8_lossy(&bytes.take_while(|&byte| byte != 0).collect::<Vec<u8>>()).into_owned()
 }
 
 /// The state of the thread.

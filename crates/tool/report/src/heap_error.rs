@@ -190,6 +190,8 @@ pub struct GuardStats {
 pub struct GuardedProcess {
     /// Its number, in its own pid namespace.
     pub pid: u32,
+    /// The first 15 bytes of the program's name.
+    pub name: String,
     /// Memory errors found, those that were printed once included each time.
     pub findings: u32,
     /// Allocations.

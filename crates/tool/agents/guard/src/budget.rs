@@ -24,6 +24,8 @@ const ALLOWANCE_NS: u64 = 4_000_000;
 const SHARE: u64 = 125;
 /// Ticks charged for a guarded object in addition to the time of its calls: the faults on its page.
 const FAULT_TICKS: u64 = 2_000;
+/// The largest charge for one call: a thread that is preempted does not use that time.
+const LONGEST_TICKS: u64 = 1 << 18;
 /// Ticks between two readings of the clocks.
 const INTERVAL_TICKS: u64 = 1 << 21;
 
@@ -80,7 +82,7 @@ fn read_clocks() -> bool {
 pub(crate) fn charge<R>(work: impl FnOnce() -> R) -> R {
     let start = raw::ticks();
     let result = work();
-    SPENT.fetch_add(raw::ticks().wrapping_sub(start) + FAULT_TICKS, Relaxed);
+    SPENT.fetch_add(raw::ticks().wrapping_sub(start).min(LONGEST_TICKS) + FAULT_TICKS, Relaxed);
     result
 }
 

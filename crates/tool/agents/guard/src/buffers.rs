@@ -25,7 +25,7 @@ use core::ptr::NonNull;
 
 use fieldstone_wire::guard::Access;
 
-use crate::next::{self, Next};
+use crate::next::{self, Next, searched_at_first_call};
 use crate::range::{self, BASE, SPAN};
 use crate::report::{self, Incident};
 use crate::unwind::Caller;
@@ -52,27 +52,7 @@ type Function = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -
 /// that needs no check; `$check` gets the arguments and the caller's registers.
 macro_rules! checked_call {
     ($name:ident, $literal:literal, $next:ident, $boot:ident, $search:ident, $check:path, [$($test:literal),*]) => {
-        static $next: Next = Next::new($boot as unsafe extern "C" fn() as *mut c_void);
-
-        extern "C" fn $search() -> *mut c_void {
-            let found = next::find($literal);
-            $next.set(found);
-            found
-        }
-
-        /// Searches the function at its first call, and continues there with the same arguments.
-        #[unsafe(naked)]
-        unsafe extern "C" fn $boot() {
-            naked_asm!(
-                "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9",
-                "sub rsp, 8",
-                "call {search}",
-                "add rsp, 8",
-                "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi",
-                "jmp rax",
-                search = sym $search,
-            )
-        }
+        searched_at_first_call!($next, $boot, $search, next::find_into(&$next, $literal));
 
         /// Interposes the function of this name.
         ///

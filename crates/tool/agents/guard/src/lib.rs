@@ -21,6 +21,7 @@
 //! | `range` | the guarded objects |
 //! | `faults`, `dispositions` | SIGSEGV and SIGBUS, the agent's and the program's |
 //! | `buffers` | system calls that read or write guarded objects |
+//! | `loading` | libraries that the program loads later |
 //! | `report`, `print` | findings |
 //! | `start`, `fork` | the life of the process |
 //! | `raw` | system calls |
@@ -59,6 +60,7 @@ mod faults;
 mod foreign;
 mod fork;
 mod heap;
+mod loading;
 mod modules;
 mod next;
 mod operators;

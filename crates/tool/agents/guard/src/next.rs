@@ -184,3 +184,38 @@ fn move_in_arena(block: Block, bytes: usize) -> Block {
     }
     moved
 }
+
+/// Defines the pointer `$pointer` to a function that is searched at its first call: `$search` returns
+/// the function, and `$boot` calls it, keeps all arguments and continues at the function, which may
+/// throw.
+macro_rules! searched_at_first_call {
+    ($pointer:ident, $boot:ident, $search:ident, $find:expr) => {
+        static $pointer: $crate::next::Next =
+            $crate::next::Next::new($boot as unsafe extern "C" fn() as *mut core::ffi::c_void);
+
+        extern "C" fn $search() -> *mut core::ffi::c_void {
+            $find
+        }
+
+        #[unsafe(naked)]
+        unsafe extern "C" fn $boot() {
+            core::arch::naked_asm!(
+                "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9",
+                "sub rsp, 8",
+                "call {search}",
+                "add rsp, 8",
+                "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi",
+                "jmp rax",
+                search = sym $search,
+            )
+        }
+    };
+}
+pub(crate) use searched_at_first_call;
+
+/// Stores the next definition of `name` in `next`, and returns it.
+pub(crate) fn find_into(next: &Next, name: &CStr) -> *mut c_void {
+    let found = find(name);
+    next.set(found);
+    found
+}

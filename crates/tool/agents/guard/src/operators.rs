@@ -11,7 +11,7 @@ use core::arch::naked_asm;
 use core::ffi::{CStr, c_void};
 
 use crate::entries::{KEY_MULTIPLIER, allocation, block_function};
-use crate::next::{self, FreeFunction, Next, PairFunction, SizedFunction};
+use crate::next::{self, FreeFunction, Next, PairFunction, SizedFunction, searched_at_first_call};
 use crate::range::{BASE, SPAN};
 use crate::thread::NO_CACHE;
 use crate::{calls, foreign};
@@ -49,50 +49,23 @@ unsafe extern "C" fn aligned_new_without_library(bytes: usize, alignment: usize)
     block
 }
 
-/// Defines a boot routine that searches the operator `$name`, keeps all arguments and continues at
-/// the operator, and the pointer that starts with it.
-macro_rules! next_operator {
-    ($pointer:ident, $boot:ident, $search:ident, $name:literal, $otherwise:expr) => {
-        static $pointer: Next = Next::new($boot as unsafe extern "C" fn() as *mut c_void);
-
-        extern "C" fn $search() -> *mut c_void {
-            search(&$pointer, $name, $otherwise)
-        }
-
-        #[unsafe(naked)]
-        unsafe extern "C" fn $boot() {
-            naked_asm!(
-                "push rdi",
-                "push rsi",
-                "push rdx",
-                "call {search}",
-                "pop rdx",
-                "pop rsi",
-                "pop rdi",
-                "jmp rax",
-                search = sym $search,
-            )
-        }
-    };
-}
-
 macro_rules! new_operator {
     ($name:ident, $literal:literal, $pointer:ident, $boot:ident, $search:ident) => {
-        next_operator!($pointer, $boot, $search, $literal, new_without_library as SizedFunction as *mut c_void);
+        searched_at_first_call!($pointer, $boot, $search, search(&$pointer, $literal, new_without_library as SizedFunction as *mut c_void));
         allocation!($name(_bytes: usize, _nothrow: *const c_void) -> Block, calls::malloc, $pointer, "rsi", "rdx", "");
     };
 }
 
 macro_rules! aligned_new_operator {
     ($name:ident, $literal:literal, $pointer:ident, $boot:ident, $search:ident) => {
-        next_operator!($pointer, $boot, $search, $literal, aligned_new_without_library as PairFunction as *mut c_void);
+        searched_at_first_call!($pointer, $boot, $search, search(&$pointer, $literal, aligned_new_without_library as PairFunction as *mut c_void));
         allocation!($name(_bytes: usize, _alignment: usize, _nothrow: *const c_void) -> Block, calls::aligned_new, $pointer, "rdx", "rcx", "");
     };
 }
 
 macro_rules! delete_operator {
     ($name:ident, $literal:literal, $pointer:ident, $boot:ident, $search:ident) => {
-        next_operator!($pointer, $boot, $search, $literal, foreign::free as FreeFunction as *mut c_void);
+        searched_at_first_call!($pointer, $boot, $search, search(&$pointer, $literal, foreign::free as FreeFunction as *mut c_void));
         block_function!($name(_block: Block, _size: usize, _alignment: usize) -> (), calls::free, "qword ptr [rip + {other}]", $pointer, "rsi", "rdx");
     };
 }

@@ -10,8 +10,8 @@
 //! counts down in its cache ([`crate::thread`]) and comes here when an allocation is due or its site
 //! is not in the cache. The countdown of a site that leaves a cache is kept in `left`.
 //!
-//! If the budget of time denies a guarded object, the site waits longer: 1/32 of its gap if it is
-//! known, else an eighth of its allocations so far.
+//! If the budget of time denies a guarded object, the site waits longer: twice its gap if it is known,
+//! else an eighth of its allocations so far.
 //!
 //! Sources: GWP-ASan (sampling by a countdown in each thread); the first allocations of each site as
 //! in bursty tracing (Hirzel and Chilimbi 2001) and its adaptive form (SWAT, Hauswirth and Chilimbi
@@ -39,6 +39,9 @@ const LONGEST: u32 = 1 << 30;
 
 /// Allocations of a site that pass, on average, after the memory limit was reached.
 const POSTPONED: u32 = 1000;
+
+/// Guarded allocations between two records of their memory.
+const RECORDED_EVERY: u32 = 256;
 
 /// A site.
 #[repr(C, align(32))]
@@ -161,22 +164,24 @@ fn decide(site: &Site, settings: &Settings) -> (bool, u32) {
     let gap = site.gap.load(Relaxed).max(1);
     if settings.sampling == Sampling::Budget && !budget::permits(if is_new { Share::NewSite } else { Share::KnownSite }) {
         start::count_unguarded(UnguardedReason::TimeBudget);
-        let longer = if is_new { 1 + site.allocations.load(Relaxed) / 8 } else { u64::from(gap) + u64::from(gap) / 32 };
-        let longer = longer.min(u64::from(LONGEST)) as u32;
-        if !is_new {
-            site.gap.store(longer, Relaxed);
+        if is_new {
+            let longer = 1 + site.allocations.load(Relaxed) / 8;
+            return (false, random_distance(longer.min(u64::from(LONGEST)) as u32));
         }
+        let longer = next_gap(gap, settings);
+        site.gap.store(longer, Relaxed);
         return (false, random_distance(longer));
     }
     if guarded + 1 < settings.first {
         return (true, 1);
     }
-    let gap = match settings.sampling {
-        Sampling::Fixed => settings.interval,
-        _ => gap.saturating_mul(2).min(settings.interval.max(gap)),
-    };
+    let gap = if settings.sampling == Sampling::Fixed { settings.interval } else { next_gap(gap, settings) };
     site.gap.store(gap, Relaxed);
     (true, random_distance(gap))
+}
+
+fn next_gap(gap: u32, settings: &Settings) -> u32 {
+    gap.saturating_mul(2).min(settings.interval)
 }
 
 /// Lets the caller's site wait, because no guarded object could be allocated.
@@ -196,6 +201,11 @@ pub(crate) fn count_guarded(number: u32) {
     if let Some(site) = site(number) {
         site.guarded.fetch_add(1, Relaxed);
         start::count(|process| &process.guarded, 1);
+        // The end of a process that is killed or executes another program is not seen.
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        if COUNT.fetch_add(1, Relaxed) % RECORDED_EVERY == 0 {
+            start::record_memory();
+        }
     }
 }
 

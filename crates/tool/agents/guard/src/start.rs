@@ -26,6 +26,8 @@ use crate::{budget, buffers, dispositions, foreign, fork, modules, next, range, 
 unsafe extern "C" {
     /// The environment of the process; null until libc has started.
     static environ: *const *const c_char;
+    /// The base name of the program, as it was called.
+    static program_invocation_short_name: *const c_char;
 }
 
 /// The user's settings.
@@ -215,10 +217,27 @@ fn start(path: &CStr) -> Result<(Started, Slots), &'static str> {
 fn claim_process(session: &'static GuardSession, reserved: usize) {
     if let Some(process) = session.claim_process(raw::getpid()) {
         process.reserved_bytes.store(reserved as u64, Relaxed);
+        for (word, bytes) in process.name.iter().zip(program_name().as_chunks::<8>().0) {
+            word.store(u64::from_le_bytes(*bytes), Relaxed);
+        }
         PROCESS.store(core::ptr::from_ref(process).cast_mut(), Release);
     } else {
         PROCESS.store(null_mut(), Release);
     }
+}
+
+/// The first bytes of the name of the program.
+fn program_name() -> [u8; 16] {
+    let mut bytes = [0; 16];
+    // SAFETY: libc sets the variable to a C string at its start, which is over.
+    let name = unsafe { program_invocation_short_name };
+    if !name.is_null() {
+        // SAFETY: as above.
+        let name = unsafe { CStr::from_ptr(name) }.to_bytes();
+        let count = name.len().min(15);
+        bytes[..count].copy_from_slice(&name[..count]);
+    }
+    bytes
 }
 
 /// In the child of a fork: it counts for itself.

@@ -35,10 +35,21 @@ pub fn stats_document(stats: &GuardStats) -> Document {
     }
 }
 
-/// A section for each process.
+/// Processes that are shown: those with the most allocations.
+const MOST_PROCESSES: usize = 10;
+
+/// A section for each of the largest processes, in the order of their starts.
 pub(super) fn process_blocks(stats: &GuardStats) -> impl Iterator<Item = Block> {
-    let section = |process: &GuardedProcess| Block::section(format!("Process {}", process.pid), [facts(process)]);
-    stats.processes.iter().map(section)
+    let mut counts: Vec<u64> = stats.processes.iter().map(|process| process.allocations).collect();
+    counts.sort_unstable_by(|a, b| b.cmp(a));
+    let least = counts.get(MOST_PROCESSES - 1).copied().unwrap_or(0);
+    let section = |process: &GuardedProcess| {
+        Block::section(format!("{} (process {})", process.name, process.pid), [facts(process)])
+    };
+    let shown = stats.processes.iter().filter(move |process| process.allocations >= least).take(MOST_PROCESSES);
+    let rest = stats.processes.len().saturating_sub(MOST_PROCESSES) as u64;
+    let rest = (rest > 0).then(|| format!("{} with fewer allocations are not shown.", plural(rest, "process record")));
+    shown.map(section).chain([Block::paragraph(rest)])
 }
 
 /// The counts of a process.
