@@ -24,6 +24,12 @@ pub enum Error {
         /// The reason.
         why: &'static str,
     },
+    /// The handler of faults could not be installed.
+    #[error("cannot install a handler of SIGSEGV: errno {errno}")]
+    Signal {
+        /// The errno of sigaction(2).
+        errno: i32,
+    },
     /// The heap is full, and its owner did not make room.
     #[error("cannot allocate {bytes} bytes: the heap is full\ntry: on_full with a handler that calls grow or reset")]
     Full {

@@ -27,9 +27,9 @@ fn a_right_object_ends_at_a_guard_and_its_memory_is_zero() {
         assert!(address(object).is_multiple_of(16) && end.is_multiple_of(PAGE), "{bytes}");
         assert!(is_accessible(end - 1) && !is_accessible(end), "{bytes}");
         assert!(!is_accessible((address(object) & !(PAGE - 1)) - 1), "{bytes}: the page before is a guard");
-        assert!((0..bytes).all(|at| read(object, at) == 0), "{bytes}");
+        assert!(is_filled(object, bytes, 0), "{bytes}");
         assert_eq!(slots.bytes_of(object), Some(bytes));
-        (0..bytes as isize).for_each(|at| write(object, at, 0xff));
+        fill(object, bytes, 0xff);
         free(&slots, object);
         assert!(!is_accessible(address(object)), "{bytes}: freed");
         assert_eq!(slots.bytes_of(object), None);

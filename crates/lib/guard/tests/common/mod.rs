@@ -44,6 +44,19 @@ pub(crate) fn read(object: NonNull<u8>, offset: usize) -> u8 {
     unsafe { object.as_ptr().add(offset).read_volatile() }
 }
 
+/// Fills an object.
+pub(crate) fn fill(object: NonNull<u8>, bytes: usize, value: u8) {
+    // SAFETY: the tests pass live objects.
+    unsafe { object.as_ptr().write_bytes(value, bytes) }
+}
+
+/// Whether all bytes of an object have a value.
+pub(crate) fn is_filled(object: NonNull<u8>, bytes: usize, value: u8) -> bool {
+    // SAFETY: the tests pass live objects, which no other thread writes.
+    let contents = unsafe { std::slice::from_raw_parts(object.as_ptr(), bytes) };
+    contents.iter().all(|&byte| byte == value)
+}
+
 /// The number of mappings of this process.
 pub(crate) fn mappings() -> usize {
     std::fs::read_to_string("/proc/self/maps").unwrap().lines().count()
