@@ -245,11 +245,7 @@ fn write_stats(stats: &RunStats, file: Option<(PathBuf, fs::File)>) -> anyhow::R
 }
 
 /// Writes statistics to their file as JSON, or as text to standard error.
-fn write_counts(
-    stats: &impl Serialize,
-    document: &Document,
-    file: Option<(PathBuf, fs::File)>,
-) -> anyhow::Result<()> {
+fn write_counts(stats: &impl Serialize, document: &Document, file: Option<(PathBuf, fs::File)>) -> anyhow::Result<()> {
     let Some((path, mut file)) = file else {
         write_stderr(&text::render(document, style_of(io::stderr())));
         return Ok(());

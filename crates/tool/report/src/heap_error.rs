@@ -115,8 +115,7 @@ impl HeapError {
             "invalid-free" => format!("free of an address {into}"),
             _ => {
                 let size = if self.bytes == 0 { String::new() } else { format!(" of {}", plural(self.bytes, "byte")) };
-                let place =
-                    if self.kind == "use-after-free" { into } else { self.place_of_access(&offset, &object) };
+                let place = if self.kind == "use-after-free" { into } else { self.place_of_access(&offset, &object) };
                 format!("{}{size}, {place}", self.access)
             }
         }

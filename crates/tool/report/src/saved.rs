@@ -166,11 +166,8 @@ mod tests {
 
     #[test]
     fn a_file_of_findings_has_one_object_a_line() {
-        let error = |kind: &str| HeapError {
-            schema: HeapError::SCHEMA.into(),
-            kind: kind.into(),
-            ..HeapError::default()
-        };
+        let error =
+            |kind: &str| HeapError { schema: HeapError::SCHEMA.into(), kind: kind.into(), ..HeapError::default() };
         let all = [error("double-free"), error("invalid-free")];
         let text: String = all.iter().map(|error| serde_json::to_string(error).unwrap() + "\n").collect();
         assert_eq!(load_text(&text).unwrap(), SavedFile::HeapErrors(all.to_vec()));

@@ -12,7 +12,9 @@ const SEGMENTATION_FAULT: i32 = 11;
 const ABORT: i32 = 6;
 
 fn has_line(stack: &[StackFrame], source: &str, line: u32) -> bool {
-    stack.iter().any(|frame| frame.line == Some(line) && frame.file.as_deref().is_some_and(|file| file.ends_with(source)))
+    stack
+        .iter()
+        .any(|frame| frame.line == Some(line) && frame.file.as_deref().is_some_and(|file| file.ends_with(source)))
 }
 
 /// Runs the bug `name` and compares the report with the marks in the source.

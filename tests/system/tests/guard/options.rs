@@ -17,7 +17,10 @@ fn the_report_has_the_documented_form() {
     assert!(lines[0].starts_with(&format!("fieldstone: heap-buffer-overflow in {name} (process ")), "{text}");
     assert_eq!(lines[1], "  write of 1 byte, 0 bytes after an object of 32 bytes");
     assert!(lines[2].starts_with("    fill   ") && lines[2].ends_with("keep_going.c:8"), "{text}");
-    assert!(lines[3].starts_with("    main   ") && lines[4].starts_with("  the object was allocated in thread "), "{text}");
+    assert!(
+        lines[3].starts_with("    main   ") && lines[4].starts_with("  the object was allocated in thread "),
+        "{text}"
+    );
     assert_eq!(lines[6], "  guarded: 1 of 1 allocations of this site");
 }
 
@@ -43,9 +46,18 @@ fn the_file_of_findings_has_the_documented_fields_and_can_be_printed() {
     let text = std::fs::read_to_string(&file).unwrap();
     assert_eq!(text.lines().count(), 6, "it is appended to: {text}");
     let first: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
-    for field in
-        ["kind", "access", "bytes", "offset", "object_bytes", "stack", "allocated", "freed", "site_allocations", "site_guarded"]
-    {
+    for field in [
+        "kind",
+        "access",
+        "bytes",
+        "offset",
+        "object_bytes",
+        "stack",
+        "allocated",
+        "freed",
+        "site_allocations",
+        "site_guarded",
+    ] {
         assert!(first.get(field).is_some(), "{field}: {first}");
     }
     assert_eq!((first["access"].as_str(), first["bytes"].as_u64()), (Some("write"), Some(1)));
@@ -101,5 +113,7 @@ fn what_cannot_be_guarded_is_refused_with_a_remedy() {
     }
     assert!(refused(&["run", "--guard", "--guard-memory", "4K", "--", "true"]).contains("the least is 1M"));
     assert!(refused(&["run", "--region", "--keep-going", "--", "true"]).contains("--guard"));
-    assert!(refused(&["run", "--guard", "--guard-report", "/no/such/file", "--", "true"]).contains("cannot write findings"));
+    assert!(
+        refused(&["run", "--guard", "--guard-report", "/no/such/file", "--", "true"]).contains("cannot write findings")
+    );
 }

@@ -32,8 +32,9 @@ fn a_small_address_space_guards_fewer_objects() {
     let words: Vec<_> = std::iter::once(command.get_program()).chain(command.get_args()).collect();
     let quoted: Vec<String> = words.iter().map(|word| format!("'{}'", word.to_str().unwrap())).collect();
     let script = format!("ulimit -v 600000; {}", quoted.join(" "));
-    let output = Command::new("sh").args(["-c", &script]).env("FIELDSTONE_AGENT_DIR", env!("CARGO_TARGET_TMPDIR"));
-    let text = stderr(&output.output().unwrap());
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &script]).env("FIELDSTONE_AGENT_DIR", env!("CARGO_TARGET_TMPDIR"));
+    let text = stderr(&shell.output().unwrap());
     assert!(text.contains("heap-buffer-overflow in "), "{text}");
 }
 

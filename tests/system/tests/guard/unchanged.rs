@@ -58,7 +58,10 @@ result = unittest.TextTestRunner(stream=open('/dev/null', 'w')).run(unittest.Tes
 print(result.testsRun, result.wasSuccessful())";
     same(&MODES, &["/usr/bin/python3", "-c", script]);
     // Each object of Python has a block of its own.
-    same(&["--guard=all"], &["env", "PYTHONMALLOC=malloc", "/usr/bin/python3", "-c", "print(sum(map(len, map(str, range(9999)))))"]);
+    same(
+        &["--guard=all"],
+        &["env", "PYTHONMALLOC=malloc", "/usr/bin/python3", "-c", "print(sum(map(len, map(str, range(9999)))))"],
+    );
 }
 
 #[test]

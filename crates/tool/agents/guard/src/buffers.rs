@@ -108,7 +108,15 @@ macro_rules! buffer_call {
 
 macro_rules! vector_call {
     ($name:ident, $literal:literal, $next:ident, $boot:ident, $search:ident, $check:ident, $vector:expr, $direction:ident) => {
-        checked_call!($name, $literal, $next, $boot, $search, $check, ["mov rax, qword ptr [rip + {base}]", "test rax, rax", "jz 3f", "mov rax, qword ptr [rip + {span}]"]);
+        checked_call!(
+            $name,
+            $literal,
+            $next,
+            $boot,
+            $search,
+            $check,
+            ["mov rax, qword ptr [rip + {base}]", "test rax, rax", "jz 3f", "mov rax, qword ptr [rip + {span}]"]
+        );
 
         unsafe extern "C" fn $check(arguments: &Arguments, sp: *const usize, bp: usize) -> Outcome {
             // SAFETY: the entry passes its caller's registers and arguments.
@@ -128,9 +136,27 @@ buffer_call!(pwrite64, c"pwrite64", PWRITE64, boot_pwrite64, search_pwrite64, ch
 buffer_call!(send, c"send", SEND, boot_send, search_send, check_send, use_buffer);
 buffer_call!(sendto, c"sendto", SENDTO, boot_sendto, search_sendto, check_sendto, use_buffer);
 vector_call!(readv, c"readv", READV, boot_readv, search_readv, check_readv, VectorPlace::Arguments, fill_vector);
-vector_call!(recvmsg, c"recvmsg", RECVMSG, boot_recvmsg, search_recvmsg, check_recvmsg, VectorPlace::Message, fill_vector);
+vector_call!(
+    recvmsg,
+    c"recvmsg",
+    RECVMSG,
+    boot_recvmsg,
+    search_recvmsg,
+    check_recvmsg,
+    VectorPlace::Message,
+    fill_vector
+);
 vector_call!(writev, c"writev", WRITEV, boot_writev, search_writev, check_writev, VectorPlace::Arguments, use_vector);
-vector_call!(sendmsg, c"sendmsg", SENDMSG, boot_sendmsg, search_sendmsg, check_sendmsg, VectorPlace::Message, use_vector);
+vector_call!(
+    sendmsg,
+    c"sendmsg",
+    SENDMSG,
+    boot_sendmsg,
+    search_sendmsg,
+    check_sendmsg,
+    VectorPlace::Message,
+    use_vector
+);
 
 /// Where a call has its vector.
 #[derive(Clone, Copy, PartialEq, Eq)]

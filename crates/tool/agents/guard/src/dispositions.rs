@@ -253,10 +253,7 @@ signal_function!(__sysv_signal, c"__sysv_signal", libc::SA_RESETHAND | libc::SA_
 pub(crate) unsafe extern "C" fn sigset(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
     let Some(entry) = entry(signal) else { return pass_on(c"sigset", signal, handler) };
     let was_blocked = raw::set_blocked(signal, handler == SIG_HOLD);
-    let old = if handler == SIG_HOLD {
-        entry.with(|action| action.sa_sigaction)
-    } else {
-        set_handler(signal, handler, 0)
-    };
+    let old =
+        if handler == SIG_HOLD { entry.with(|action| action.sa_sigaction) } else { set_handler(signal, handler, 0) };
     if was_blocked { SIG_HOLD } else { old }
 }

@@ -130,8 +130,9 @@ mod tests {
     #[test]
     fn blocks_are_separate_and_used_again() {
         let heap = Heap::new();
-        let layouts: Vec<Layout> =
-            (0..200).map(|step| Layout::from_size_align(1 + step * step * 7 % 90_000, 1 << (step % 6)).unwrap()).collect();
+        let layouts: Vec<Layout> = (0..200)
+            .map(|step| Layout::from_size_align(1 + step * step * 7 % 90_000, 1 << (step % 6)).unwrap())
+            .collect();
         // SAFETY: no layout has size 0.
         let blocks: Vec<*mut u8> = layouts.iter().map(|&layout| unsafe { heap.alloc(layout) }).collect();
         for (index, (&block, layout)) in blocks.iter().zip(&layouts).enumerate() {

@@ -94,7 +94,8 @@ impl LoadedFile {
         }
         // SAFETY: the loader returned this address as the file's `.eh_frame_hdr`, which is at least
         // this long and stays mapped while its file is loaded. The caller is on the file's stack.
-        let start = unsafe { core::slice::from_raw_parts(core::ptr::with_exposed_provenance::<u8>(self.header), HEADER_BYTES) };
+        let start =
+            unsafe { core::slice::from_raw_parts(core::ptr::with_exposed_provenance::<u8>(self.header), HEADER_BYTES) };
         let word = |at: usize| Some(u32::from_ne_bytes(start.get(at..at + 4)?.try_into().ok()?));
         if start.get(1) != Some(&RELATIVE_ENCODING) {
             return None;

@@ -106,7 +106,13 @@ delete_operator!(_ZdlPv, c"_ZdlPv", DELETE, boot_delete, search_delete);
 delete_operator!(_ZdaPv, c"_ZdaPv", DELETE_ARRAY, boot_delete_array, search_delete_array);
 delete_operator!(_ZdlPvm, c"_ZdlPvm", DELETE_SIZED, boot_delete_sized, search_delete_sized);
 delete_operator!(_ZdaPvm, c"_ZdaPvm", DELETE_ARRAY_SIZED, boot_delete_array_sized, search_delete_array_sized);
-delete_operator!(_ZdlPvRKSt9nothrow_t, c"_ZdlPvRKSt9nothrow_t", DELETE_NOTHROW, boot_delete_nothrow, search_delete_nothrow);
+delete_operator!(
+    _ZdlPvRKSt9nothrow_t,
+    c"_ZdlPvRKSt9nothrow_t",
+    DELETE_NOTHROW,
+    boot_delete_nothrow,
+    search_delete_nothrow
+);
 delete_operator!(
     _ZdaPvRKSt9nothrow_t,
     c"_ZdaPvRKSt9nothrow_t",

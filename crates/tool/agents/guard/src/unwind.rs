@@ -93,9 +93,9 @@ struct Shared {
 // SAFETY: the state is accessed only by the thread that set `is_used`.
 unsafe impl Sync for Shared {}
 
-static POOL: [Shared; UNWINDERS] = [const {
-    Shared { is_used: AtomicBool::new(false), stack: AtomicUsize::new(0), state: UnsafeCell::new(None) }
-}; UNWINDERS];
+static POOL: [Shared; UNWINDERS] =
+    [const { Shared { is_used: AtomicBool::new(false), stack: AtomicUsize::new(0), state: UnsafeCell::new(None) } };
+        UNWINDERS];
 
 /// An unwind, as it is passed to the other stack.
 struct Request<'a> {
@@ -176,11 +176,8 @@ impl State {
     }
 
     fn unwind(&mut self, caller: Caller, into: &mut [usize]) -> usize {
-        let mut registers = UnwindRegsX86_64::new(
-            caller.instruction as u64,
-            caller.stack_pointer as u64,
-            caller.frame_pointer as u64,
-        );
+        let mut registers =
+            UnwindRegsX86_64::new(caller.instruction as u64, caller.stack_pointer as u64, caller.frame_pointer as u64);
         let mut at = if caller.is_fault {
             FrameAddress::from_instruction_pointer(caller.instruction as u64)
         } else {
@@ -190,12 +187,15 @@ impl State {
         let mut count = 0;
         while let Some(slot) = into.get_mut(count) {
             self.learn(at.address_for_lookup() as usize);
-            let next = self.unwinder.unwind_frame(at, &mut registers, &mut self.cache, &mut |address| probe::read(address).ok_or(()));
+            let next = self
+                .unwinder
+                .unwind_frame(at, &mut registers, &mut self.cache, &mut |address| probe::read(address).ok_or(()));
             let Ok(Some(next)) = next else { break };
             let Some(next_at) = FrameAddress::from_return_address(next) else { break };
             (*slot, at) = (next as usize, next_at);
             count += 1;
-            if let (Some(interrupted), [.., restorer, slot]) = (interrupted(next, registers.sp()), into.get_mut(..=count).unwrap_or_default())
+            if let (Some(interrupted), [.., restorer, slot]) =
+                (interrupted(next, registers.sp()), into.get_mut(..=count).unwrap_or_default())
             {
                 // One more, because readers take one off: a return address is behind its call.
                 *restorer += 1;

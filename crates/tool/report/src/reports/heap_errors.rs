@@ -55,13 +55,19 @@ pub(super) fn process_blocks(stats: &GuardStats) -> impl Iterator<Item = Block> 
 /// The counts of a process.
 fn facts(process: &GuardedProcess) -> Block {
     let unguarded = process.unguarded.iter().filter(|unguarded| unguarded.allocations > 0);
-    let unguarded =
-        unguarded.map(|unguarded| format!("{} {}", count(unguarded.allocations), unguarded.reason));
+    let unguarded = unguarded.map(|unguarded| format!("{} {}", count(unguarded.allocations), unguarded.reason));
     Block::facts([
         ("guarded", format!("{} of {} allocations", count(process.guarded), count(process.allocations))),
         ("sites", count(process.sites)),
         ("not guarded", unguarded.collect::<Vec<_>>().join(", ")),
-        ("memory", format!("{} at its largest, in {} of address space", bytes(process.peak_memory_bytes), bytes(process.reserved_bytes))),
+        (
+            "memory",
+            format!(
+                "{} at its largest, in {} of address space",
+                bytes(process.peak_memory_bytes),
+                bytes(process.reserved_bytes)
+            ),
+        ),
         ("findings", count(u64::from(process.findings))),
     ])
 }
