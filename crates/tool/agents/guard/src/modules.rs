@@ -96,7 +96,7 @@ impl LoadedFile {
         // this long and stays mapped while its file is loaded. The caller is on the file's stack.
         let start =
             unsafe { core::slice::from_raw_parts(core::ptr::with_exposed_provenance::<u8>(self.header), HEADER_BYTES) };
-        let word = |at: usize| Some(u32::from_ne_bytes(start.get(at..at + 4)?.try_into().ok()?));
+        let word = |at: usize| Some(u32::from_le_bytes(start.get(at..at + 4)?.try_into().ok()?));
         if start.get(1) != Some(&RELATIVE_ENCODING) {
             return None;
         }

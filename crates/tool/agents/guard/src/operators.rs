@@ -5,6 +5,7 @@
 //! If no object is guarded, the next operator continues: it calls the new handler and throws.
 
 #![allow(unsafe_code, reason = "interposes the operators of C++")]
+#![allow(non_snake_case, reason = "the names are mangled ones of C++")]
 #![cfg_attr(test, allow(dead_code, reason = "a test binary keeps its own operators"))]
 
 use core::arch::naked_asm;

@@ -204,7 +204,7 @@ pub(crate) fn count_guarded(number: u32) {
         start::count(|process| &process.guarded, 1);
         // The end of a process that is killed or executes another program is not seen.
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        if COUNT.fetch_add(1, Relaxed) % RECORDED_EVERY == 0 {
+        if COUNT.fetch_add(1, Relaxed).is_multiple_of(RECORDED_EVERY) {
             start::record_memory();
         }
     }
