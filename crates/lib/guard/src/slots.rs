@@ -101,11 +101,17 @@ impl Slots {
     /// As [`Slots::alloc`], and records the caller.
     #[must_use]
     pub fn alloc_traced(&self, layout: Layout, trace: Trace<'_>) -> Option<NonNull<u8>> {
+        self.alloc_at(layout, self.side, trace)
+    }
+
+    /// As [`Slots::alloc_traced`], with the side of this object.
+    #[must_use]
+    pub fn alloc_at(&self, layout: Layout, side: Side, trace: Trace<'_>) -> Option<NonNull<u8>> {
         let count = self.counts.allocated.get();
         let placement = Placement {
             bytes: layout.size(),
             alignment: layout.align().trailing_zeros(),
-            is_left: self.is_left(count),
+            is_left: self.is_left(side, count),
         };
         let object = self.allocate(placement, trace);
         if object.is_some() {
@@ -116,10 +122,10 @@ impl Slots {
         object
     }
 
-    fn is_left(&self, count: usize) -> bool {
+    fn is_left(&self, side: Side, count: usize) -> bool {
         // Fibonacci hashing spreads the counts: the allocations of a loop get both sides.
         let bit = count.wrapping_add(self.seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (usize::BITS - 1);
-        match self.side {
+        match side {
             Side::Both => bit != 0,
             Side::Left => true,
             Side::Right => false,

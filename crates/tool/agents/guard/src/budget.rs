@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! permitted = ALLOWANCE + SHARE · processor time of the process
-//!             └─────── three quarters for known sites, all of it for new ones ───────┘
+//!             └─ 3/4 for known sites, 7/8 for second objects, all of it for first ones ─┘
 //! spent     = time stamp counter around the guarded calls + a charge for page faults
 //! ```
 //! The unit is time, because a guarded object costs from 3 µs to 50 µs, by the size of the program's
@@ -17,11 +17,12 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::raw;
 
-/// Nanoseconds that each process may spend at its start: 4 ms.
-const ALLOWANCE_NS: u64 = 4_000_000;
-/// One part in this many of the processor time may be spent: .8 %, so that what the counter does not
-/// see stays below 1 %.
-const SHARE: u64 = 125;
+/// Nanoseconds that each process may spend at its start: 6 ms, the first two objects of about 500
+/// sites.
+const ALLOWANCE_NS: u64 = 6_000_000;
+/// One part in this many of the processor time may be spent: .5 %. The fast path and what the counter
+/// does not see take the rest of 1 %.
+const SHARE: u64 = 200;
 /// Ticks charged for a guarded object in addition to the time of its calls: the faults on its page.
 const FAULT_TICKS: u64 = 2_000;
 /// The largest charge for one call: a thread that is preempted does not use that time.
@@ -39,8 +40,10 @@ static START_NS: AtomicU64 = AtomicU64::new(0);
 /// Who asks for time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Share {
-    /// A site with few guarded objects so far.
+    /// A site without a guarded object.
     NewSite,
+    /// A site whose first objects are not all guarded yet.
+    YoungSite,
     /// Any other site.
     KnownSite,
 }
@@ -57,8 +60,12 @@ pub(crate) fn prepare() {
 pub(crate) fn permits(share: Share) -> bool {
     let fits = || {
         let permitted = PERMITTED.load(Relaxed);
-        let permitted = if share == Share::NewSite { permitted } else { permitted - permitted / 4 };
-        SPENT.load(Relaxed) < permitted
+        let reserve = match share {
+            Share::NewSite => 0,
+            Share::YoungSite => permitted / 8,
+            Share::KnownSite => permitted / 4,
+        };
+        SPENT.load(Relaxed) < permitted - reserve
     };
     fits() || read_clocks() && fits()
 }

@@ -61,7 +61,9 @@ fn guard(layout: Option<Layout>, caller: Caller) -> Block {
         return null_mut();
     };
     let Some(site) = sites::select(&inside, &caller, settings) else { return null_mut() };
-    let object = budget::charge(|| slots.alloc_traced(layout, Recorded::of(caller, site).trace()));
+    let object = budget::charge(|| {
+        slots.alloc_at(layout, settings.side_of(sites::counts(site).1), Recorded::of(caller, site).trace())
+    });
     let Some(object) = object else {
         start::count_unguarded(UnguardedReason::Memory);
         sites::postpone(&inside, &caller);
@@ -194,7 +196,7 @@ fn allocate(bytes: usize, caller: Caller) -> Block {
     if !guarded.is_null() {
         return guarded;
     }
-    // SAFETY: malloc takes any size.
+    // SAFETY: malloc takes every size, and returns null for one that it does not have.
     unsafe { next::MALLOC.function::<SizedFunction>()(bytes) }
 }
 

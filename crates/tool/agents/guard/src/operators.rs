@@ -31,10 +31,10 @@ fn search(next: &Next, name: &CStr, otherwise: *mut c_void) -> *mut c_void {
 
 /// Operator new without a C++ library: there is no exception to throw.
 unsafe extern "C" fn new_without_library(bytes: usize) -> Block {
-    // SAFETY: malloc takes any size.
+    // SAFETY: malloc takes every size, and returns null for one that it does not have.
     let block = unsafe { next::MALLOC.function::<SizedFunction>()(bytes) };
     if block.is_null() {
-        // SAFETY: ends the process.
+        // SAFETY: abort takes no arguments and does not return.
         unsafe { libc::abort() }
     }
     block
@@ -44,7 +44,7 @@ unsafe extern "C" fn aligned_new_without_library(bytes: usize, alignment: usize)
     // SAFETY: memalign takes any size, and the caller passes an alignment.
     let block = unsafe { next::MEMALIGN.function::<PairFunction>()(alignment, bytes) };
     if block.is_null() {
-        // SAFETY: ends the process.
+        // SAFETY: abort takes no arguments and does not return.
         unsafe { libc::abort() }
     }
     block

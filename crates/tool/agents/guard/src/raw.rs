@@ -133,7 +133,7 @@ fn set_mask(how: c_int, mask: &u64, old: Option<&mut u64>) {
 
 /// Writes to standard error; errors are ignored.
 pub(crate) fn write_error(text: &[u8]) {
-    // SAFETY: the range is `text`.
+    // SAFETY: the kernel reads the bytes of `text`, which is borrowed until the call returns.
     unsafe { syscall(libc::SYS_write, [2, text.as_ptr() as usize, text.len(), 0, 0, 0]) };
 }
 

@@ -29,7 +29,7 @@ pub(crate) struct Incident<'a> {
     pub(crate) slots: &'a Slots,
     pub(crate) finding: &'a Finding,
     pub(crate) access: Access,
-    /// Bytes of the access; 0 if the instruction tells them.
+    /// Bytes of the access; 0 if the instruction has them.
     pub(crate) bytes: usize,
     pub(crate) caller: Caller,
 }

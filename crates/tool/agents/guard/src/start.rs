@@ -39,6 +39,21 @@ pub(crate) struct Settings {
     pub(crate) first: u32,
     /// Whether the process continues after a finding.
     pub(crate) keep_going: bool,
+    side: Side,
+    /// The side of the first object of each site with [`Side::Both`]; differs from run to run.
+    is_left_first: bool,
+}
+
+impl Settings {
+    /// The side of a site's object number `number`. Both sides take turns at each site, so two
+    /// objects find overflows and underflows.
+    pub(crate) fn side_of(&self, number: u64) -> Side {
+        match self.side {
+            Side::Both if number.is_multiple_of(2) == self.is_left_first => Side::Left,
+            Side::Both => Side::Right,
+            side => side,
+        }
+    }
 }
 
 struct Started {
@@ -210,7 +225,14 @@ fn start(path: &CStr) -> Result<(Started, Slots), &'static str> {
         _ => Sampling::Budget,
     };
     let keep_going = config.keep_going != 0;
-    let settings = Settings { sampling, interval: config.interval.max(1), first: config.first.max(1), keep_going };
+    let settings = Settings {
+        sampling,
+        interval: config.interval.max(1),
+        first: config.first.max(1),
+        keep_going,
+        side,
+        is_left_first: raw::ticks() >> 8 & 1 == 1,
+    };
     Ok((Started { session, settings }, slots))
 }
 
@@ -232,7 +254,7 @@ fn program_name() -> [u8; 16] {
     // SAFETY: libc sets the variable to a C string at its start, which is over.
     let name = unsafe { program_invocation_short_name };
     if !name.is_null() {
-        // SAFETY: as above.
+        // SAFETY: libc sets the variable to a C string, which it never changes.
         let name = unsafe { CStr::from_ptr(name) }.to_bytes();
         let count = name.len().min(15);
         bytes[..count].copy_from_slice(&name[..count]);

@@ -114,7 +114,7 @@ pub(crate) fn stack(caller: Caller, into: &mut [usize]) -> usize {
     let is_free = |shared: &&Shared| shared.is_used.compare_exchange(false, true, Acquire, Relaxed).is_ok();
     let shared = (0..UNWINDERS).map(|step| &POOL[(start + step) % UNWINDERS]).find(is_free);
     let Some(shared) = shared else { return 1 };
-    // SAFETY: this thread set `is_used`.
+    // SAFETY: this thread set `is_used`, so no other one accesses the state until it is cleared.
     let state = unsafe { &mut *shared.state.get() };
     let mut request = Request { state, caller, into: rest, count: 0 };
     if let Some(top) = shared.stack_top() {
