@@ -28,7 +28,10 @@ fn counted(bytes: usize, handler: fn(&mut fieldstone_guard::Heap<'_>) -> Result<
 #[test]
 fn a_full_heap_calls_its_handler_exactly_at_its_end() {
     let (heap, calls) = counted(4096, |heap| {
-        assert_eq!((heap.used().len(), heap.bytes(), heap.request()), (heap.bytes(), heap.bytes(), Layout::new::<[u64; 2]>()));
+        assert_eq!(
+            (heap.used().len(), heap.bytes(), heap.request()),
+            (heap.bytes(), heap.bytes(), Layout::new::<[u64; 2]>())
+        );
         heap.grow(4096)
     });
     let mut objects = Vec::new();

@@ -15,7 +15,10 @@ use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
 enum Operation {
-    Alloc { bytes: usize, alignment: usize },
+    Alloc {
+        bytes: usize,
+        alignment: usize,
+    },
     /// Frees one of the live objects.
     Free(usize),
     /// As realloc(3).
