@@ -5,6 +5,7 @@
 //! loops by a factor of two. The random numbers are a counter through a mixing function, so no
 //! iteration depends on the previous one.
 
+pub mod bump;
 pub mod crates;
 pub mod deque;
 pub mod vector;

@@ -1,5 +1,7 @@
 //! What an invalid access or an invalid free did, and to which object.
 
+use core::fmt;
+
 /// The kind of a memory error, in the words of AddressSanitizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
@@ -93,4 +95,23 @@ pub struct Finding {
     /// Whether the error was found at the free of the object: a byte beside it was written some
     /// time before.
     pub padding: bool,
+}
+
+/// The kind, and where the address is in relation to the object:
+/// `heap-buffer-overflow: 0 bytes after an object of 24 bytes at 0x7f1200001fe0`.
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Object { start, bytes } = self.object;
+        write!(f, "{}: ", self.kind.name())?;
+        let distance = self.offset.unsigned_abs();
+        match self.kind {
+            Kind::InvalidFree if bytes == 0 => return write!(f, "no object at {start:#x}"),
+            Kind::HeapBufferOverflow => write!(f, "{distance} bytes after")?,
+            _ if self.offset < 0 => write!(f, "{distance} bytes before")?,
+            _ => write!(f, "{distance} bytes inside")?,
+        }
+        let state = if self.freed.is_some() { "a freed object" } else { "an object" };
+        write!(f, " {state} of {bytes} bytes at {start:#x}")?;
+        if self.padding { write!(f, ", written before its free") } else { Ok(()) }
+    }
 }

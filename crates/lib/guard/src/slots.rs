@@ -46,6 +46,15 @@ mod record;
 mod stacks;
 mod stats;
 
+/// For the models of `loom_model`.
+#[cfg(all(test, loom))]
+pub(crate) mod model {
+    pub(crate) use super::freed::FreedStack;
+    pub(crate) use super::geometry::Placement;
+    pub(crate) use super::record::{Phase, Record};
+    pub(crate) use super::stacks::StackTable;
+}
+
 use core::alloc::Layout;
 use core::ptr::{NonNull, with_exposed_provenance_mut};
 use core::sync::atomic::Ordering;

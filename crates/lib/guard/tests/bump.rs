@@ -130,7 +130,7 @@ fn growth_ends_at_the_limit() {
 }
 
 #[test]
-fn a_reset_heap_starts_anew_and_raw_memory_is_aligned() {
+fn a_reset_heap_starts_empty_and_raw_memory_is_aligned() {
     let mut heap = Bump::builder(1 << 16).build().unwrap();
     let first = std::ptr::from_mut(heap.alloc(1_u64).unwrap());
     heap.reset();

@@ -232,6 +232,19 @@ fn an_opened_page_stays_open_and_its_slot_is_not_reused() {
 }
 
 #[test]
+fn findings_print_as_one_line() {
+    let slots = slots(Side::Right);
+    let object = alloc(&slots, 24);
+    let at = address(object);
+    let text = |address: usize| slots.explain(address).unwrap().to_string();
+    assert_eq!(text(at + 32), format!("heap-buffer-overflow: 8 bytes after an object of 24 bytes at {at:#x}"));
+    assert_eq!(text(at - 1), format!("heap-buffer-underflow: 1 bytes before an object of 24 bytes at {at:#x}"));
+    assert_eq!(wrong_free(&slots, 0x1000).to_string(), "invalid-free: no object at 0x1000");
+    free(&slots, object);
+    assert_eq!(text(at + 3), format!("use-after-free: 3 bytes inside a freed object of 24 bytes at {at:#x}"));
+}
+
+#[test]
 fn options_are_checked() {
     let error = Slots::builder().memory(4096).build().unwrap_err();
     assert!(matches!(error, Error::Option { option: "memory", value: 4096, .. }), "{error}");
