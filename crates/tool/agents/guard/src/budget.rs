@@ -41,11 +41,11 @@ static START_NS: AtomicU64 = AtomicU64::new(0);
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Share {
     /// A site without a guarded object.
-    NewSite,
+    New,
     /// A site whose first objects are not all guarded yet.
-    YoungSite,
+    Young,
     /// Any other site.
-    KnownSite,
+    Known,
 }
 
 /// Starts to measure the frequency of the counter.
@@ -61,9 +61,9 @@ pub(crate) fn permits(share: Share) -> bool {
     let fits = || {
         let permitted = PERMITTED.load(Relaxed);
         let reserve = match share {
-            Share::NewSite => 0,
-            Share::YoungSite => permitted / 8,
-            Share::KnownSite => permitted / 4,
+            Share::New => 0,
+            Share::Young => permitted / 8,
+            Share::Known => permitted / 4,
         };
         SPENT.load(Relaxed) < permitted - reserve
     };

@@ -162,8 +162,12 @@ fn decide(site: &Site, settings: &Settings) -> (bool, u32) {
     let guarded = site.guarded.load(Relaxed);
     let is_new = guarded < settings.first;
     let gap = site.gap.load(Relaxed).max(1);
-    if settings.sampling == Sampling::Budget && !budget::permits(if is_new { Share::NewSite } else { Share::KnownSite })
-    {
+    let share = match guarded {
+        0 => Share::New,
+        _ if is_new => Share::Young,
+        _ => Share::Known,
+    };
+    if settings.sampling == Sampling::Budget && !budget::permits(share) {
         start::count_unguarded(UnguardedReason::TimeBudget);
         if is_new {
             let longer = 1 + site.allocations.load(Relaxed) / 8;
