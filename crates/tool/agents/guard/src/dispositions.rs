@@ -111,6 +111,12 @@ pub(crate) fn install() {
     IS_INSTALLED.store(true, Release);
 }
 
+/// In the child of a fork: another thread of the parent may have held a lock. Signals were blocked
+/// then, and its change was complete or not begun for the kernel.
+pub(crate) fn after_fork() {
+    TABLE.iter().for_each(|entry| entry.is_locked.store(false, Release));
+}
+
 /// Gives the signal its default action, so that the instruction that faulted ends the process.
 pub(crate) fn restore_default(signal: c_int) {
     let mut default = MaybeUninit::<libc::sigaction>::zeroed();

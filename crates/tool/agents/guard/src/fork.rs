@@ -9,7 +9,7 @@
 
 #![allow(unsafe_code, reason = "registers handlers in libc")]
 
-use crate::{HEAP, budget, range, start, thread, unwind};
+use crate::{HEAP, budget, dispositions, range, start, thread, unwind};
 
 /// Registers the handlers.
 pub(crate) fn prepare() {
@@ -32,6 +32,7 @@ unsafe extern "C" fn after_in_parent() {
 unsafe extern "C" fn after_in_child() {
     if let Some(slots) = range::slots() {
         slots.after_fork_child();
+        dispositions::after_fork();
         HEAP.after_fork();
         unwind::after_fork();
         start::after_fork();
