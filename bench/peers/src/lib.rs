@@ -11,6 +11,7 @@
 //! | `crates` | four Rust crates with growable arrays |
 //! | `deque` | C++ deques, behind `src/deque.cpp` |
 
+pub mod bump;
 pub mod crates;
 pub mod deque;
 pub mod vector;

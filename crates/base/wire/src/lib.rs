@@ -22,6 +22,7 @@
 //! | `remedy` | the form of messages: cause, then remedy |
 #![no_std]
 
+pub mod guard;
 pub mod isolation;
 mod mixture;
 pub mod mosaic;

@@ -1,8 +1,8 @@
-//! libfieldstone: the C ABI of `fieldstone-pages`.
+//! libfieldstone: the C ABI of `fieldstone-pages`, and of the slots of `fieldstone-guard`.
 //!
-//! `include/fieldstone/pages.h` is the documentation: each function's effect, units and errors, and
+//! `include/fieldstone/pages.h` and `guard.h` are the documentation: each function's effect, units and errors, and
 //! what a handler may call. Each file here has the functions of one type. They are not `pub`,
-//! because Rust programs use `fieldstone-pages`.
+//! because Rust programs use the crates.
 //!
 //! ```text
 //! C               here                    meaning
@@ -36,5 +36,6 @@ mod isolate;
 mod list;
 mod memory;
 mod result;
+mod slots;
 mod tracking;
 mod trapping;
