@@ -92,7 +92,7 @@ fn install_handler() {
     unsafe {
         let mut action = std::mem::zeroed::<libc::sigaction>();
         action.sa_sigaction = on_fault as *const () as usize;
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        action.sa_flags = libc::SA_SIGINFO;
         libc::sigaction(libc::SIGSEGV, &raw const action, null_mut());
     }
 }
