@@ -37,7 +37,8 @@ unsafe impl GlobalAlloc for Sampled {
         let is_sampled = ALLOCATIONS.fetch_add(1, Ordering::Relaxed).is_multiple_of(RATE);
         let guarded = if is_sampled { slots().and_then(|slots| slots.alloc(layout)) } else { None };
         // SAFETY: the caller passes a valid layout.
-        guarded.map_or_else(|| unsafe { System.alloc(layout) }, NonNull::as_ptr)
+        let plain = || unsafe { System.alloc(layout) };
+        guarded.map_or_else(plain, NonNull::as_ptr)
     }
 
     unsafe fn dealloc(&self, object: *mut u8, layout: Layout) {
@@ -48,6 +49,7 @@ unsafe impl GlobalAlloc for Sampled {
                 Ok(()) => {}
                 Err(finding) => report(&finding),
             },
+            // SAFETY: the object is not in the slots, so it came from the system.
             _ => unsafe { System.dealloc(object, layout) },
         }
     }
