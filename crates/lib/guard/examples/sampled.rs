@@ -36,9 +36,11 @@ unsafe impl GlobalAlloc for Sampled {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let is_sampled = ALLOCATIONS.fetch_add(1, Ordering::Relaxed).is_multiple_of(RATE);
         let guarded = if is_sampled { slots().and_then(|slots| slots.alloc(layout)) } else { None };
-        // SAFETY: the caller passes a valid layout.
-        let plain = || unsafe { System.alloc(layout) };
-        guarded.map_or_else(plain, NonNull::as_ptr)
+        match guarded {
+            Some(object) => object.as_ptr(),
+            // SAFETY: the caller passes a valid layout.
+            None => unsafe { System.alloc(layout) },
+        }
     }
 
     unsafe fn dealloc(&self, object: *mut u8, layout: Layout) {
