@@ -36,8 +36,11 @@ unsafe impl GlobalAlloc for Sampled {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let is_sampled = ALLOCATIONS.fetch_add(1, Ordering::Relaxed).is_multiple_of(RATE);
         let guarded = if is_sampled { slots().and_then(|slots| slots.alloc(layout)) } else { None };
-        // SAFETY: the caller passes a valid layout.
-        guarded.map_or_else(|| unsafe { System.alloc(layout) }, NonNull::as_ptr)
+        match guarded {
+            Some(object) => object.as_ptr(),
+            // SAFETY: the caller passes a valid layout.
+            None => unsafe { System.alloc(layout) },
+        }
     }
 
     unsafe fn dealloc(&self, object: *mut u8, layout: Layout) {
@@ -48,6 +51,7 @@ unsafe impl GlobalAlloc for Sampled {
                 Ok(()) => {}
                 Err(finding) => report(&finding),
             },
+            // SAFETY: the object is not in the slots, so it came from the system.
             _ => unsafe { System.dealloc(object, layout) },
         }
     }
@@ -92,7 +96,7 @@ fn install_handler() {
     unsafe {
         let mut action = std::mem::zeroed::<libc::sigaction>();
         action.sa_sigaction = on_fault as *const () as usize;
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        action.sa_flags = libc::SA_SIGINFO;
         libc::sigaction(libc::SIGSEGV, &raw const action, null_mut());
     }
 }

@@ -19,6 +19,10 @@
 //!
 //! Limits: 64-bit Linux on x86-64, AArch64 and RISC-V. docs/guard.md of the repository lists them.
 #![cfg_attr(not(any(feature = "std", test)), no_std)]
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "64-bit Linux: numbers of slots, classes, threads and stacks have 32 bits by construction"
+)]
 
 #[cfg(feature = "std")]
 mod bump;

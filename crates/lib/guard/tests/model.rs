@@ -3,6 +3,12 @@
 
 #![allow(unsafe_code, reason = "accesses objects")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot set its stage has failed")]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    reason = "sizes in tests are small"
+)]
 
 mod common;
 

@@ -12,7 +12,7 @@ use core::ops::Range;
 
 /// Differs from zero, from ASCII, and from the usual fill bytes of allocators and debuggers.
 const PATTERN: u8 = 0xA7;
-const WORD: u64 = u64::from_ne_bytes([PATTERN; 8]);
+const WORD: u64 = u64::from_le_bytes([PATTERN; 8]);
 
 /// Fills bytes.
 ///
