@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fieldstone_guard::{Side, Slots};
 
-/// One of so many allocations is guarded.
+/// The number of allocations for each guarded one.
 const RATE: usize = 16;
 
 struct Sampled;
@@ -45,12 +45,13 @@ unsafe impl GlobalAlloc for Sampled {
 
     unsafe fn dealloc(&self, object: *mut u8, layout: Layout) {
         let owner = slots().filter(|slots| slots.owns(object.addr()));
-        // SAFETY: the caller passes an object that it does not use any more.
         match (owner, NonNull::new(object)) {
-            (Some(slots), Some(object)) => match unsafe { slots.free(object) } {
-                Ok(()) => {}
-                Err(finding) => report(&finding),
-            },
+            (Some(slots), Some(object)) => {
+                // SAFETY: the caller does not use the object any more.
+                if let Err(finding) = unsafe { slots.free(object) } {
+                    report(&finding);
+                }
+            }
             // SAFETY: the object is not in the slots, so it came from the system.
             _ => unsafe { System.dealloc(object, layout) },
         }

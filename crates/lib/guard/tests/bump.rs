@@ -185,7 +185,7 @@ fn a_copying_collector_keeps_what_its_roots_reach() {
             assert!(heap.used().contains(&at.addr()));
             // SAFETY: the list has live cells of this heap.
             kept.push(unsafe { (*at).value });
-            // SAFETY: as before.
+            // SAFETY: the list has live cells of this heap.
             at = unsafe { (*at).next };
         }
         let survivors = Bump::builder(4096).build().unwrap();

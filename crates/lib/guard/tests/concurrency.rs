@@ -83,7 +83,7 @@ fn of_two_frees_at_the_same_time_one_is_a_double_free() {
                         thread::yield_now();
                     }
                     let object = NonNull::new(std::ptr::with_exposed_provenance_mut(object.load(Ordering::Relaxed)));
-                    // SAFETY: nobody uses the object.
+                    // SAFETY: no thread uses the object any more.
                     if let Err(finding) = unsafe { slots.free(object.unwrap()) } {
                         assert_eq!(finding.kind, Kind::DoubleFree);
                         findings.fetch_add(1, Ordering::Relaxed);

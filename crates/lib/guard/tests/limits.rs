@@ -19,7 +19,7 @@ use fieldstone_guard::{Kind, Side, Slots};
 
 fn limit(resource: libc::__rlimit_resource_t, bytes: u64) {
     let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
-    // SAFETY: reads a live local.
+    // SAFETY: the kernel reads a live local.
     assert_eq!(unsafe { libc::setrlimit(resource, &raw const limit) }, 0);
 }
 

@@ -58,7 +58,7 @@ mod tests {
                 let range = base + start..base + end;
                 // SAFETY: the range is in the buffer.
                 unsafe { fill(range.clone()) };
-                // SAFETY: as filled.
+                // SAFETY: the range is in the buffer.
                 assert_eq!(unsafe { first_changed(range.clone()) }, None, "{start} to {end}");
                 for changed in range.clone() {
                     let byte = core::ptr::with_exposed_provenance_mut::<u8>(changed);
