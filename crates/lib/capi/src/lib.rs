@@ -17,6 +17,7 @@
 //! | `trapping`, `filling`, `tracking` | the types of these names, such as `fs_trapping` |
 //! | `fault` | `fs_fault`: operations of a handler; C handlers as closures |
 //! | `isolate` | requests for separate cache lines: `remap.h` |
+//! | `slots` | `fs_slots`: guarded objects |
 //! | `list` | writes dirty ranges to an array of C |
 //! | `enums` | numbers and texts of the header's enums |
 //! | `result` | error codes, errno and messages of calls |

@@ -13,6 +13,8 @@
 //! | `finding` | what an invalid access or free did, and to which object |
 //! | `kernel` | system calls without libc |
 //! | `sync` | atomics, of the processor or of loom |
+//! | `loom_model` | models of the lock-free structures under loom |
+//! | `error` | failed operations |
 //!
 //! Without the feature `std` the crate has `Slots` only. That part is `no_std`, needs no allocator
 //! and no libc, and does not panic, so that a preloaded library can use it.

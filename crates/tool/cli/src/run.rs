@@ -149,6 +149,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         }
         bail!(no_mode(&arguments.command));
     }
+    run_in_region(arguments)
+}
+
+/// Runs a program with its memory in a region, with `--guard` also with guarded objects.
+fn run_in_region(arguments: &Arguments) -> anyhow::Result<u8> {
     if arguments.reserve > 0 && arguments.pages.kind() == PageKind::Hugetlb1g {
         bail!(
             "cannot combine --reserve with pages of 1 GiB: the kernel reserves those{}",

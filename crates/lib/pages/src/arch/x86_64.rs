@@ -48,7 +48,9 @@ pub(crate) unsafe fn instruction(context: *mut c_void) -> Option<usize> {
 /// has to work with the thread's registers.
 pub(crate) unsafe fn set_instruction(context: *mut c_void, address: usize) {
     // SAFETY: the caller passes the kernel's live `ucontext_t`.
-    unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_RIP as usize] = address.cast_signed() as i64 };
+    unsafe {
+        (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_RIP as usize] = address.cast_signed() as i64
+    };
 }
 
 /// The processor's time-stamp counter.
