@@ -83,7 +83,7 @@ fn each_run_gets_the_standard_input_and_equal_output_is_no_finding() {
     assert_ne!(empty.samples[0].output_hash.as_ref(), Some(&hashes[0]), "without it the input is empty");
     let missing = format!("--stdin {}", fixture.path("none").display());
     let message = fixture.refused(&missing, &["odd", "echo"]);
-    assert!(message.contains("none for the standard input"), "{message}");
+    assert!(message.contains("cannot provide the standard input: cannot read"), "{message}");
 }
 
 #[test]
