@@ -10,7 +10,9 @@
 //! | `vector` | vectors on a page kind |
 //! | `crates` | four Rust crates with growable arrays |
 //! | `deque` | C++ deques, behind `src/deque.cpp` |
+//! | `bump` | no arrays: bump allocators |
 
+pub mod bump;
 pub mod crates;
 pub mod deque;
 pub mod vector;

@@ -13,12 +13,13 @@ use std::process::Command;
 use std::{env, fs};
 
 /// Each agent, and the environment variable that holds the path of its file at compile time.
-const AGENTS: [(&str, &str); 3] = [("region", "REGION_AGENT"), ("trace", "TRACE_AGENT"), ("sites", "SITES_AGENT")];
+const AGENTS: [(&str, &str); 4] =
+    [("region", "REGION_AGENT"), ("trace", "TRACE_AGENT"), ("sites", "SITES_AGENT"), ("guard", "GUARD_AGENT")];
 
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it")).join("../../..");
-    for input in ["crates/tool/agents", "crates/base/wire", "Cargo.toml", "Cargo.lock"] {
+    for input in ["crates/tool/agents", "crates/base/wire", "crates/lib/guard", "Cargo.toml", "Cargo.lock"] {
         println!("cargo:rerun-if-changed={}", root.join(input).display());
     }
     let built = build(&root, &out);

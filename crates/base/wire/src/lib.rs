@@ -20,8 +20,10 @@
 //! | `trace` | the record of the tracing plugin |
 //! | `isolation` | a program's requests for cache lines of its own |
 //! | `remedy` | the form of messages: cause, then remedy |
+//! | `guard` | the record of `run --guard`: settings, counters, findings |
 #![no_std]
 
+pub mod guard;
 pub mod isolation;
 mod mixture;
 pub mod mosaic;

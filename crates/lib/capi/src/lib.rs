@@ -1,8 +1,8 @@
-//! libfieldstone: the C ABI of `fieldstone-pages`.
+//! libfieldstone: the C ABI of `fieldstone-pages`, and of the slots of `fieldstone-guard`.
 //!
-//! `include/fieldstone/pages.h` is the documentation: each function's effect, units and errors, and
+//! `include/fieldstone/pages.h` and `guard.h` are the documentation: each function's effect, units and errors, and
 //! what a handler may call. Each file here has the functions of one type. They are not `pub`,
-//! because Rust programs use `fieldstone-pages`.
+//! because Rust programs use the crates.
 //!
 //! ```text
 //! C               here                    meaning
@@ -17,6 +17,7 @@
 //! | `trapping`, `filling`, `tracking` | the types of these names, such as `fs_trapping` |
 //! | `fault` | `fs_fault`: operations of a handler; C handlers as closures |
 //! | `isolate` | requests for separate cache lines: `remap.h` |
+//! | `slots` | `fs_slots`: guarded objects |
 //! | `list` | writes dirty ranges to an array of C |
 //! | `enums` | numbers and texts of the header's enums |
 //! | `result` | error codes, errno and messages of calls |
@@ -36,5 +37,6 @@ mod isolate;
 mod list;
 mod memory;
 mod result;
+mod slots;
 mod tracking;
 mod trapping;

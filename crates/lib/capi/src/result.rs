@@ -7,12 +7,19 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use fieldstone_guard::Finding;
 use fieldstone_pages::{Error, Memory};
 
 /// Why a call failed.
 pub(crate) enum CallError {
-    /// An error of the library.
+    /// An error of `fieldstone-pages`.
     Pages(Error),
+    /// An error of `fieldstone-guard`.
+    Guard(fieldstone_guard::Error),
+    /// A free found a memory error.
+    Finding(Finding),
+    /// There is nothing to explain at an address.
+    NotExplained,
     /// An argument is null, or not of its enum.
     Argument(&'static str),
     /// A caught panic: a bug in this library.
@@ -30,6 +37,12 @@ impl From<Error> for CallError {
     }
 }
 
+impl From<fieldstone_guard::Error> for CallError {
+    fn from(error: fieldstone_guard::Error) -> Self {
+        Self::Guard(error)
+    }
+}
+
 impl CallError {
     /// The number in `enum fs_error`, and the errno.
     fn code(&self) -> (c_int, c_int) {
@@ -39,8 +52,12 @@ impl CallError {
             Self::Pages(Error::Unsupported { .. }) => (-3, libc::ENOTSUP),
             Self::Pages(Error::Forked) => (-4, libc::ECHILD),
             Self::Pages(Error::Fill { .. }) => (-5, libc::EINVAL),
-            Self::Argument(_) => (-6, libc::EINVAL),
-            Self::Pages(_) | Self::Panic => (-7, libc::ENOTRECOVERABLE),
+            Self::Argument(_) | Self::Guard(fieldstone_guard::Error::Option { .. }) => (-6, libc::EINVAL),
+            Self::Guard(fieldstone_guard::Error::Map { errno, .. }) => (-1, *errno),
+            Self::Guard(fieldstone_guard::Error::Full { .. }) => (-1, libc::ENOMEM),
+            Self::Finding(_) => (-8, libc::EFAULT),
+            Self::NotExplained => (-9, libc::ENOENT),
+            Self::Pages(_) | Self::Guard(_) | Self::Panic => (-7, libc::ENOTRECOVERABLE),
         }
     }
 
@@ -54,6 +71,9 @@ impl CallError {
     fn message(&self) -> String {
         match self {
             Self::Pages(error) => error.to_string(),
+            Self::Guard(error) => error.to_string(),
+            Self::Finding(finding) => finding.to_string(),
+            Self::NotExplained => "the address is in a live object, or in memory without an object".to_owned(),
             Self::Argument(what) => (*what).to_owned(),
             Self::Panic => "a bug in libfieldstone: please report its output on stderr".to_owned(),
         }
@@ -131,6 +151,8 @@ extern "C" fn fs_error_name(code: c_int) -> *const c_char {
         -5 => c"not as long as a page",
         -6 => c"an argument is null or unknown",
         -7 => c"a bug in libfieldstone",
+        -8 => c"a free found a memory error",
+        -9 => c"no memory error at this address",
         _ => c"not a code of libfieldstone",
     };
     name.as_ptr()

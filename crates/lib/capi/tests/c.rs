@@ -126,6 +126,11 @@ fn isolate() {
 }
 
 #[test]
+fn slots() {
+    succeeds(&source("tests/c/slots.c"));
+}
+
+#[test]
 fn refusals() {
     succeeds(&source("tests/c/refusals.c"));
 }
@@ -145,17 +150,21 @@ fn the_write_barrier_works_and_its_check_detects_a_forgotten_page() {
 }
 
 #[test]
-fn the_example_in_the_header_works() {
-    let header = fs::read_to_string(source("include/fieldstone/pages.h")).unwrap();
-    let lines = header.lines().map(|line| line.strip_prefix(" *     ").unwrap_or_default());
-    let code: Vec<_> =
-        lines.skip_while(|line| !line.starts_with("#include")).take_while(|line| !line.starts_with("cc ")).collect();
-    let directory = installed();
-    let program = directory.path().join("example.c");
-    fs::write(&program, code.join("\n")).unwrap();
-    for compiler in compilers() {
-        let file = built(compiler, &program, &[], false, directory.path());
-        assert_eq!(output(file.to_str().unwrap(), [""; 0]), "4096 bytes at 4096\n", "{compiler}");
+fn the_examples_in_the_headers_work() {
+    for (header, expected) in
+        [("pages", "4096 bytes at 4096\n"), ("guard", "heap-buffer-overflow, 0 bytes after 24 bytes\n")]
+    {
+        let header = fs::read_to_string(source(&format!("include/fieldstone/{header}.h"))).unwrap();
+        let lines = header.lines().map(|line| line.strip_prefix(" *     ").unwrap_or_default());
+        let code = lines.skip_while(|line| !line.starts_with("#include")).take_while(|line| !line.starts_with("cc "));
+        let code: Vec<_> = code.collect();
+        let directory = installed();
+        let program = directory.path().join("example.c");
+        fs::write(&program, code.join("\n")).unwrap();
+        for compiler in compilers() {
+            let file = built(compiler, &program, &[], false, directory.path());
+            assert_eq!(output(file.to_str().unwrap(), [""; 0]), expected, "{compiler}");
+        }
     }
 }
 
@@ -163,7 +172,7 @@ fn the_example_in_the_header_works() {
 fn the_headers_compile_as_cpp() {
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("program.cpp");
-    let code = "#include <fieldstone/pages.h>\n#include <fieldstone/remap.h>\nint main() { return fs_memory_bytes(nullptr) != 0 || remapper_isolate(nullptr, 8) == 0; }\n";
+    let code = "#include <fieldstone/guard.h>\n#include <fieldstone/pages.h>\n#include <fieldstone/remap.h>\nint main() { if (fs_slots_owns(nullptr, nullptr)) return 2; return fs_memory_bytes(nullptr) != 0 || remapper_isolate(nullptr, 8) == 0; }\n";
     fs::write(&program, code).unwrap();
     let flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-pedantic", "-I"];
     let out = directory.path().join("program");
@@ -189,8 +198,8 @@ fn calls(text: &str) -> BTreeSet<String> {
 
 #[test]
 fn headers_library_and_tests_have_the_same_functions() {
-    let header = |name| calls(&fs::read_to_string(source(&format!("include/fieldstone/{name}.h"))).unwrap());
-    let declared: BTreeSet<_> = header("pages").into_iter().chain(header("remap")).collect();
+    let header = |name: &str| calls(&fs::read_to_string(source(&format!("include/fieldstone/{name}.h"))).unwrap());
+    let declared: BTreeSet<_> = ["pages", "remap", "guard"].into_iter().flat_map(header).collect();
     let symbols =
         output("nm", [OsStr::new("-D"), OsStr::new("--defined-only"), library("libfieldstone.so").as_os_str()]);
     let exported: BTreeSet<_> =

@@ -7,6 +7,7 @@
 //! | TRAP on missing pages | [`Filling`]: a handler fills pages at their first access |
 //! | MAP2 | [`Memory::shared`] and [`Memory::alias`]: the same pages at two addresses |
 //! | guards | [`Memory::guard`] |
+//! | guards as limit checks | [`resume_faults`]: a thread that faults at a known instruction continues elsewhere |
 //!
 //! | file | |
 //! |---|---|
@@ -17,6 +18,7 @@
 //! | `region`, `registry` | a range with its handler; the search by address |
 //! | `fault` | what a handler knows of a fault and may do |
 //! | `signal`, `fault_workers`, `request_queue` | delivery of faults: by signals, or to threads of this crate |
+//! | `resume` | instructions that may fault, and where their threads continue |
 //! | `shared_userfaultfd`, `descriptor_keeper` | the descriptors of the process |
 //! | `dirty_log` | dirty pages where the kernel does not record them |
 //! | `survey` | the mechanisms of this machine and their costs, for `fieldstone doctor` |
@@ -76,6 +78,7 @@ mod protect;
 mod region;
 mod registry;
 mod request_queue;
+mod resume;
 mod shared_userfaultfd;
 mod signal;
 mod signal_mask;
@@ -97,6 +100,7 @@ pub use crate::{
     guard::GuardMechanism,
     mechanism::{Loss, Mechanism, Watch},
     memory::{Alias, Memory},
+    resume::{ResumePoint, resume_faults},
     survey::{Limitation, Primitive, survey},
     tracking::{DirtyRanges, Tracking},
     trapping::Trapping,

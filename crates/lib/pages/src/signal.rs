@@ -1,5 +1,6 @@
-//! The handlers of `SIGSEGV` and `SIGBUS`: a fault in a region goes to its handler, any other to
-//! the program's former handler.
+//! The handlers of `SIGSEGV` and `SIGBUS`: a fault in a region goes to its handler, a fault at a
+//! registered instruction continues at its resume point, and any other goes to the program's former
+//! handler.
 //!
 //! They are installed when the first region needs them, and stay. A program that installs its own
 //! must do so before, or must call the handler that it replaces. Handlers run on the alternate
@@ -19,7 +20,7 @@ use crate::mechanism::Mechanism;
 use crate::region::Region;
 use crate::signal_mask::{FAULT_SIGNALS, all_but_faults};
 use crate::threads::current_thread;
-use crate::{arch, fault_workers, fork, registry};
+use crate::{arch, fault_workers, fork, registry, resume};
 
 /// `BUS_MCEERR_AR`: a poisoned page was accessed.
 const POISONED: c_int = 4;
@@ -65,6 +66,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     let is_ours = code > 0 && !(signal == libc::SIGBUS && code == POISONED) && !is_fetch;
     let region = if is_ours { registry::find(address) } else { None };
     let outcome = match region.as_deref() {
+        None if is_ours && resume(context) => Outcome::Resolved,
         None => Outcome::Chain,
         // The child of a bare clone(2), whose memory is plain from now on.
         Some(_) if fork::detect_child() => Outcome::Resolved,
@@ -76,6 +78,18 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     if outcome == Outcome::Chain {
         chain(signal, info, context);
     }
+}
+
+/// Continues at the resume point of the faulting instruction. False if it has none.
+fn resume(context: *mut c_void) -> bool {
+    // SAFETY: `on_fault` passes the context of its signal.
+    let instruction = unsafe { arch::instruction(context) };
+    let point = instruction.and_then(resume::find);
+    if let Some(point) = point {
+        // SAFETY: as before; the program registered the point for this instruction.
+        unsafe { arch::set_instruction(context, point) };
+    }
+    point.is_some()
 }
 
 fn handle(region: &Region, address: usize, context: *mut c_void) -> Outcome {

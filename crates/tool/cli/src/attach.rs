@@ -16,7 +16,7 @@ use crate::stats_file::open_stats_file;
 /// Put the memory of a running process on huge pages, or repair its false sharing
 #[derive(Debug, Args)]
 #[command(
-    group = ArgGroup::new("attach_mode").required(true).args(["huge", "repair"]),
+    group = ArgGroup::new("attach_mode").required(true).args(["huge", "repair", "guard"]),
     override_usage = "\
 fieldstone attach --huge <PID> [--children] [--stats <FILE>]
        fieldstone attach --repair <PID> [--rules <FILE>] [--consolidate] [--events]",
@@ -46,6 +46,9 @@ pub(crate) struct Arguments {
     /// Find and repair false sharing in process PID until it ends or fieldstone is stopped
     #[arg(long, value_name = "PID")]
     repair: Option<u32>,
+    /// Refused: the objects of a running process have no guards
+    #[arg(long, value_name = "PID", hide = true)]
+    guard: Option<u32>,
     /// With --huge: include all descendants of the process
     #[arg(long, requires = "huge")]
     children: bool,
@@ -57,6 +60,12 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
+    if arguments.guard.is_some() {
+        bail!(
+            "cannot guard a running process: its objects were allocated without guards, and the agent is loaded when \
+             a program starts\ntry: fieldstone run --guard -- PROGRAM"
+        );
+    }
     if let Some(pid) = arguments.huge {
         return huge::run(
             &CollapseTarget::open(pid)?,

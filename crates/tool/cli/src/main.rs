@@ -48,6 +48,7 @@ Start here:
   fieldstone run --region -- PROGRAM   run it on huge pages
   fieldstone sharing -- PROGRAM        find false sharing between its threads
   fieldstone run --repair -- PROGRAM   repair false sharing while it runs
+  fieldstone run --guard -- PROGRAM    find memory errors of its heap
 
 Exit code: 0 success, 1 a finding, 2 an error. `run` returns the exit code or the signal of the program."
 )]

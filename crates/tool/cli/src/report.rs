@@ -10,8 +10,8 @@ use fieldstone_wire::Remedy;
 use crate::output::{MeasurementFormat, print, style};
 use crate::repair;
 
-/// Print measurements saved by `profile --json`, `sharing --json`, `run --stats` or `attach --huge
-/// --stats`
+/// Print measurements saved by `profile --json`, `sharing --json`, `run --stats`, `run
+/// --guard-report` or `attach --huge --stats`
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -61,6 +61,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
             let (json, report) = repair::read_saved(*saved, &arguments.file)?;
             (reports::repair::document(&report), json, None)
         }
+        SavedFile::HeapErrors(errors) => (reports::heap_errors::document(&errors), saved::to_json(&errors)?, None),
+        SavedFile::GuardStats(stats) => (reports::heap_errors::stats_document(&stats), saved::to_json(&*stats)?, None),
         SavedFile::RunStats(stats) => (reports::run::document(&stats), saved::to_json(&stats)?, None),
         SavedFile::Collapse(collapse) => (reports::collapse::document(&collapse), saved::to_json(&collapse)?, None),
     };

@@ -40,6 +40,16 @@ pub enum Error {
         /// An alternative.
         remedy: Option<&'static str>,
     },
+    /// The program cannot load the guard agent.
+    #[error("cannot guard {path}: it is {property} and loads no agent\ntry: {remedy}", path = .path.display())]
+    NotGuarded {
+        /// The file, or the interpreter of the script.
+        path: PathBuf,
+        /// The property that prevents it: set-user-id, static, 32-bit and so on.
+        property: &'static str,
+        /// An alternative.
+        remedy: &'static str,
+    },
     /// The argument vectors are invalid.
     #[error("cannot start {path}: {source}", path = .path.display())]
     Start {

@@ -52,7 +52,8 @@ impl Identity {
 }
 
 /// The number of process `pid` in its own pid namespace; `pid` if the kernel does not report it.
-pub(crate) fn inner_pid(pid: u32) -> u32 {
+#[must_use]
+pub fn inner_pid(pid: u32) -> u32 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     innermost(&status).unwrap_or(pid)
 }

@@ -4,7 +4,8 @@
 //! Untouched    as the user starts it
 //! Traceable    as Untouched, and other children of this process may trace it (PR_SET_PTRACER, for Yama)
 //! SmallPages   no transparent huge page in it or its children (PR_SET_THP_DISABLE): the 4 KiB baseline
-//! Region       with the agent, which places memory in one region; optionally a second library
+//! Injected     with a library preloaded
+//! Region       with the agent, which places memory in one region; optionally further libraries
 //! Emulated     an emulator runs it and gets the program's command as arguments
 //! ```
 //!
@@ -41,6 +42,8 @@ pub enum Treatment {
     Traceable,
     /// No transparent huge pages.
     SmallPages,
+    /// With a preloaded library. Programs that it starts load the library too.
+    Injected(Injection),
     /// With its memory in a region.
     Region {
         /// Properties of the region.
@@ -49,8 +52,10 @@ pub enum Treatment {
         agent: AgentFile,
         /// Whether an exiting process waits until this process has sampled it a last time.
         watched: bool,
-        /// A second library to preload. It is not passed on across exec.
+        /// A library to preload before the agent. It is not passed on across exec.
         injection: Option<Injection>,
+        /// A library to preload behind the agent, passed on across exec.
+        last: Option<Injection>,
     },
     /// Run by an emulator.
     Emulated {
@@ -61,10 +66,11 @@ pub enum Treatment {
     },
 }
 
-/// A library that is preloaded before the region agent, and the environment variable that it reads.
+/// A library that is preloaded, and the environment variable that it reads.
 #[derive(Clone, Debug)]
 pub struct Injection {
-    /// The file. The library removes its own entry from `LD_PRELOAD`, as the agent does.
+    /// The file. A library before the region agent removes its own entry from `LD_PRELOAD`, as the
+    /// agent does.
     pub library: PathBuf,
     /// `NAME=value`.
     pub variable: OsString,
@@ -118,14 +124,15 @@ pub fn launch(program: &Program, treatment: &Treatment, wiring: ChildOptions) ->
         command.process_group(0);
     }
     let (session, vectors) = match treatment {
-        Treatment::Region { options, agent, watched, injection } => {
+        Treatment::Region { options, agent, watched, injection, last } => {
             program.check_carries_agent()?;
             let session = Arc::new(SharedSession::create(options, *watched)?);
-            let path = OsString::from(format!("FIELDSTONE_SESSION={}", session.path()));
-            let mut added = vec![preload(injection.as_ref(), agent), path];
-            added.extend(injection.as_ref().map(|injection| injection.variable.clone()));
-            (Some(session), ExecVectors::new(&program.file, &program.command, &REPLACED_VARIABLES, added))
+            let variable = OsString::from(format!("FIELDSTONE_SESSION={}", session.path()));
+            let region = Injection { library: agent.path().to_owned(), variable };
+            let all: Vec<&Injection> = injection.iter().chain([&region]).chain(last).collect();
+            (Some(session), injected(program, &all))
         }
+        Treatment::Injected(injection) => (None, injected(program, &[injection])),
         Treatment::Emulated { file, arguments } => {
             (None, ExecVectors::new(file, arguments, &["LD_PRELOAD"], Vec::new()))
         }
@@ -185,16 +192,15 @@ impl ChildSetup {
 }
 
 /// The variables that are replaced, or removed, in the program's environment.
-const REPLACED_VARIABLES: [&str; 3] = ["LD_PRELOAD", "FIELDSTONE_SESSION", "FIELDSTONE_SITES"];
+const REPLACED_VARIABLES: [&str; 4] = ["LD_PRELOAD", "FIELDSTONE_SESSION", "FIELDSTONE_SITES", "FIELDSTONE_GUARD"];
 
-/// The `LD_PRELOAD` entry: the injected library, the region agent, then the user's libraries.
-///
-/// The injected library is first because it calls the next definition of malloc.
-fn preload(injection: Option<&Injection>, agent: &AgentFile) -> OsString {
+/// The vectors of the program with these libraries preloaded, then the user's own.
+fn injected(program: &Program, injections: &[&Injection]) -> std::io::Result<ExecVectors> {
     let inherited = std::env::var_os("LD_PRELOAD").filter(|list| !list.is_empty());
-    let added = injection.map(|injection| injection.library.as_path()).into_iter().chain([agent.path()]);
-    let all: Vec<OsString> = added.map(|path| path.as_os_str().to_owned()).chain(inherited).collect();
-    let mut entry = OsString::from("LD_PRELOAD=");
-    entry.push(all.join(OsStr::new(":")));
-    entry
+    let libraries = injections.iter().map(|injection| injection.library.as_os_str().to_owned());
+    let mut preload = OsString::from("LD_PRELOAD=");
+    preload.push(libraries.chain(inherited).collect::<Vec<_>>().join(OsStr::new(":")));
+    let variables = injections.iter().map(|injection| injection.variable.clone());
+    let added = std::iter::once(preload).chain(variables).collect();
+    ExecVectors::new(&program.file, &program.command, &REPLACED_VARIABLES, added)
 }

@@ -19,7 +19,7 @@
 //!            collapse          which memory of a running process is put on huge pages from outside
 //! end        stop              SIGTERM, SIGKILL, time limit
 //!            outcome           exit code or signal
-//! command    run               `fieldstone run --region`
+//! command    run               `fieldstone run --region`, and with preloaded libraries
 //! all        clock             the clocks, in nanoseconds
 //!            error             errors, with remedies
 //! ```
@@ -31,7 +31,7 @@ pub mod collapse;
 pub mod error;
 pub mod exec_check;
 mod exec_vectors;
-mod identity;
+pub mod identity;
 pub mod launch;
 pub mod memory_history;
 pub mod memory_monitor;

@@ -24,6 +24,9 @@ use crate::exec_check;
 /// The remedy for a program that cannot carry the agent.
 const WITHOUT_AGENT: &str = "`fieldstone run --region --pages thp`, which puts its memory on huge pages from outside, or `fieldstone profile --trace --pages 4k`, which needs no region";
 
+/// The remedy for a program that cannot load the guard agent.
+const GUARDED_OTHERWISE: &str = "link it dynamically with glibc, or compile it with -fsanitize=address";
+
 /// How a program's memory can be put on pages of another kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlacementMethod {
@@ -77,6 +80,23 @@ impl Program {
     /// [`Error::NoRegion`] if there is no method, [`Error::NotRunnable`] if the file is no program.
     pub fn placement_method(&self) -> Result<PlacementMethod> {
         placement_method_of(&self.file, 0)
+    }
+
+    /// Checks that the program can load the guard agent.
+    ///
+    /// # Errors
+    /// [`Error::NotGuarded`], or [`Error::NotRunnable`] if the file is no program.
+    pub fn check_guardable(&self) -> Result<()> {
+        match self.placement_method() {
+            Ok(PlacementMethod::Agent) => Ok(()),
+            Ok(PlacementMethod::Outside { file, property }) => {
+                Err(Error::NotGuarded { path: file, property, remedy: GUARDED_OTHERWISE })
+            }
+            Err(Error::NoRegion { path, property, .. }) => {
+                Err(Error::NotGuarded { path, property, remedy: GUARDED_OTHERWISE })
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Checks that the program can carry the agent.

@@ -1,4 +1,5 @@
-//! `fieldstone run --region`: runs a program with its memory in a region, otherwise unchanged.
+//! `fieldstone run`: runs a program with its memory in a region, or with a preloaded library,
+//! otherwise unchanged.
 
 use std::process::ExitStatus;
 
@@ -10,7 +11,7 @@ use fieldstone_wire::{Mixture, PageKind, Remedy};
 use crate::agent::AgentFile;
 use crate::collapse::TreeCollapser;
 use crate::error::{Error, Result};
-use crate::launch::Treatment;
+use crate::launch::{Injection, Treatment};
 use crate::memory_history::notes;
 use crate::memory_monitor::MemoryMonitor;
 use crate::outcome;
@@ -30,15 +31,33 @@ pub struct RunResult {
     pub notes: Vec<String>,
 }
 
-/// Runs `program` in the foreground until it ends. Signals to this process are forwarded to it.
+/// Runs `program` with a preloaded library in the foreground until it ends. Signals to this process
+/// are forwarded to it.
+///
+/// # Errors
+/// The program cannot be started.
+pub fn run_injected(program: &Program, injection: Injection) -> Result<ExitStatus> {
+    let mut forwarder = SignalForwarder::prepare()?;
+    let running = forwarder.launch(program, &Treatment::Injected(injection))?;
+    forwarder.wait_for_exit(running.child.id())
+}
+
+/// Runs `program` in the foreground until it ends, with `last` preloaded too. Signals to this process
+/// are forwarded to it.
 ///
 /// # Errors
 /// The program cannot carry the agent, cannot be started, or the page kind is not available.
-pub fn run(program: &Program, options: &RegionOptions, agent: &AgentFile, stats: bool) -> Result<RunResult> {
+pub fn run(
+    program: &Program,
+    options: &RegionOptions,
+    agent: &AgentFile,
+    stats: bool,
+    last: Option<Injection>,
+) -> Result<RunResult> {
     let reservation = reserve_pages(options)?;
     let mut forwarder = SignalForwarder::prepare()?;
     let treatment =
-        Treatment::Region { options: options.clone(), agent: agent.clone(), watched: stats, injection: None };
+        Treatment::Region { options: options.clone(), agent: agent.clone(), watched: stats, injection: None, last };
     let running = forwarder.launch(program, &treatment)?;
     let pid = running.child.id();
     let monitor = stats.then(|| MemoryMonitor::start(pid, running.session.clone()));
@@ -111,5 +130,6 @@ fn describe(
         primary_name: primary.1,
         outcome: outcome::describe(status),
         processes,
+        guard: None,
     }
 }

@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
 use fieldstone_wire::MAGIC;
+use fieldstone_wire::guard::GuardSession;
 use fieldstone_wire::sites::Sites;
 use fieldstone_wire::trace::Trace;
 use rustix::fs::MemfdFlags;
@@ -48,6 +49,16 @@ unsafe impl ShareableRecord for Sites {
 
     fn sign(&mut self) {
         (self.build, self.magic) = (fieldstone_wire::sites::BUILD, MAGIC);
+    }
+}
+
+// SAFETY: `GuardSession` consists of integers and atomics, so all zeros is a valid value. `sign` and
+// the closure of `create_with` write the plain fields before the record is shared.
+unsafe impl ShareableRecord for GuardSession {
+    const NAME: &str = "fieldstone-guard";
+
+    fn sign(&mut self) {
+        (self.build, self.magic) = (fieldstone_wire::guard::BUILD, MAGIC);
     }
 }
 

@@ -14,7 +14,7 @@
 //! ```
 //! | module | content |
 //! |---|---|
-//! | [`profile`], [`run`], [`collapse`], [`sharing`], [`translation`] | the data |
+//! | [`profile`], [`run`], [`collapse`], [`sharing`], [`translation`], [`heap_error`] | the data |
 //! | [`footprint`] | the memory of one run over time |
 //! | [`saved`] | files |
 //! | [`summary`] | statistics of the runs; the verdicts and their words |
@@ -40,6 +40,7 @@ pub mod diff;
 pub mod document;
 pub mod error;
 pub mod footprint;
+pub mod heap_error;
 pub mod profile;
 pub mod quantity;
 mod render;
@@ -58,6 +59,7 @@ pub use diff::{Change, ConfigurationDiff, Diff, KindDiff};
 pub use document::Document;
 pub use error::Error;
 pub use footprint::{Footprint, FootprintPoint, PermissionShare};
+pub use heap_error::{GuardStats, HeapError};
 pub use profile::{Difference, Finding, MachineRecord, MeasuredRun, Metric, Profile, ProfiledProgram, RequestedKind};
 pub use render::{csv, html, markdown, text};
 pub use resident::Resident;

@@ -7,6 +7,7 @@
 pub mod collapse;
 mod colours;
 pub mod diff;
+pub mod heap_errors;
 mod machine;
 pub mod profile;
 pub mod repair;

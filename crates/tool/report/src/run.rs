@@ -7,6 +7,7 @@
 //! Addresses are JSON numbers. They are page-aligned and below 2^57, so a reader that keeps numbers
 //! as doubles has them exactly.
 
+use crate::GuardStats;
 use crate::quantity::{bytes, count};
 use fieldstone_wire::Remedy;
 use serde::{Deserialize, Serialize};
@@ -31,6 +32,9 @@ pub struct RunStats {
     pub outcome: String,
     /// The processes that had a region, the primary one among them.
     pub processes: Vec<ProcessStats>,
+    /// The counts of guarded allocations; `None` without `--guard`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guard: Option<GuardStats>,
 }
 
 impl RunStats {

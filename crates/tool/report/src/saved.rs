@@ -1,6 +1,6 @@
 //! Reports as files: JSON, distinguished by a schema string.
 
-use crate::{Collapse, Error, Profile, RunStats, Sharing};
+use crate::{Collapse, Error, GuardStats, HeapError, Profile, RunStats, Sharing};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs;
@@ -24,6 +24,10 @@ pub enum SavedFile {
     Sharing(Box<Sharing>),
     /// The result of `fieldstone run --repair --stats`, as it is in the file.
     Repair(Box<serde_json::Value>),
+    /// The findings of `fieldstone run --guard-report`, one JSON object each.
+    HeapErrors(Vec<HeapError>),
+    /// The result of `fieldstone run --guard --stats`.
+    GuardStats(Box<GuardStats>),
 }
 
 impl SavedFile {
@@ -34,6 +38,9 @@ impl SavedFile {
     /// not fit its schema.
     pub fn load(path: &Path) -> Result<Self, Error> {
         let text = std::fs::read(path).map_err(|cause| Error::Read { path: path.to_owned(), cause })?;
+        if has_findings(&text) {
+            return load_findings(&text, path);
+        }
         let value: serde_json::Value =
             serde_json::from_slice(&text).map_err(|source| no_json(path.to_owned(), text.len(), source))?;
         let Some(schema) = value.get("schema").and_then(serde_json::Value::as_str).map(str::to_owned) else {
@@ -44,6 +51,7 @@ impl SavedFile {
             RunStats::SCHEMA => decode(value, path, schema).map(|run| Self::RunStats(Box::new(run))),
             Collapse::SCHEMA => decode(value, path, schema).map(|done| Self::Collapse(Box::new(done))),
             REPAIR_SCHEMA => Ok(Self::Repair(Box::new(value))),
+            GuardStats::SCHEMA => decode(value, path, schema).map(|stats| Self::GuardStats(Box::new(stats))),
             Sharing::SCHEMA => decode(value, path, schema).map(|sharing| Self::Sharing(Box::new(sharing))),
             _ if schema.starts_with("fieldstone-") => Err(Error::OtherSchema { path: path.to_owned(), found: schema }),
             _ => Err(Error::NoSchema { path: path.to_owned() }),
@@ -57,9 +65,7 @@ impl SavedFile {
     pub fn load_profile(path: &Path) -> Result<Profile, Error> {
         match Self::load(path)? {
             Self::Profile(profile) => Ok(*profile),
-            Self::RunStats(_) | Self::Collapse(_) | Self::Sharing(_) | Self::Repair(_) => {
-                Err(Error::NotProfile { path: path.to_owned() })
-            }
+            _ => Err(Error::NotProfile { path: path.to_owned() }),
         }
     }
 }
@@ -67,6 +73,18 @@ impl SavedFile {
 /// The error for a file of `bytes` bytes that is no JSON.
 fn no_json(path: PathBuf, bytes: usize, source: serde_json::Error) -> Error {
     if source.is_eof() { Error::Incomplete { path, bytes } } else { Error::NotJson { path, source } }
+}
+
+/// Whether the first of several JSON objects is a finding of `run --guard-report`.
+fn has_findings(text: &[u8]) -> bool {
+    let first = serde_json::Deserializer::from_slice(text).into_iter::<serde_json::Value>().next();
+    matches!(first, Some(Ok(first)) if first.get("schema").is_some_and(|schema| schema == HeapError::SCHEMA))
+}
+
+fn load_findings(text: &[u8], path: &Path) -> Result<SavedFile, Error> {
+    let all: Result<Vec<HeapError>, _> = serde_json::Deserializer::from_slice(text).into_iter().collect();
+    let (path, schema) = (path.to_owned(), HeapError::SCHEMA.to_owned());
+    all.map(SavedFile::HeapErrors).map_err(|source| Error::Malformed { path, schema, source })
 }
 
 fn decode<T: DeserializeOwned>(value: serde_json::Value, path: &Path, schema: String) -> Result<T, Error> {
@@ -149,6 +167,17 @@ mod tests {
         let done = Collapse { schema: Collapse::SCHEMA.into(), ..Collapse::default() };
         save(&done, &path).unwrap();
         assert_eq!(SavedFile::load(&path).unwrap(), SavedFile::Collapse(Box::new(done)));
+    }
+
+    #[test]
+    fn a_file_of_findings_has_one_object_a_line() {
+        let error =
+            |kind: &str| HeapError { schema: HeapError::SCHEMA.into(), kind: kind.into(), ..HeapError::default() };
+        let all = [error("double-free"), error("invalid-free")];
+        let text: String = all.iter().map(|error| serde_json::to_string(error).unwrap() + "\n").collect();
+        assert_eq!(load_text(&text).unwrap(), SavedFile::HeapErrors(all.to_vec()));
+        let cut_off = load_text(&text[..text.len() - 9]).unwrap_err().to_string();
+        assert!(cut_off.contains("fieldstone-guard/1"), "{cut_off}");
     }
 
     #[test]

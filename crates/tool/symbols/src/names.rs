@@ -129,6 +129,17 @@ impl Symbolizer {
         }
     }
 
+    /// Names each frame and its inlined functions, innermost first, and nothing else.
+    pub fn frames(&mut self, frames: &[CodeLocation]) -> Vec<FrameName> {
+        frames.iter().flat_map(|frame| self.frame(frame)).collect()
+    }
+
+    /// The address in the file at `path` that is loaded from `offset` in it; `None` if no segment
+    /// is.
+    pub fn address_at_offset(&mut self, path: &Path, offset: u64) -> Option<u64> {
+        self.module(path)?.address_at_offset(offset)
+    }
+
     /// The function that `frame` called, if that function made a tail call to the allocator.
     fn tail_call(&mut self, frame: &CodeLocation) -> Option<FrameName> {
         let path = frame.module.as_ref()?;

@@ -102,7 +102,10 @@ enum fs_error {
     FS_ERROR_FORKED = -4,      /* this is a forked child, and the handle is older; ECHILD */
     FS_ERROR_FILL = -5,        /* the contents are not one page long; EINVAL */
     FS_ERROR_ARGUMENT = -6,    /* a pointer is null, or a number is not in its enum; EINVAL */
-    FS_ERROR_INTERNAL = -7     /* a bug in this library; ENOTRECOVERABLE */
+    FS_ERROR_INTERNAL = -7,    /* a bug in this library; ENOTRECOVERABLE */
+    /* Of <fieldstone/guard.h>: */
+    FS_ERROR_FINDING = -8,      /* a free found a memory error; EFAULT */
+    FS_ERROR_NOT_EXPLAINED = -9 /* an address has no memory error to explain; ENOENT */
 };
 
 /* The last failure in this thread: address, size, errno and remedy; "" if none. The text stays

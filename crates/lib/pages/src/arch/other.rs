@@ -26,3 +26,17 @@ pub(crate) fn cycles() -> u64 {
     static CALLS: AtomicU64 = AtomicU64::new(0);
     CALLS.fetch_add(1 << 32, Ordering::Relaxed)
 }
+
+/// The address of the instruction that raised the signal; unknown, so `None`.
+///
+/// # Safety
+/// None; the signature is that of x86-64.
+pub(crate) unsafe fn instruction(_context: *mut c_void) -> Option<usize> {
+    None
+}
+
+/// Is never called, because the instruction is unknown.
+///
+/// # Safety
+/// None; the signature is that of x86-64.
+pub(crate) unsafe fn set_instruction(_context: *mut c_void, _address: usize) {}

@@ -27,6 +27,8 @@ pub fn document(stats: &RunStats) -> Document {
             stats.primary_name, stats.primary_pid
         ))],
     });
+    let guard = stats.guard.iter().flat_map(super::heap_errors::process_blocks);
+    blocks.push(Block::section("Guarded allocations", guard));
     Document {
         kind: "run".into(),
         subject: "Memory in a region".into(),

@@ -17,6 +17,8 @@ pub fn load(path: &Path) -> Result<Sharing, Error> {
         SavedFile::RunStats(_) => other(crate::RunStats::SCHEMA),
         SavedFile::Collapse(_) => other(crate::Collapse::SCHEMA),
         SavedFile::Repair(_) => other(crate::saved::REPAIR_SCHEMA),
+        SavedFile::HeapErrors(_) => other(crate::HeapError::SCHEMA),
+        SavedFile::GuardStats(_) => other(crate::GuardStats::SCHEMA),
     }
 }
 

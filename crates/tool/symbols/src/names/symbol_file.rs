@@ -104,6 +104,15 @@ impl SymbolFile {
         self.names(target, module).pop()
     }
 
+    /// The address that is loaded from `offset` in the file; `None` if no segment is.
+    pub(super) fn address_at_offset(&self, offset: u64) -> Option<u64> {
+        self.segments.iter().find_map(|segment| {
+            let bytes = segment.addresses.end - segment.addresses.start;
+            let distance = offset.checked_sub(segment.offset).filter(|&distance| distance < bytes)?;
+            Some(segment.addresses.start + distance)
+        })
+    }
+
     fn lines_at(&self, offset: u64, module: &str) -> Option<Vec<FrameName>> {
         let mut frames = self.lines.as_ref()?.find_frames(offset).ok()?;
         let mut names = Vec::new();

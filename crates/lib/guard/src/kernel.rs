@@ -1,0 +1,109 @@
+//! The system calls of guarded slots, made without libc.
+//!
+//! A preloaded library may replace libc's functions, and libc's calls change errno. So the calls
+//! are made here by the instruction itself. Each returns `Err` with the errno.
+
+#![allow(unsafe_code, reason = "makes system calls")]
+
+use core::ops::Range;
+
+use linux_raw_sys::{errno, general};
+
+#[cfg_attr(target_arch = "x86_64", path = "kernel/x86_64.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "kernel/aarch64.rs")]
+#[cfg_attr(target_arch = "riscv64", path = "kernel/riscv64.rs")]
+mod arch;
+
+/// The granularity of guards in bytes: a multiple of each page size that the architecture's kernels use.
+pub(crate) const PAGE: usize = if cfg!(target_arch = "aarch64") { 65536 } else { 4096 };
+
+/// An errno.
+pub(crate) type Errno = i32;
+
+/// The kernel does not know the operation, or it does not work for this memory.
+pub(crate) const EINVAL: Errno = errno::EINVAL.cast_signed();
+
+/// Advice to madvise(2) that this crate uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Advice {
+    GuardInstall = general::MADV_GUARD_INSTALL,
+    GuardRemove = general::MADV_GUARD_REMOVE,
+    DontNeed = general::MADV_DONTNEED,
+    /// Linux 5.18: also pages that are locked.
+    DontNeedLocked = general::MADV_DONTNEED_LOCKED,
+    NoHugePage = general::MADV_NOHUGEPAGE,
+}
+
+/// Makes a system call.
+///
+/// # Safety
+/// The caller upholds the requirements of the call.
+unsafe fn call(number: u32, args: [usize; 6]) -> Result<usize, Errno> {
+    // SAFETY: the caller upholds the requirements of the call.
+    let result = unsafe { arch::syscall(number as usize, args) };
+    if (-4095..0).contains(&result) { Err(-result as Errno) } else { Ok(result.cast_unsigned()) }
+}
+
+/// Maps fresh private anonymous memory without a reservation of swap space.
+pub(crate) fn map(bytes: usize, is_accessible: bool) -> Result<usize, Errno> {
+    let access = if is_accessible { general::PROT_READ | general::PROT_WRITE } else { general::PROT_NONE };
+    let flags = general::MAP_PRIVATE | general::MAP_ANONYMOUS | general::MAP_NORESERVE;
+    // SAFETY: without MAP_FIXED the kernel chooses an unused range.
+    unsafe { call(general::__NR_mmap, [0, bytes, access as usize, flags as usize, usize::MAX, 0]) }
+}
+
+/// Unmaps memory.
+///
+/// # Safety
+/// The range was returned by [`map`], and nothing uses it any more.
+pub(crate) unsafe fn unmap(range: Range<usize>) {
+    // SAFETY: the caller owns the range. The call cannot fail for a whole mapping.
+    let _ = unsafe { call(general::__NR_munmap, [range.start, range.len(), 0, 0, 0, 0]) };
+}
+
+/// Makes whole pages accessible, or inaccessible.
+///
+/// # Safety
+/// The pages belong to the caller, and no reference to them exists if they become inaccessible.
+pub(crate) unsafe fn protect(range: Range<usize>, is_accessible: bool) -> Result<(), Errno> {
+    let access = if is_accessible { general::PROT_READ | general::PROT_WRITE } else { general::PROT_NONE };
+    // SAFETY: the caller owns the pages.
+    unsafe { call(general::__NR_mprotect, [range.start, range.len(), access as usize, 0, 0, 0]) }.map(|_| ())
+}
+
+/// madvise(2) on whole pages. Interrupted calls are repeated: the kernel handles a long range in
+/// parts, which a signal or the fault of another thread may interrupt.
+///
+/// # Safety
+/// The pages belong to the caller, who gives up their contents.
+pub(crate) unsafe fn advise(range: Range<usize>, advice: Advice) -> Result<(), Errno> {
+    loop {
+        // SAFETY: the caller owns the pages.
+        match unsafe { call(general::__NR_madvise, [range.start, range.len(), advice as usize, 0, 0, 0]) } {
+            Err(code) if code == errno::EINTR.cast_signed() || code == errno::EAGAIN.cast_signed() => {}
+            result => return result.map(|_| ()),
+        }
+    }
+}
+
+/// The calling thread's id.
+pub(crate) fn thread_id() -> u32 {
+    // SAFETY: the call takes no argument.
+    unsafe { call(general::__NR_gettid, [0; 6]) }.map_or(0, |id| id as u32)
+}
+
+/// Lets another thread run.
+pub(crate) fn yield_now() {
+    // SAFETY: the call takes no argument.
+    let _ = unsafe { call(general::__NR_sched_yield, [0; 6]) };
+}
+
+/// The limit of the address space (`RLIMIT_AS`) in bytes; `None` if there is none.
+pub(crate) fn address_space_limit() -> Option<usize> {
+    let mut limit = [u64::MAX; 2];
+    let (resource, into) = (general::RLIMIT_AS as usize, limit.as_mut_ptr().expose_provenance());
+    // SAFETY: the call writes two 64-bit words, the soft and the hard limit, to a live array.
+    unsafe { call(general::__NR_prlimit64, [0, resource, 0, into, 0, 0]) }.ok()?;
+    usize::try_from(limit[0]).ok().filter(|&limit| limit != usize::MAX)
+}

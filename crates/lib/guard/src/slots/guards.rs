@@ -1,0 +1,87 @@
+//! Closing and opening pages, by markers in the page table or by mprotect(2).
+//!
+//! A marker (`MADV_GUARD_INSTALL`, Linux 6.13) splits no mapping: all slots of a class are one
+//! mapping. On older kernels each run of accessible pages is a mapping of its own, and a process
+//! has at most 65,530 of them (`vm.max_map_count`). Both drop the contents of closed pages.
+//!
+//! The kernel refuses markers in locked memory (`mlockall`). Pages that the program locked are
+//! closed by mprotect(2), and from then on opening makes both calls.
+
+#![allow(unsafe_code, reason = "changes the protection of pages")]
+
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use crate::kernel::{Advice, EINVAL, Errno, PAGE, advise, protect};
+use crate::slots::memory::Memory;
+
+/// How pages are closed.
+#[derive(Debug)]
+pub(crate) struct Guards {
+    /// Fixed when the range is created.
+    has_markers: bool,
+    /// Some pages were closed by mprotect(2) although there are markers.
+    is_mixed: AtomicBool,
+}
+
+impl Guards {
+    /// Finds out whether markers work, on the first page of a new range, which is a guard.
+    pub(crate) fn new(memory: &Memory, force_protect: bool) -> Self {
+        let page = memory.geometry.base;
+        // SAFETY: the page is a guard and has no contents.
+        let result = unsafe { advise(page..page + PAGE, Advice::GuardInstall) };
+        Self { has_markers: result.is_ok() && !force_protect, is_mixed: AtomicBool::new(false) }
+    }
+
+    pub(crate) const fn has_markers(&self) -> bool {
+        self.has_markers
+    }
+
+    /// Closes pages and drops their contents.
+    ///
+    /// # Safety
+    /// The pages belong to the caller, and their contents are not used any more.
+    pub(crate) unsafe fn close(&self, pages: Range<usize>) -> Result<(), Errno> {
+        if self.has_markers {
+            // SAFETY: the caller owns the pages.
+            match unsafe { advise(pages.clone(), Advice::GuardInstall) } {
+                Err(EINVAL) => self.is_mixed.store(true, Ordering::Relaxed),
+                result => return result,
+            }
+        }
+        // SAFETY: the caller owns the pages.
+        unsafe {
+            protect(pages.clone(), false)?;
+            match advise(pages.clone(), Advice::DontNeed) {
+                Err(EINVAL) => advise(pages, Advice::DontNeedLocked),
+                result => result,
+            }
+        }
+    }
+
+    /// Opens pages that were closed by either means, or never opened.
+    ///
+    /// # Safety
+    /// The pages belong to the caller.
+    pub(crate) unsafe fn open_in_any_state(&self, pages: Range<usize>) -> Result<(), Errno> {
+        self.is_mixed.store(true, Ordering::Relaxed);
+        // SAFETY: the caller owns the pages.
+        unsafe { self.open(pages) }
+    }
+
+    /// Opens pages; they are zero.
+    ///
+    /// # Safety
+    /// The pages belong to the caller.
+    pub(crate) unsafe fn open(&self, pages: Range<usize>) -> Result<(), Errno> {
+        if self.has_markers {
+            // SAFETY: the caller owns the pages.
+            unsafe { advise(pages.clone(), Advice::GuardRemove) }?;
+            if !self.is_mixed.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+        }
+        // SAFETY: the caller owns the pages.
+        unsafe { protect(pages, true) }
+    }
+}

@@ -1,0 +1,162 @@
+//! The loaded file of an address, with its unwind tables, from the dynamic loader.
+//!
+//! glibc 2.35 and later have `_dl_find_object`, which takes no lock. With an older loader nothing is
+//! found here: stacks are then unwound by frame pointers.
+
+#![allow(unsafe_code, reason = "reads records and tables of the loader")]
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::mem::MaybeUninit;
+use core::ops::Range;
+use core::sync::atomic::AtomicPtr;
+use core::sync::atomic::Ordering::{Acquire, Release};
+
+/// The loader's function; null if it has none.
+static FIND_OBJECT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The type of `_dl_find_object` of `dlfcn.h`.
+type FindObject = unsafe extern "C" fn(*const c_void, *mut FoundObject) -> c_int;
+
+/// `struct dl_find_object` of `dlfcn.h` on x86-64.
+#[repr(C)]
+struct FoundObject {
+    flags: u64,
+    start: usize,
+    end: usize,
+    link_map: *const LinkMap,
+    eh_frame: *const c_void,
+    reserved: [u64; 7],
+}
+
+/// The first fields of each loader's `struct link_map`.
+#[repr(C)]
+struct LinkMap {
+    base: usize,
+    name: *const c_char,
+}
+
+/// A loaded file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LoadedFile {
+    /// Its address range.
+    pub(crate) range: Range<usize>,
+    /// The address of `.eh_frame_hdr`; 0 if it has none.
+    pub(crate) header: usize,
+    link_map: *const LinkMap,
+}
+
+/// Looks up the loader's function, while no lock can be held.
+pub(crate) fn prepare() {
+    // SAFETY: the name is a C string.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) };
+    FIND_OBJECT.store(found, Release);
+}
+
+/// The file that contains an address.
+pub(crate) fn at(address: usize) -> Option<LoadedFile> {
+    let pointer = FIND_OBJECT.load(Acquire);
+    if pointer.is_null() {
+        return None;
+    }
+    let mut found = MaybeUninit::<FoundObject>::zeroed();
+    // SAFETY: the pointer is the loader's `_dl_find_object`, which has this type. It fills the
+    // record if it returns 0, and all zeroes are a valid record.
+    let found = unsafe {
+        let find = core::mem::transmute::<*mut c_void, FindObject>(pointer);
+        (find(core::ptr::without_provenance(address), found.as_mut_ptr()) == 0).then(|| found.assume_init())?
+    };
+    Some(LoadedFile { range: found.start..found.end, header: found.eh_frame as usize, link_map: found.link_map })
+}
+
+/// The first address of the file that contains an address.
+pub(crate) fn start_of(address: usize) -> Option<usize> {
+    at(address).map(|file| file.range.start)
+}
+
+/// The unwind tables of a file, as they are in memory.
+pub(crate) struct UnwindTables {
+    pub(crate) header: &'static [u8],
+    pub(crate) frames: &'static [u8],
+}
+
+/// `DW_EH_PE_pcrel | DW_EH_PE_sdata4`, the encoding that linkers use for the address of `.eh_frame`.
+const RELATIVE_ENCODING: u8 = 0x1b;
+/// Bytes of `.eh_frame_hdr` before its table: four bytes, the address, the number of entries.
+const HEADER_BYTES: usize = 12;
+/// Bytes of an entry of its table.
+const ENTRY_BYTES: usize = 8;
+
+impl LoadedFile {
+    /// The unwind tables; `None` if the file has none or in an unusual encoding.
+    pub(crate) fn unwind_tables(&self) -> Option<UnwindTables> {
+        if self.header == 0 {
+            return None;
+        }
+        // SAFETY: the loader returned this address as the file's `.eh_frame_hdr`, which is at least
+        // this long and stays mapped while its file is loaded. The caller is on the file's stack.
+        let start =
+            unsafe { core::slice::from_raw_parts(core::ptr::with_exposed_provenance::<u8>(self.header), HEADER_BYTES) };
+        let word = |at: usize| Some(u32::from_le_bytes(start.get(at..at + 4)?.try_into().ok()?));
+        if start.get(1) != Some(&RELATIVE_ENCODING) {
+            return None;
+        }
+        let frames = (self.header + 4).wrapping_add_signed(word(4)?.cast_signed() as isize);
+        let header_end = self.header + HEADER_BYTES + word(8)? as usize * ENTRY_BYTES;
+        let segment = self.segments()?.find(|segment| segment.contains(&frames))?;
+        if !self.range.contains(&header_end) {
+            return None;
+        }
+        // SAFETY: both ranges are in loaded segments of the file; its tables are never written.
+        unsafe {
+            Some(UnwindTables {
+                header: core::slice::from_raw_parts(
+                    core::ptr::with_exposed_provenance(self.header),
+                    header_end - self.header,
+                ),
+                frames: core::slice::from_raw_parts(core::ptr::with_exposed_provenance(frames), segment.end - frames),
+            })
+        }
+    }
+
+    /// The distance from addresses in the file to addresses in memory.
+    pub(crate) fn base(&self) -> usize {
+        // SAFETY: the loader keeps the record while the file is loaded.
+        unsafe { (*self.link_map).base }
+    }
+
+    /// The base name of the file, copied to `into` and cut to its length.
+    pub(crate) fn name<'a>(&self, into: &'a mut [u8]) -> &'a [u8] {
+        // SAFETY: the loader keeps the record and its name while the file is loaded.
+        let path = unsafe { CStr::from_ptr((*self.link_map).name) }.to_bytes();
+        // The main program has an empty name in the list.
+        let path = if path.is_empty() { b"program" } else { path };
+        let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
+        let bytes = name.len().min(into.len());
+        into[..bytes].copy_from_slice(&name[..bytes]);
+        &into[..bytes]
+    }
+
+    /// The loaded segments, from the program headers, which linkers put at the start of the file.
+    fn segments(&self) -> Option<impl Iterator<Item = Range<usize>>> {
+        // SAFETY: the first page of a loaded file is readable.
+        let elf = unsafe { &*core::ptr::with_exposed_provenance::<libc::Elf64_Ehdr>(self.range.start) };
+        if elf.e_ident[..4] != *b"\x7fELF" || elf.e_phoff as usize + usize::from(elf.e_phnum) * 56 > 4096 {
+            return None;
+        }
+        let headers = self.range.start + elf.e_phoff as usize;
+        // SAFETY: the headers are in the first page, by the check above.
+        let headers = unsafe {
+            core::slice::from_raw_parts(
+                core::ptr::with_exposed_provenance::<libc::Elf64_Phdr>(headers),
+                usize::from(elf.e_phnum),
+            )
+        };
+        let loaded = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
+        let first = loaded.clone().next()?.p_vaddr as usize;
+        let bias = self.range.start.wrapping_sub(first & !4095);
+        Some(loaded.map(move |header| {
+            let start = bias.wrapping_add(header.p_vaddr as usize);
+            start..start + header.p_filesz as usize
+        }))
+    }
+}

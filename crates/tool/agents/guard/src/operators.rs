@@ -1,0 +1,165 @@
+//! The operators new and delete of C++, in all forms.
+//!
+//! They are interposed because malloc's caller would be the library's `operator new` for all
+//! objects. An operator that the program defines itself precedes these in the search of the loader.
+//! If no object is guarded, the next operator continues: it calls the new handler and throws.
+
+#![allow(unsafe_code, reason = "interposes the operators of C++")]
+#![allow(non_snake_case, reason = "the names are mangled ones of C++")]
+#![cfg_attr(test, allow(dead_code, reason = "a test binary keeps its own operators"))]
+
+use core::arch::naked_asm;
+use core::ffi::{CStr, c_void};
+
+use crate::entries::{KEY_MULTIPLIER, allocation, block_function};
+use crate::next::{self, FreeFunction, Next, PairFunction, SizedFunction, searched_at_first_call};
+use crate::range::{BASE, SPAN};
+use crate::thread::NO_CACHE;
+use crate::{calls, foreign};
+
+type Block = *mut c_void;
+
+/// Searches an operator at its first call. Until one is found, `otherwise` is used.
+fn search(next: &Next, name: &CStr, otherwise: *mut c_void) -> *mut c_void {
+    let found = next::find_operator(name);
+    if found.is_null() {
+        return otherwise;
+    }
+    next.set(found);
+    found
+}
+
+/// Operator new without a C++ library: there is no exception to throw.
+unsafe extern "C" fn new_without_library(bytes: usize) -> Block {
+    // SAFETY: malloc takes every size, and returns null for one that it does not have.
+    let block = unsafe { next::MALLOC.function::<SizedFunction>()(bytes) };
+    if block.is_null() {
+        // SAFETY: abort takes no arguments and does not return.
+        unsafe { libc::abort() }
+    }
+    block
+}
+
+unsafe extern "C" fn aligned_new_without_library(bytes: usize, alignment: usize) -> Block {
+    // SAFETY: memalign takes any size, and the caller passes an alignment.
+    let block = unsafe { next::MEMALIGN.function::<PairFunction>()(alignment, bytes) };
+    if block.is_null() {
+        // SAFETY: abort takes no arguments and does not return.
+        unsafe { libc::abort() }
+    }
+    block
+}
+
+macro_rules! new_operator {
+    ($name:ident, $literal:literal, $pointer:ident, $boot:ident, $search:ident) => {
+        searched_at_first_call!($pointer, $boot, $search, search(&$pointer, $literal, new_without_library as SizedFunction as *mut c_void));
+        allocation!($name(_bytes: usize, _nothrow: *const c_void) -> Block, calls::malloc, $pointer, "rsi", "rdx", "");
+    };
+}
+
+macro_rules! aligned_new_operator {
+    ($name:ident, $literal:literal, $pointer:ident, $boot:ident, $search:ident) => {
+        searched_at_first_call!($pointer, $boot, $search, search(&$pointer, $literal, aligned_new_without_library as PairFunction as *mut c_void));
+        allocation!($name(_bytes: usize, _alignment: usize, _nothrow: *const c_void) -> Block, calls::aligned_new, $pointer, "rdx", "rcx", "");
+    };
+}
+
+macro_rules! delete_operator {
+    ($name:ident, $literal:literal, $pointer:ident, $boot:ident, $search:ident) => {
+        searched_at_first_call!($pointer, $boot, $search, search(&$pointer, $literal, foreign::free as FreeFunction as *mut c_void));
+        block_function!($name(_block: Block, _size: usize, _alignment: usize) -> (), calls::free, "qword ptr [rip + {other}]", $pointer, "rsi", "rdx");
+    };
+}
+
+new_operator!(_Znwm, c"_Znwm", NEW, boot_new, search_new);
+new_operator!(_Znam, c"_Znam", NEW_ARRAY, boot_new_array, search_new_array);
+new_operator!(_ZnwmRKSt9nothrow_t, c"_ZnwmRKSt9nothrow_t", NEW_NOTHROW, boot_new_nothrow, search_new_nothrow);
+new_operator!(
+    _ZnamRKSt9nothrow_t,
+    c"_ZnamRKSt9nothrow_t",
+    NEW_ARRAY_NOTHROW,
+    boot_new_array_nothrow,
+    search_new_array_nothrow
+);
+aligned_new_operator!(_ZnwmSt11align_val_t, c"_ZnwmSt11align_val_t", NEW_ALIGNED, boot_new_aligned, search_new_aligned);
+aligned_new_operator!(
+    _ZnamSt11align_val_t,
+    c"_ZnamSt11align_val_t",
+    NEW_ARRAY_ALIGNED,
+    boot_new_array_aligned,
+    search_new_array_aligned
+);
+aligned_new_operator!(
+    _ZnwmSt11align_val_tRKSt9nothrow_t,
+    c"_ZnwmSt11align_val_tRKSt9nothrow_t",
+    NEW_ALIGNED_NOTHROW,
+    boot_new_aligned_nothrow,
+    search_new_aligned_nothrow
+);
+aligned_new_operator!(
+    _ZnamSt11align_val_tRKSt9nothrow_t,
+    c"_ZnamSt11align_val_tRKSt9nothrow_t",
+    NEW_ARRAY_ALIGNED_NOTHROW,
+    boot_new_array_aligned_nothrow,
+    search_new_array_aligned_nothrow
+);
+delete_operator!(_ZdlPv, c"_ZdlPv", DELETE, boot_delete, search_delete);
+delete_operator!(_ZdaPv, c"_ZdaPv", DELETE_ARRAY, boot_delete_array, search_delete_array);
+delete_operator!(_ZdlPvm, c"_ZdlPvm", DELETE_SIZED, boot_delete_sized, search_delete_sized);
+delete_operator!(_ZdaPvm, c"_ZdaPvm", DELETE_ARRAY_SIZED, boot_delete_array_sized, search_delete_array_sized);
+delete_operator!(
+    _ZdlPvRKSt9nothrow_t,
+    c"_ZdlPvRKSt9nothrow_t",
+    DELETE_NOTHROW,
+    boot_delete_nothrow,
+    search_delete_nothrow
+);
+delete_operator!(
+    _ZdaPvRKSt9nothrow_t,
+    c"_ZdaPvRKSt9nothrow_t",
+    DELETE_ARRAY_NOTHROW,
+    boot_delete_array_nothrow,
+    search_delete_array_nothrow
+);
+delete_operator!(
+    _ZdlPvSt11align_val_t,
+    c"_ZdlPvSt11align_val_t",
+    DELETE_ALIGNED,
+    boot_delete_aligned,
+    search_delete_aligned
+);
+delete_operator!(
+    _ZdaPvSt11align_val_t,
+    c"_ZdaPvSt11align_val_t",
+    DELETE_ARRAY_ALIGNED,
+    boot_delete_array_aligned,
+    search_delete_array_aligned
+);
+delete_operator!(
+    _ZdlPvmSt11align_val_t,
+    c"_ZdlPvmSt11align_val_t",
+    DELETE_SIZED_ALIGNED,
+    boot_delete_sized_aligned,
+    search_delete_sized_aligned
+);
+delete_operator!(
+    _ZdaPvmSt11align_val_t,
+    c"_ZdaPvmSt11align_val_t",
+    DELETE_ARRAY_SIZED_ALIGNED,
+    boot_delete_array_sized_aligned,
+    search_delete_array_sized_aligned
+);
+delete_operator!(
+    _ZdlPvSt11align_val_tRKSt9nothrow_t,
+    c"_ZdlPvSt11align_val_tRKSt9nothrow_t",
+    DELETE_ALIGNED_NOTHROW,
+    boot_delete_aligned_nothrow,
+    search_delete_aligned_nothrow
+);
+delete_operator!(
+    _ZdaPvSt11align_val_tRKSt9nothrow_t,
+    c"_ZdaPvSt11align_val_tRKSt9nothrow_t",
+    DELETE_ARRAY_ALIGNED_NOTHROW,
+    boot_delete_array_aligned_nothrow,
+    search_delete_array_aligned_nothrow
+);

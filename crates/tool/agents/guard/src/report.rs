@@ -1,0 +1,178 @@
+//! Reports a finding: to the supervisor by the mailbox, or to standard error if nobody answers.
+//!
+//! A place in the code is reported once: the first finding ends the process, or with `--keep-going`
+//! the place is remembered.
+//!
+//! Invariants: no allocation, no lock. A report may come from a signal handler on a small stack: the
+//! stacks of a finding go through one buffer.
+
+#![allow(unsafe_code, reason = "reads code at a fault, ends the process")]
+
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::{Relaxed, Release};
+
+use fieldstone_guard::{Finding, Kind, Slots};
+use fieldstone_wire::guard::{
+    Access, CELLS, CODE_BYTES, CellState, ErrorKind, FRAMES, FindingCell, GuardSession, Place,
+};
+
+use crate::unwind::{self, Caller};
+use crate::{calls, print, probe, raw, sites, start, thread};
+
+/// Seconds to wait for the supervisor.
+const PATIENCE_S: u32 = 10;
+/// Places that are remembered.
+const PLACES: usize = 1024;
+
+/// What happened.
+pub(crate) struct Incident<'a> {
+    pub(crate) slots: &'a Slots,
+    pub(crate) finding: &'a Finding,
+    pub(crate) access: Access,
+    /// Bytes of the access; 0 if the instruction has them.
+    pub(crate) bytes: usize,
+    pub(crate) caller: Caller,
+}
+
+/// A finding as it is reported.
+pub(crate) struct Report<'a> {
+    pub(crate) kind: ErrorKind,
+    pub(crate) access: Access,
+    pub(crate) place: Place,
+    pub(crate) address: usize,
+    pub(crate) bytes: usize,
+    /// The object and how it came to be; `None` for an address without one.
+    pub(crate) incident: Option<&'a Incident<'a>>,
+    pub(crate) caller: Caller,
+}
+
+/// Reports an error of a guarded object.
+pub(crate) fn report(incident: &Incident<'_>) {
+    let kind = match incident.finding.kind {
+        Kind::HeapBufferOverflow => ErrorKind::HeapBufferOverflow,
+        Kind::HeapBufferUnderflow => ErrorKind::HeapBufferUnderflow,
+        Kind::UseAfterFree => ErrorKind::UseAfterFree,
+        Kind::DoubleFree => ErrorKind::DoubleFree,
+        Kind::InvalidFree => ErrorKind::InvalidFree,
+    };
+    deliver(&Report {
+        kind,
+        access: incident.access,
+        place: Place::Object,
+        address: incident.finding.address,
+        bytes: incident.bytes,
+        incident: Some(incident),
+        caller: incident.caller,
+    });
+}
+
+/// Reports a free that the objects refused, and ends the process unless it is to keep going.
+pub(crate) fn refused_free(slots: &Slots, finding: &Finding, caller: Caller) {
+    let access = if finding.padding { Access::Padding } else { Access::Free };
+    report(&Incident { slots, finding, access, bytes: 0, caller });
+    end_by_abort();
+}
+
+/// Reports a free of an address on a stack or in a file, and ends the process unless it is to keep
+/// going.
+pub(crate) fn foreign_free(address: usize, place: Place, caller: Caller) {
+    let (kind, access) = (ErrorKind::InvalidFree, Access::Free);
+    deliver(&Report { kind, access, place, address, bytes: 0, incident: None, caller });
+    end_by_abort();
+}
+
+fn end_by_abort() {
+    if !start::settings().is_some_and(|settings| settings.keep_going) {
+        // SAFETY: ends the process as the allocator does after such a free.
+        unsafe { libc::abort() }
+    }
+}
+
+fn deliver(report: &Report<'_>) {
+    let Some(session) = start::session() else { return };
+    start::count_finding();
+    if is_known(report.caller.instruction) {
+        return;
+    }
+    let is_answered = session.cells.iter().find_map(|cell| Some((cell, cell.claim()?))).is_some_and(|(cell, turn)| {
+        fill(cell, report);
+        ask(session, cell, turn)
+    });
+    if !is_answered {
+        print::print(report);
+    }
+}
+
+/// Whether the place was reported before. Remembers it otherwise.
+fn is_known(instruction: usize) -> bool {
+    static KNOWN: [AtomicUsize; PLACES] = [const { AtomicUsize::new(0) }; PLACES];
+    let first = instruction.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+    for step in 0..PLACES {
+        let place = &KNOWN[(first + step) % PLACES];
+        match place.compare_exchange(0, instruction, Relaxed, Relaxed) {
+            Ok(_) => return false,
+            Err(known) if known == instruction => return true,
+            Err(_) => {}
+        }
+    }
+    true
+}
+
+fn fill(cell: &FindingCell, report: &Report<'_>) {
+    cell.pid.store(raw::getpid(), Relaxed);
+    cell.thread.store(thread::number(), Relaxed);
+    cell.kind.store(report.kind as u32, Relaxed);
+    cell.access.store(report.access as u32, Relaxed);
+    cell.place.store(report.place as u32, Relaxed);
+    cell.address.store(report.address as u64, Relaxed);
+    cell.bytes.store(report.bytes as u64, Relaxed);
+    cell.faulted.store(u32::from(report.caller.is_fault), Relaxed);
+    if report.caller.is_fault {
+        for (index, word) in cell.code.iter().enumerate() {
+            word.store(code_word(report.caller.instruction + index * 8), Relaxed);
+        }
+    }
+    let mut frames = [0; FRAMES];
+    let count = unwind::stack(report.caller, &mut frames);
+    cell.stack.store(&frames[..count]);
+    let Some(Incident { slots, finding, .. }) = report.incident else {
+        cell.allocated.store(&[]);
+        cell.freed.store(&[]);
+        return;
+    };
+    cell.offset.store(finding.offset.unsigned_abs() as u64, Relaxed);
+    cell.object.store(finding.object.start as u64, Relaxed);
+    cell.object_bytes.store(finding.object.bytes as u64, Relaxed);
+    cell.allocated_by.store(finding.allocated.thread, Relaxed);
+    let (site, stack) = calls::split(slots, finding.allocated.stack, &mut frames);
+    cell.allocated.store(stack);
+    let (allocations, guarded) = sites::counts(site);
+    cell.site_allocations.store(allocations, Relaxed);
+    cell.site_guarded.store(guarded, Relaxed);
+    cell.freed_by.store(finding.freed.map_or(0, |freed| freed.thread), Relaxed);
+    cell.freed.store(finding.freed.map_or(&[][..], |freed| calls::split(slots, freed.stack, &mut frames).1));
+}
+
+/// Eight bytes of code, which may lie over two words of memory; 0 where nothing is readable.
+pub(crate) fn code_word(address: usize) -> u64 {
+    let (aligned, shift) = (address & !7, address % 8 * 8);
+    let low = probe::read(aligned as u64).unwrap_or(0) >> shift;
+    let high = if shift == 0 { 0 } else { probe::read(aligned as u64 + 8).unwrap_or(0) << (64 - shift) };
+    low | high
+}
+
+/// Hands the cell to the supervisor and waits. False if nobody answered.
+fn ask(session: &GuardSession, cell: &FindingCell, turn: u32) -> bool {
+    cell.state.store(CellState::Waiting as u32, Release);
+    session.attention.fetch_add(1, Release);
+    raw::wake(&session.attention);
+    for _ in 0..PATIENCE_S {
+        if !cell.is_waiting(turn) {
+            return true;
+        }
+        raw::wait_second(&cell.state, CellState::Waiting as u32);
+    }
+    !cell.is_waiting(turn) || !cell.withdraw()
+}
+
+const _: () = assert!(CELLS > 0 && CODE_BYTES.is_multiple_of(8), "code is stored in whole words");

@@ -1,0 +1,224 @@
+//! `fieldstone run --guard`: starts a program with guarded heap objects, prints and saves what they
+//! find.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use anyhow::{Context, bail};
+use clap::{Args, ValueEnum};
+use fieldstone_heap_errors::{GuardOptions, GuardedRun};
+use fieldstone_launch::launch::Injection;
+use fieldstone_launch::run::run_injected;
+use fieldstone_launch::{AgentFile, Program, outcome};
+use fieldstone_report::{GuardStats, HeapError, reports};
+use fieldstone_wire::guard::{ObjectSide, Sampling};
+
+use super::{exit_like, write_counts};
+use crate::output::message;
+use crate::size;
+use crate::stats_file::open_stats_file;
+
+/// The guard agent, a shared library; empty in a cross build without a linker.
+const AGENT: &[u8] = include_bytes!(env!("GUARD_AGENT"));
+
+/// The largest number of allocations of a site per guarded one, unless the user gives one.
+const INTERVAL: u32 = 5000;
+
+/// Which objects are guarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GuardMode {
+    sampling: Sampling,
+    interval: u32,
+}
+
+impl FromStr for GuardMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "sampled" => Ok(Self { sampling: Sampling::Budget, interval: INTERVAL }),
+            "all" | "1/1" => Ok(Self { sampling: Sampling::All, interval: 1 }),
+            _ => {
+                let interval = text.strip_prefix("1/").and_then(|interval| interval.parse().ok());
+                let interval = interval.filter(|interval| (2..=1 << 30).contains(interval));
+                let interval = interval.ok_or("give `all`, or 1/N with N from 1 to 1073741824")?;
+                Ok(Self { sampling: Sampling::Fixed, interval })
+            }
+        }
+    }
+}
+
+impl GuardMode {
+    fn name(self) -> String {
+        match self.sampling {
+            Sampling::All => "all".to_owned(),
+            Sampling::Budget => "sampled".to_owned(),
+            Sampling::Fixed => format!("1/{}", self.interval),
+        }
+    }
+
+    /// Bytes that guarded objects may take in each process: 1 GiB for all, else 64 MiB.
+    fn memory_bytes(self) -> u64 {
+        if self.sampling == Sampling::All { 1 << 30 } else { 64 << 20 }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Side {
+    Right,
+    Left,
+    Both,
+}
+
+/// The options of `--guard`.
+#[derive(Debug, Args)]
+#[group(skip)]
+pub(crate) struct Arguments {
+    /// Guard heap objects: a sample within 1 % of processor time, `all`, or of each site one in N
+    /// after its first
+    #[arg(long, value_name = "all|1/N", num_args = 0..=1, require_equals = true, default_missing_value = "sampled")]
+    guard: Option<GuardMode>,
+    /// With --guard: limit the memory of guarded objects in each process; default: 64M, for all 1G
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, requires = "guard")]
+    guard_memory: Option<u64>,
+    /// With --guard: put objects at this side of their pages: right finds accesses past the end,
+    /// left accesses before the start
+    #[arg(long, value_name = "SIDE", value_enum, default_value_t = Side::Both, requires = "guard")]
+    guard_side: Side,
+    /// With --guard: append each finding to FILE as a line of JSON
+    #[arg(long, value_name = "FILE", requires = "guard")]
+    guard_report: Option<PathBuf>,
+    /// With --guard: report each place once and continue after a finding
+    #[arg(long, requires = "guard")]
+    keep_going: bool,
+}
+
+impl Arguments {
+    /// Whether guards are requested.
+    pub(super) fn is_given(&self) -> bool {
+        self.guard.is_some()
+    }
+
+    /// Fails if guards are requested beside a repair.
+    pub(super) fn check_without_repair(&self) -> anyhow::Result<()> {
+        if self.is_given() {
+            bail!(
+                "cannot combine --repair with --guard: a repair moves pages of the heap, and guards need faults at \
+                 their original addresses\n\
+                 try: fieldstone run --guard -- PROGRAM, and then fieldstone run --repair -- PROGRAM"
+            );
+        }
+        Ok(())
+    }
+
+    /// Starts to receive findings; `None` if no guards are requested.
+    pub(super) fn start(&self) -> anyhow::Result<Option<Guard>> {
+        let Some(mode) = self.guard else { return Ok(None) };
+        if AGENT.is_empty() || cfg!(not(target_arch = "x86_64")) {
+            bail!("cannot guard a program on this machine: --guard works on x86-64 only");
+        }
+        let memory_bytes = self.guard_memory.unwrap_or_else(|| mode.memory_bytes());
+        if memory_bytes < SMALLEST_MEMORY {
+            bail!("cannot use --guard-memory {memory_bytes}: the least is 1M");
+        }
+        let options = GuardOptions {
+            sampling: mode.sampling,
+            interval: mode.interval,
+            memory_bytes,
+            side: match self.guard_side {
+                Side::Right => ObjectSide::Right,
+                Side::Left => ObjectSide::Left,
+                Side::Both => ObjectSide::Both,
+            },
+            keep_going: self.keep_going,
+        };
+        let mut file = self.guard_report.as_deref().map(open_report).transpose()?;
+        let run = GuardedRun::start(&options, move |error| print(error, &mut file))?;
+        let injection = run.injection(&AgentFile::install("guard", AGENT)?);
+        Ok(Some(Guard { run, injection, mode, memory_bytes }))
+    }
+}
+
+/// The smallest memory of guarded objects: room for a few hundred.
+const SMALLEST_MEMORY: u64 = 1 << 20;
+
+/// A run with guards.
+pub(super) struct Guard {
+    run: GuardedRun,
+    injection: Injection,
+    mode: GuardMode,
+    memory_bytes: u64,
+}
+
+impl Guard {
+    /// What loads the agent into the program.
+    pub(super) fn injection(&self) -> Injection {
+        self.injection.clone()
+    }
+
+    /// The counts of the run, after the program has ended with `outcome`.
+    pub(super) fn finish(self, program: &Program, outcome: String) -> GuardStats {
+        GuardStats {
+            schema: GuardStats::SCHEMA.to_owned(),
+            tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+            command: program.command_line(),
+            mode: self.mode.name(),
+            memory_limit_bytes: self.memory_bytes,
+            outcome,
+            processes: self.run.finish(),
+        }
+    }
+}
+
+/// Whether a process found an error.
+pub(super) fn has_findings(stats: &GuardStats) -> bool {
+    stats.processes.iter().any(|process| process.findings > 0)
+}
+
+/// Runs a program with guards alone.
+pub(super) fn run(arguments: &super::Arguments) -> anyhow::Result<u8> {
+    let program = Program::find(&arguments.command)?;
+    program.check_guardable()?;
+    let file = open_stats_file(arguments.stats.as_deref())?;
+    let Some(guard) = arguments.guard.start()? else { bail!("cannot run: no mode is given") };
+    let status = run_injected(&program, guard.injection())?;
+    let stats = guard.finish(&program, outcome::describe(status));
+    let written = match arguments.stats {
+        Some(_) => write_counts(&stats, &reports::heap_errors::stats_document(&stats), file),
+        None => Ok(()),
+    };
+    Ok(exit_like(status, written)?.max(u8::from(has_findings(&stats))))
+}
+
+fn open_report(path: &Path) -> anyhow::Result<(PathBuf, fs::File)> {
+    let file = fs::File::options().append(true).create(true).open(path);
+    Ok((path.to_owned(), file.with_context(|| format!("cannot write findings to {}", path.display()))?))
+}
+
+/// Prints a finding, and appends it to the file.
+fn print(error: &HeapError, file: &mut Option<(PathBuf, fs::File)>) {
+    message(error.text());
+    let Some((path, file)) = file else { return };
+    let line = serde_json::to_string(error).map(|line| line + "\n").map_err(std::io::Error::from);
+    if let Err(error) = line.and_then(|line| file.write_all(line.as_bytes())) {
+        message(format_args!("cannot write a finding to {}: {error}", path.display()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_are_parsed() {
+        let parse = |text: &str| text.parse::<GuardMode>().map(GuardMode::name);
+        for (text, name) in [("all", "all"), ("1/1", "all"), ("1/5000", "1/5000"), ("sampled", "sampled")] {
+            assert_eq!(parse(text), Ok(name.to_owned()));
+        }
+        for text in ["", "1/0", "2/3", "1/x", "1/99999999999", "none"] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+}

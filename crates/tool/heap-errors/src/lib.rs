@@ -1,0 +1,17 @@
+//! Receives the memory errors that the guard agent finds in a program, and names their stacks.
+//!
+//! ```text
+//! agent ── FindingCell in a memfd ──→ receiver   waits for findings in a thread
+//!                                        │
+//!          /proc/PID/maps, files  ──→ stacks     addresses to functions and lines
+//!          instruction            ──→ access     bytes of the access
+//!                                        ▼
+//!                             fieldstone_report::HeapError ──→ the command prints and saves it
+//! ```
+//! The process that found an error waits meanwhile, at most 10 s, so its files are still mapped.
+
+mod access;
+mod receiver;
+mod stacks;
+
+pub use receiver::{GuardOptions, GuardedRun};

@@ -1,0 +1,13 @@
+//! Tests of `fieldstone run --guard` with real programs.
+
+#![cfg(target_arch = "x86_64")]
+#![allow(clippy::unwrap_used, reason = "a test whose fixture fails has failed")]
+
+#[path = "../common/binaries.rs"]
+mod binaries;
+mod bugs;
+mod fixture;
+mod handlers;
+mod options;
+mod processes;
+mod unchanged;
