@@ -19,7 +19,14 @@ const AGENTS: [(&str, &str); 4] =
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it")).join("../../..");
-    for input in ["crates/tool/agents", "crates/base/wire", "crates/lib/guard", "Cargo.toml", "Cargo.lock"] {
+    for input in [
+        "crates/tool/agents",
+        "crates/tool/preload",
+        "crates/base/wire",
+        "crates/lib/guard",
+        "Cargo.toml",
+        "Cargo.lock",
+    ] {
         println!("cargo:rerun-if-changed={}", root.join(input).display());
     }
     let built = build(&root, &out);

@@ -20,6 +20,7 @@ const ORDER: &[&str] = &[
     "crates/lib/stacks/runtime",
     "crates/lib/guard",
     "crates/lib/capi",
+    "crates/tool/preload",
     "crates/tool/agents/*",
     "crates/tool/report",
     "crates/tool/remap",

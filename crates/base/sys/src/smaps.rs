@@ -145,6 +145,15 @@ pub fn read(pid: u32) -> Result<Vec<Mapping>> {
     if mappings.is_empty() { Err(Error::NoSuchProcess { pid }) } else { Ok(mappings) }
 }
 
+/// Reads all mappings of a process, lowest address first, from `/proc/PID/maps`: without a walk of
+/// its page tables, so all sizes of pages are 0. Empty for a process that has ended.
+///
+/// # Errors
+/// As open(2) and read(2) of that file.
+pub fn read_addresses(pid: u32) -> io::Result<Vec<Mapping>> {
+    parse(BufReader::new(File::open(format!("/proc/{pid}/maps"))?))
+}
+
 /// Sums over all mappings of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

@@ -10,7 +10,7 @@
 //!   goes on                                 ←──  state = ANSWERED
 //! ```
 //! A finding holds raw addresses. The supervisor names them while the process waits, so that its
-//! files are still mapped. If nobody answers, the agent prints the finding itself.
+//! files are still mapped. Without an answer, the agent prints the finding itself.
 //!
 //! Invariants: no entry is moved or freed. A writer claims a cell before it writes, and the reader
 //! reads it in state [`CellState::Waiting`] only. So both sides work without locks.
@@ -24,7 +24,7 @@ use crate::{MAGIC, Mismatch};
 
 mod finding;
 
-pub use finding::{Access, CODE_BYTES, CellState, ErrorKind, FRAMES, FindingCell, Place, Stack};
+pub use finding::{Access, CODE_BYTES, CellState, FRAMES, FindingCell, Place, Stack};
 
 /// The environment variable whose value is the path of the record.
 pub const GUARD_VARIABLE: &CStr = c"FIELDSTONE_GUARD";
@@ -48,18 +48,6 @@ pub enum Sampling {
     Fixed = 2,
 }
 
-/// Where in its pages an object lies.
-#[repr(u32)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ObjectSide {
-    /// Its end at the guard page behind it.
-    Right = 0,
-    /// Its start behind the guard page before it.
-    Left = 1,
-    /// By turns.
-    Both = 2,
-}
-
 /// The user's settings.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +58,7 @@ pub struct GuardConfig {
     pub interval: u32,
     /// Allocations of each site that are guarded before the gaps grow.
     pub first: u32,
-    /// An [`ObjectSide`].
+    /// A `fieldstone_guard::Side`.
     pub side: u32,
     /// Non-zero: a process continues after a finding.
     pub keep_going: u32,

@@ -19,6 +19,16 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// All kinds.
+    const ALL: [Self; 5] =
+        [Self::HeapBufferOverflow, Self::HeapBufferUnderflow, Self::UseAfterFree, Self::DoubleFree, Self::InvalidFree];
+
+    /// The kind whose number, as by `kind as u32`, is `code`: for a record outside the process.
+    #[must_use]
+    pub fn from_code(code: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|&kind| kind as u32 == code)
+    }
+
     /// The name in reports, for example `heap-buffer-overflow`.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -113,5 +123,18 @@ impl fmt::Display for Finding {
         let state = if self.freed.is_some() { "a freed object" } else { "an object" };
         write!(f, " {state} of {bytes} bytes at {start:#x}")?;
         if self.padding { write!(f, ", written before its free") } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Kind;
+
+    #[test]
+    fn codes_come_back_as_they_were() {
+        for code in 1..6 {
+            assert_eq!(Kind::from_code(code).map(|kind| kind as u32), Some(code));
+        }
+        assert!(Kind::from_code(0).is_none() && Kind::from_code(6).is_none());
     }
 }

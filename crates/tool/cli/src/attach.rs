@@ -63,7 +63,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     if arguments.guard.is_some() {
         bail!(
             "cannot guard a running process: its objects were allocated without guards, and the agent is loaded when \
-             a program starts\ntry: fieldstone run --guard -- PROGRAM"
+             a program starts{}",
+            Remedy(Some("fieldstone run --guard -- PROGRAM"))
         );
     }
     if let Some(pid) = arguments.huge {

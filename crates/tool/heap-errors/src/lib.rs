@@ -14,4 +14,5 @@ mod access;
 mod receiver;
 mod stacks;
 
+pub use fieldstone_guard::Side;
 pub use receiver::{GuardOptions, GuardedRun};

@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::thread::{JoinHandle, spawn};
 
+use fieldstone_guard::{Kind, Side};
 use fieldstone_launch::identity::inner_pid;
 use fieldstone_launch::launch::Injection;
 use fieldstone_launch::shared_record::SharedRecord;
@@ -16,8 +17,8 @@ use fieldstone_report::HeapError;
 use fieldstone_report::heap_error::{GuardedProcess, UnguardedCount};
 use fieldstone_sys::process;
 use fieldstone_wire::guard::{
-    Access, CellState, ErrorKind, FindingCell, GUARD_VARIABLE, GuardConfig, GuardProcess, GuardSession, ObjectSide,
-    Place, Sampling, UnguardedReason,
+    Access, CellState, FindingCell, GUARD_VARIABLE, GuardConfig, GuardProcess, GuardSession, Place, Sampling,
+    UnguardedReason,
 };
 use rustix::thread::futex;
 
@@ -37,7 +38,7 @@ pub struct GuardOptions {
     /// Bytes that guarded objects may take in each process.
     pub memory_bytes: u64,
     /// Where in its pages an object lies.
-    pub side: ObjectSide,
+    pub side: Side,
     /// Whether a process continues after a finding.
     pub keep_going: bool,
 }
@@ -169,7 +170,7 @@ impl<F: FnMut(&HeapError)> Receiver<F> {
 
     fn read(&mut self, cell: &FindingCell) -> HeapError {
         let maps = maps_of(cell.pid.load(Relaxed));
-        let kind = ErrorKind::from_code(cell.kind.load(Relaxed)).unwrap_or(ErrorKind::InvalidFree);
+        let kind = Kind::from_code(cell.kind.load(Relaxed)).unwrap_or(Kind::InvalidFree);
         let access = Access::from_code(cell.access.load(Relaxed)).unwrap_or(Access::Read);
         let is_fault = cell.faulted.load(Relaxed) != 0;
         let mut stack = |stack: &fieldstone_wire::guard::Stack, is_fault| {

@@ -6,13 +6,11 @@
 //! Frames of the C library below `main` or below the function of a thread are left out: they are the
 //! same in every stack. Paths below the current directory are shown relative to it.
 
-use std::fs::File;
-use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use fieldstone_report::heap_error::StackFrame;
 use fieldstone_symbols::{CodeLocation, FrameName, Symbolizer};
-use fieldstone_sys::smaps::{Mapping, parse};
+use fieldstone_sys::smaps::{self, Mapping};
 
 /// Files of the C library whose functions start programs and threads.
 const START_FILES: [&str; 2] = ["libc.so.6", "ld-linux-x86-64.so.2"];
@@ -34,9 +32,7 @@ pub(crate) struct ProcessMaps {
 impl ProcessMaps {
     /// Reads the mappings of process `pid`; none if that is not permitted.
     pub(crate) fn read(pid: u32) -> Self {
-        let file = File::open(format!("/proc/{pid}/maps"));
-        let mappings = file.and_then(|file| parse(BufReader::new(file))).unwrap_or_default();
-        Self { pid, mappings }
+        Self { pid, mappings: smaps::read_addresses(pid).unwrap_or_default() }
     }
 
     /// The process; 0 if it is unknown.

@@ -8,49 +8,6 @@ pub const FRAMES: usize = 48;
 /// Bytes of code at the faulting instruction: the longest x86-64 instruction.
 pub const CODE_BYTES: usize = 16;
 
-/// The kind of a memory error.
-#[repr(u32)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ErrorKind {
-    /// An access behind the end of an object.
-    HeapBufferOverflow = 0,
-    /// An access before the start of an object.
-    HeapBufferUnderflow = 1,
-    /// An access to a freed object.
-    UseAfterFree = 2,
-    /// A second free of an object.
-    DoubleFree = 3,
-    /// A free of an address at which no object starts.
-    InvalidFree = 4,
-}
-
-impl ErrorKind {
-    /// The kind with this code.
-    #[must_use]
-    pub const fn from_code(code: u32) -> Option<Self> {
-        Some(match code {
-            0 => Self::HeapBufferOverflow,
-            1 => Self::HeapBufferUnderflow,
-            2 => Self::UseAfterFree,
-            3 => Self::DoubleFree,
-            4 => Self::InvalidFree,
-            _ => return None,
-        })
-    }
-
-    /// The name in reports.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::HeapBufferOverflow => "heap-buffer-overflow",
-            Self::HeapBufferUnderflow => "heap-buffer-underflow",
-            Self::UseAfterFree => "use-after-free",
-            Self::DoubleFree => "double-free",
-            Self::InvalidFree => "invalid-free",
-        }
-    }
-}
-
 /// How a finding was noticed.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +90,7 @@ impl Stack {
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CellState {
-    /// Nobody.
+    /// No process.
     Free = 0,
     /// A process fills it.
     Filling = 1,
@@ -155,7 +112,7 @@ pub struct FindingCell {
     pub pid: AtomicU32,
     /// The thread that found it.
     pub thread: AtomicU32,
-    /// An [`ErrorKind`].
+    /// A `fieldstone_guard::Kind`.
     pub kind: AtomicU32,
     /// An [`Access`].
     pub access: AtomicU32,
@@ -206,7 +163,7 @@ impl FindingCell {
         self.turn.load(Acquire) == turn && self.state.load(Acquire) == CellState::Waiting as u32
     }
 
-    /// Withdraws a finding that nobody answered. False if it was answered meanwhile.
+    /// Withdraws a finding without an answer. False if it was answered meanwhile.
     pub fn withdraw(&self) -> bool {
         self.state.compare_exchange(CellState::Waiting as u32, CellState::Free as u32, AcqRel, Acquire).is_ok()
     }
@@ -272,12 +229,9 @@ mod tests {
 
     #[test]
     fn codes_come_back_as_they_were() {
-        for code in 0..5 {
-            assert_eq!(ErrorKind::from_code(code).map(|kind| kind as u32), Some(code));
-        }
         for code in 0..4 {
             assert_eq!(Access::from_code(code).map(|access| access as u32), Some(code));
         }
-        assert!(ErrorKind::from_code(5).is_none() && Access::from_code(4).is_none() && Place::from_code(3).is_none());
+        assert!(Access::from_code(4).is_none() && Place::from_code(3).is_none());
     }
 }

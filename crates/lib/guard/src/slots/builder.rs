@@ -22,6 +22,14 @@ pub enum Side {
     Left = 2,
 }
 
+impl Side {
+    /// The side whose number, as by `side as u32`, is `code`: for a record outside the process.
+    #[must_use]
+    pub fn from_code(code: u32) -> Option<Self> {
+        [Self::Both, Self::Right, Self::Left].into_iter().find(|&side| side as u32 == code)
+    }
+}
+
 /// The memory for each object of the default quarantine.
 const MEMORY_PER_FREED: usize = 16 << 10;
 /// The smallest memory limit: an object, and the tables.

@@ -1,4 +1,4 @@
-//! Blocks that are not guarded and not the allocator's: those of the [`arena`], and addresses that
+//! Blocks that are not guarded and not the allocator's: those of the arena, and addresses that
 //! no allocator returned.
 //!
 //! The entries jump to the allocator with every block outside the range of guarded objects. Where
@@ -15,11 +15,12 @@
 use core::arch::naked_asm;
 use core::ffi::c_void;
 
+use fieldstone_preload::arena;
 use fieldstone_wire::guard::Place;
 
 use crate::next::{self, FreeFunction, ReallocFunction, SizedFunction, UsableFunction};
 use crate::unwind::Caller;
-use crate::{arena, modules, report, thread};
+use crate::{modules, report, thread};
 
 type Block = *mut c_void;
 

@@ -14,7 +14,7 @@
 //! |---|---|
 //! | `entries`, `operators` | the malloc family and C++'s operators: the fast path |
 //! | `calls` | their slow paths |
-//! | `next`, `foreign`, `arena` | the program's allocator, and blocks that are not its own |
+//! | `next`, `foreign` | the program's allocator, and blocks that are not its own |
 //! | `thread` | each thread's cache of sites |
 //! | `sites`, `budget` | which allocations are guarded, and how much time that may take |
 //! | `unwind`, `modules`, `probe`, `heap` | stacks |
@@ -49,8 +49,6 @@ extern crate alloc;
 #[cfg(any(test, not(panic = "abort")))]
 extern crate std;
 
-#[path = "../../sites/src/arena.rs"]
-mod arena;
 mod budget;
 mod buffers;
 mod calls;

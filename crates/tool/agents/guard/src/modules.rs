@@ -5,35 +5,10 @@
 
 #![allow(unsafe_code, reason = "reads records and tables of the loader")]
 
-use core::ffi::{CStr, c_char, c_int, c_void};
-use core::mem::MaybeUninit;
+use core::ffi::CStr;
 use core::ops::Range;
-use core::sync::atomic::AtomicPtr;
-use core::sync::atomic::Ordering::{Acquire, Release};
 
-/// The loader's function; null if it has none.
-static FIND_OBJECT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-
-/// The type of `_dl_find_object` of `dlfcn.h`.
-type FindObject = unsafe extern "C" fn(*const c_void, *mut FoundObject) -> c_int;
-
-/// `struct dl_find_object` of `dlfcn.h` on x86-64.
-#[repr(C)]
-struct FoundObject {
-    flags: u64,
-    start: usize,
-    end: usize,
-    link_map: *const LinkMap,
-    eh_frame: *const c_void,
-    reserved: [u64; 7],
-}
-
-/// The first fields of each loader's `struct link_map`.
-#[repr(C)]
-struct LinkMap {
-    base: usize,
-    name: *const c_char,
-}
+use fieldstone_preload::loader::{self, LinkMap};
 
 /// A loaded file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,26 +20,9 @@ pub(crate) struct LoadedFile {
     link_map: *const LinkMap,
 }
 
-/// Looks up the loader's function, while no lock can be held.
-pub(crate) fn prepare() {
-    // SAFETY: the name is a C string.
-    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) };
-    FIND_OBJECT.store(found, Release);
-}
-
 /// The file that contains an address.
 pub(crate) fn at(address: usize) -> Option<LoadedFile> {
-    let pointer = FIND_OBJECT.load(Acquire);
-    if pointer.is_null() {
-        return None;
-    }
-    let mut found = MaybeUninit::<FoundObject>::zeroed();
-    // SAFETY: the pointer is the loader's `_dl_find_object`, which has this type. It fills the
-    // record if it returns 0, and all zeroes are a valid record.
-    let found = unsafe {
-        let find = core::mem::transmute::<*mut c_void, FindObject>(pointer);
-        (find(core::ptr::without_provenance(address), found.as_mut_ptr()) == 0).then(|| found.assume_init())?
-    };
+    let found = loader::find(address)?;
     Some(LoadedFile { range: found.start..found.end, header: found.eh_frame as usize, link_map: found.link_map })
 }
 

@@ -15,7 +15,7 @@ use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
 
-use crate::arena;
+use fieldstone_preload::arena;
 
 type Block = *mut c_void;
 

@@ -6,27 +6,11 @@
 
 #![allow(unsafe_code, reason = "system calls are made through here and nowhere else in the agent")]
 
-use core::arch::asm;
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU32;
 
-/// Makes the system call `number`; returns its result, or a negated errno.
-///
-/// # Safety
-/// The caller upholds the requirements of the call.
-pub(crate) unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> isize {
-    let result: isize;
-    // SAFETY: the kernel clobbers only rax, rcx and r11; the caller upholds the requirements of the
-    // call.
-    unsafe {
-        asm!("syscall", inlateout("rax") number as isize => result,
-            in("rdi") args[0], in("rsi") args[1], in("rdx") args[2],
-            in("r10") args[3], in("r8") args[4], in("r9") args[5],
-            lateout("rcx") _, lateout("r11") _, options(nostack));
-    }
-    result
-}
+use fieldstone_preload::syscall;
 
 fn failed(result: isize) -> bool {
     (-4095..0).contains(&result)

@@ -1,4 +1,4 @@
-//! Reports a finding: to the supervisor by the mailbox, or to standard error if nobody answers.
+//! Reports a finding: to the supervisor by the mailbox, or to standard error without an answer.
 //!
 //! A place in the code is reported once: the first finding ends the process, or with `--keep-going`
 //! the place is remembered.
@@ -12,9 +12,7 @@ use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 
 use fieldstone_guard::{Finding, Kind, Slots};
-use fieldstone_wire::guard::{
-    Access, CELLS, CODE_BYTES, CellState, ErrorKind, FRAMES, FindingCell, GuardSession, Place,
-};
+use fieldstone_wire::guard::{Access, CELLS, CODE_BYTES, CellState, FRAMES, FindingCell, GuardSession, Place};
 
 use crate::unwind::{self, Caller};
 use crate::{calls, print, probe, raw, sites, start, thread};
@@ -36,7 +34,7 @@ pub(crate) struct Incident<'a> {
 
 /// A finding as it is reported.
 pub(crate) struct Report<'a> {
-    pub(crate) kind: ErrorKind,
+    pub(crate) kind: Kind,
     pub(crate) access: Access,
     pub(crate) place: Place,
     pub(crate) address: usize,
@@ -48,15 +46,8 @@ pub(crate) struct Report<'a> {
 
 /// Reports an error of a guarded object.
 pub(crate) fn report(incident: &Incident<'_>) {
-    let kind = match incident.finding.kind {
-        Kind::HeapBufferOverflow => ErrorKind::HeapBufferOverflow,
-        Kind::HeapBufferUnderflow => ErrorKind::HeapBufferUnderflow,
-        Kind::UseAfterFree => ErrorKind::UseAfterFree,
-        Kind::DoubleFree => ErrorKind::DoubleFree,
-        Kind::InvalidFree => ErrorKind::InvalidFree,
-    };
     deliver(&Report {
-        kind,
+        kind: incident.finding.kind,
         access: incident.access,
         place: Place::Object,
         address: incident.finding.address,
@@ -76,7 +67,7 @@ pub(crate) fn refused_free(slots: &Slots, finding: &Finding, caller: Caller) {
 /// Reports a free of an address on a stack or in a file, and ends the process unless it is to keep
 /// going.
 pub(crate) fn foreign_free(address: usize, place: Place, caller: Caller) {
-    let (kind, access) = (ErrorKind::InvalidFree, Access::Free);
+    let (kind, access) = (Kind::InvalidFree, Access::Free);
     deliver(&Report { kind, access, place, address, bytes: 0, incident: None, caller });
     end_by_abort();
 }
@@ -161,7 +152,7 @@ pub(crate) fn code_word(address: usize) -> u64 {
     low | high
 }
 
-/// Hands the cell to the supervisor and waits. False if nobody answered.
+/// Hands the cell to the supervisor and waits. False without an answer.
 fn ask(session: &GuardSession, cell: &FindingCell, turn: u32) -> bool {
     cell.state.store(CellState::Waiting as u32, Release);
     session.attention.fetch_add(1, Release);

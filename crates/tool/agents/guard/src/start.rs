@@ -19,9 +19,10 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 
 use fieldstone_guard::{Side, Slots};
-use fieldstone_wire::guard::{GUARD_VARIABLE, GuardProcess, GuardSession, ObjectSide, Sampling, UnguardedReason};
+use fieldstone_preload::loader;
+use fieldstone_wire::guard::{GUARD_VARIABLE, GuardProcess, GuardSession, Sampling, UnguardedReason};
 
-use crate::{budget, buffers, dispositions, foreign, fork, modules, next, range, raw, sites, thread};
+use crate::{budget, buffers, dispositions, foreign, fork, next, range, raw, sites, thread};
 
 unsafe extern "C" {
     /// The environment of the process; null until libc has started.
@@ -202,11 +203,7 @@ fn start(path: &CStr) -> Result<(Started, Slots), &'static str> {
         .ok_or("it cannot open the record of the fieldstone command (another user, or no /proc)")?;
     session.check().map_err(|_| "the record belongs to another build of fieldstone")?;
     let config = &session.config;
-    let side = match config.side {
-        side if side == ObjectSide::Right as u32 => Side::Right,
-        side if side == ObjectSide::Left as u32 => Side::Left,
-        _ => Side::Both,
-    };
+    let side = Side::from_code(config.side).unwrap_or_default();
     let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
     let slots = Slots::builder().memory(memory).side(side).seed(raw::ticks() as usize).build();
     let slots = slots.map_err(|_| "no address space for guarded objects: raise `ulimit -v`")?;
@@ -214,7 +211,7 @@ fn start(path: &CStr) -> Result<(Started, Slots), &'static str> {
         return Err("no address space for its tables: raise `ulimit -v`");
     }
     claim_process(session, slots.span());
-    modules::prepare();
+    loader::prepare();
     budget::prepare();
     buffers::prepare();
     dispositions::install();

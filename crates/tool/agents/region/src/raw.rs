@@ -5,8 +5,6 @@
 
 #![allow(unsafe_code, reason = "system calls are made through here and nowhere else in the agent")]
 
-use crate::arch;
-
 /// The result of a system call, or a negated errno.
 pub(crate) type RawResult = isize;
 
@@ -26,7 +24,7 @@ pub(crate) unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> RawResul
         return result;
     }
     // SAFETY: the caller upholds the requirements of this system call.
-    unsafe { arch::syscall(number, args) }
+    unsafe { fieldstone_preload::syscall(number, args) }
 }
 
 /// `mmap(2)`.

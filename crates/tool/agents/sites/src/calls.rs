@@ -13,13 +13,13 @@ use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::Relaxed;
 
+use fieldstone_preload::{arena, loader};
 use fieldstone_wire::sites::{Announcement, LossReason, Sites};
 
 use crate::allocator::{AllocatorFunctions, BlockAddress, PairFunction, SizedFunction, functions};
-use crate::stack;
 use crate::thread::{ThreadGuard, in_allocator};
 use crate::unwind::StackPointer;
-use crate::{arena, modules, start};
+use crate::{stack, start};
 
 /// Shorter mappings are not announced.
 const PAGE_BYTES: usize = 4096;
@@ -232,7 +232,7 @@ pub(crate) unsafe extern "C" fn mmap(
         }
     };
     let is_private = flags & libc::MAP_TYPE == libc::MAP_PRIVATE && flags & libc::MAP_ANONYMOUS != 0;
-    if mapped != libc::MAP_FAILED && is_private && bytes >= PAGE_BYTES && modules::is_lock_free() {
+    if mapped != libc::MAP_FAILED && is_private && bytes >= PAGE_BYTES && loader::is_available() {
         announce_mapping(mapped, bytes, sp);
     }
     mapped

@@ -18,7 +18,7 @@
 //! | `start`, `environment` | the constructor: takes its variables, opens the record, maps the mailboxes |
 //! | `entries` | the exported functions: pass the stack pointer of the caller |
 //! | `calls` | what each function records |
-//! | `allocator`, `arena` | the interposed functions, and memory until they are found |
+//! | `allocator` | the interposed functions |
 //! | `thread` | a mailbox for each thread |
 //! | `stack`, `unwind`, `modules` | from a stack pointer to a site |
 //!
@@ -53,7 +53,6 @@
 extern crate std;
 
 mod allocator;
-mod arena;
 mod calls;
 mod entries;
 mod environment;

@@ -3,7 +3,7 @@
 //! Newer loaders (glibc 2.35) find a file without a lock, and the unwinder its tables. Older ones
 //! hold a lock on their list: a program whose allocator maps memory under its own lock could
 //! deadlock with a thread that walks the list and allocates. So mapped memory is announced only
-//! with a newer loader ([`is_lock_free`]).
+//! with a newer loader ([`loader::is_available`]).
 //!
 //! The program itself is recorded by the path that it was started by, if that names its file: of
 //! `redis-server`, a link to `redis-check-rdb`, the kernel knows the target only.
@@ -14,9 +14,10 @@ use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::mem::MaybeUninit;
 use core::ops::Range;
+use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicPtr, AtomicUsize};
 
+use fieldstone_preload::loader;
 use fieldstone_wire::sites::{FRAMES, NO_MODULE, PATH_BYTES};
 
 use crate::start;
@@ -32,39 +33,14 @@ unsafe impl Sync for ProgramPath {}
 
 static PROGRAM: ProgramPath = ProgramPath { path: UnsafeCell::new([0; PATH_BYTES]), bytes: AtomicUsize::new(0) };
 
-/// The loader's function that finds a file without a lock; null if it has none.
-static FIND_OBJECT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-
-/// The type of `_dl_find_object` of `dlfcn.h`.
-type FindObject = unsafe extern "C" fn(*const c_void, *mut FoundObject) -> c_int;
-
-/// `struct dl_find_object` of `dlfcn.h` on x86-64.
-#[repr(C)]
-struct FoundObject {
-    flags: u64,
-    start: usize,
-    end: usize,
-    link_map: *const LinkMap,
-    eh_frame: *const c_void,
-    reserved: [u64; 7],
-}
-
-/// The first fields of each loader's `struct link_map`.
-#[repr(C)]
-struct LinkMap {
-    base: u64,
-    name: *const c_char,
-}
-
 /// Looks up what new sites need, while no lock can be held.
 ///
 /// # Safety
 /// Only the constructor may call this.
 pub(crate) unsafe fn prepare() {
-    // SAFETY: the name is a C string, and no other thread accesses `PROGRAM` during the
-    // constructor.
+    loader::prepare();
+    // SAFETY: no other thread accesses `PROGRAM` during the constructor.
     unsafe {
-        FIND_OBJECT.store(libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()), Relaxed);
         PROGRAM.bytes.store(write_program_path(&mut *PROGRAM.path.get()), Relaxed);
     }
 }
@@ -102,41 +78,27 @@ fn file_identity(path: &CStr) -> Option<(u64, u64)> {
     (failed == 0).then_some((status.st_dev, status.st_ino))
 }
 
-/// Whether a stack is resolved without waiting for a lock.
-pub(crate) fn is_lock_free() -> bool {
-    !FIND_OBJECT.load(Relaxed).is_null()
-}
-
 /// The number of the module of each frame, added to the record if it is new.
 pub(crate) fn of_frames(frames: &[u64]) -> [u16; FRAMES] {
     let mut search = ModuleSearch { frames, modules: [NO_MODULE; FRAMES] };
-    if !is_lock_free() {
+    if !loader::is_available() {
         // SAFETY: the callback gets a pointer to `search`, which outlives the call.
         unsafe { libc::dl_iterate_phdr(Some(visit_for_frames), (&raw mut search).cast()) };
     } else {
-        // SAFETY: the pointer is not null and is the loader's `_dl_find_object`, which has this
-        // type.
-        let find = unsafe { core::mem::transmute::<*mut c_void, FindObject>(FIND_OBJECT.load(Relaxed)) };
         for (module, &frame) in search.modules.iter_mut().zip(frames) {
-            *module = module_of(find, frame);
+            *module = module_of(frame);
         }
     }
     search.modules
 }
 
-fn module_of(find: FindObject, frame: u64) -> u16 {
-    let mut found = MaybeUninit::<FoundObject>::zeroed();
-    // SAFETY: on success the loader fills the record; the file stays loaded, since its code is on
-    // the stack.
+fn module_of(frame: u64) -> u16 {
+    // A frame is a return address; a call may be the last instruction of a file.
+    let Some(found) = loader::find(frame as usize - 1) else { return NO_MODULE };
+    // SAFETY: the loader's record is valid: the file stays loaded, since its code is on the stack.
     unsafe {
-        // A frame is a return address; a call may be the last instruction of a file.
-        let address = core::ptr::without_provenance::<c_void>(frame as usize - 1);
-        if find(address, found.as_mut_ptr()) != 0 {
-            return NO_MODULE;
-        }
-        let found = found.assume_init_ref();
         let map = &*found.link_map;
-        module_number(map.base, map.name, found.start as u64..found.end as u64)
+        module_number(map.base as u64, map.name, found.start as u64..found.end as u64)
     }
 }
 

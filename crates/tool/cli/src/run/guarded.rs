@@ -7,13 +7,15 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, bail};
-use clap::{Args, ValueEnum};
-use fieldstone_heap_errors::{GuardOptions, GuardedRun};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use fieldstone_heap_errors::{GuardOptions, GuardedRun, Side};
 use fieldstone_launch::launch::Injection;
 use fieldstone_launch::run::run_injected;
 use fieldstone_launch::{AgentFile, Program, outcome};
 use fieldstone_report::{GuardStats, HeapError, reports};
-use fieldstone_wire::guard::{ObjectSide, Sampling};
+use fieldstone_wire::Remedy;
+use fieldstone_wire::guard::Sampling;
 
 use super::{exit_like, write_counts};
 use crate::output::message;
@@ -65,11 +67,15 @@ impl GuardMode {
     }
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Side {
-    Right,
-    Left,
-    Both,
+/// The names of sides.
+const SIDES: [&str; 3] = ["right", "left", "both"];
+
+fn side_of(name: &str) -> Side {
+    match name {
+        "right" => Side::Right,
+        "left" => Side::Left,
+        _ => Side::Both,
+    }
 }
 
 /// The options of `--guard`.
@@ -85,7 +91,7 @@ pub(crate) struct Arguments {
     guard_memory: Option<u64>,
     /// With --guard: put objects at this side of their pages: right finds accesses past the end,
     /// left accesses before the start
-    #[arg(long, value_name = "SIDE", value_enum, default_value_t = Side::Both, requires = "guard")]
+    #[arg(long, value_name = "SIDE", value_parser = PossibleValuesParser::new(SIDES).map(|name| side_of(&name)), default_value = "both", requires = "guard")]
     guard_side: Side,
     /// With --guard: append each finding to FILE as a line of JSON
     #[arg(long, value_name = "FILE", requires = "guard")]
@@ -106,8 +112,8 @@ impl Arguments {
         if self.is_given() {
             bail!(
                 "cannot combine --repair with --guard: a repair moves pages of the heap, and guards need faults at \
-                 their original addresses\n\
-                 try: fieldstone run --guard -- PROGRAM, and then fieldstone run --repair -- PROGRAM"
+                 their original addresses{}",
+                Remedy(Some("fieldstone run --guard -- PROGRAM, and then fieldstone run --repair -- PROGRAM"))
             );
         }
         Ok(())
@@ -127,11 +133,7 @@ impl Arguments {
             sampling: mode.sampling,
             interval: mode.interval,
             memory_bytes,
-            side: match self.guard_side {
-                Side::Right => ObjectSide::Right,
-                Side::Left => ObjectSide::Left,
-                Side::Both => ObjectSide::Both,
-            },
+            side: self.guard_side,
             keep_going: self.keep_going,
         };
         let mut file = self.guard_report.as_deref().map(open_report).transpose()?;

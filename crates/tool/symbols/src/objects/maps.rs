@@ -1,10 +1,8 @@
 //! The mappings of a process at one moment.
 
-use std::fs::File;
-use std::io::BufReader;
 use std::ops::Range;
 
-use fieldstone_sys::smaps::{Mapping, parse};
+use fieldstone_sys::smaps::{self, Mapping};
 
 use crate::error::{Error, Result};
 
@@ -16,8 +14,7 @@ impl Maps {
     /// Reads `/proc/PID/maps`. The kernel walks no page tables for it, so resident sizes are 0.
     pub(super) fn read(pid: u32) -> Result<Self> {
         let failed = |source| Error::Mappings { pid, source };
-        let file = File::open(format!("/proc/{pid}/maps")).map_err(failed)?;
-        let mappings = parse(BufReader::new(file)).map_err(failed)?;
+        let mappings = smaps::read_addresses(pid).map_err(failed)?;
         if mappings.is_empty() { Err(fieldstone_sys::Error::NoSuchProcess { pid }.into()) } else { Ok(Self(mappings)) }
     }
 
@@ -88,7 +85,7 @@ mod tests {
 
     #[test]
     fn adjacent_mappings_of_one_kind_are_one_span() {
-        let maps = Maps(parse(TEXT).unwrap());
+        let maps = Maps(smaps::parse(TEXT).unwrap());
         for address in [0x100_0000, 0x100_1fff, 0x100_2000, 0x100_4fff] {
             assert_eq!(maps.span(address, is_heap), Some(0x100_0000..0x100_5000), "{address:#x}");
         }

@@ -1,6 +1,6 @@
 //! AArch64: the instructions and numbers of the agent that differ between architectures.
 
-#![allow(unsafe_code, reason = "makes system calls and maintains caches")]
+#![allow(unsafe_code, reason = "maintains caches")]
 
 use core::arch::asm;
 
@@ -40,22 +40,6 @@ pub(crate) fn flush(code: core::ops::Range<usize>) {
             "dc cvau, {0}", "dc cvau, {1}", "dsb ish", "ic ivau, {0}", "ic ivau, {1}", "dsb ish", "isb",
             in(reg) code.start, in(reg) code.end - 1);
     }
-}
-
-/// Makes the system call `number`; returns its result, or a negated errno.
-///
-/// # Safety
-/// The caller upholds the requirements of the call.
-pub(crate) unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> isize {
-    let result: isize;
-    // SAFETY: the kernel preserves every register but x0; the caller upholds the requirements of
-    // the call.
-    unsafe {
-        asm!("svc 0", in("x8") number, inlateout("x0") args[0] as isize => result,
-            in("x1") args[1], in("x2") args[2], in("x3") args[3], in("x4") args[4], in("x5") args[5],
-            options(nostack));
-    }
-    result
 }
 
 #[cfg(test)]

@@ -1,9 +1,5 @@
 //! x86-64: the instructions and numbers of the agent that differ between architectures.
 
-#![allow(unsafe_code, reason = "makes system calls")]
-
-use core::arch::asm;
-
 /// Candidate bases of the region, far from programs and libraries and above every heap: libc's
 /// allocator reports corruption if the break moves down.
 pub(crate) const BASES: [usize; 3] = [0x6000_0000_0000, 0x6800_0000_0000, 0x5800_0000_0000];
@@ -34,23 +30,6 @@ pub(crate) fn makes_call(code: &[u8], number: u32) -> bool {
 
 /// Makes the next execution of `_code` read its new bytes; the processor does that itself.
 pub(crate) fn flush(_code: core::ops::Range<usize>) {}
-
-/// Makes the system call `number`; returns its result, or a negated errno.
-///
-/// # Safety
-/// The caller upholds the requirements of the call.
-pub(crate) unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> isize {
-    let result: isize;
-    // SAFETY: the kernel clobbers only rax, rcx and r11; the caller upholds the requirements of the
-    // call.
-    unsafe {
-        asm!("syscall", inlateout("rax") number as isize => result,
-            in("rdi") args[0], in("rsi") args[1], in("rdx") args[2],
-            in("r10") args[3], in("r8") args[4], in("r9") args[5],
-            lateout("rcx") _, lateout("r11") _, options(nostack));
-    }
-    result
-}
 
 #[cfg(test)]
 mod tests {

@@ -1,4 +1,4 @@
-//! Memory until the interposed functions are found: finding them may allocate.
+//! Memory until the functions that an agent interposes are found: finding them may allocate.
 //!
 //! ```text
 //! BUFFER  | length, 16 bytes | block | length | block | ...        blocks of multiples of 16 bytes, never freed
@@ -28,7 +28,7 @@ fn start() -> usize {
 }
 
 /// A zeroed block at a multiple of 16; null if the arena is full.
-pub(crate) fn alloc(bytes: usize) -> *mut c_void {
+pub fn alloc(bytes: usize) -> *mut c_void {
     let Some(whole) = bytes.checked_next_multiple_of(UNIT).filter(|&whole| whole < BYTES) else {
         return core::ptr::null_mut();
     };
@@ -49,12 +49,12 @@ pub(crate) fn alloc(bytes: usize) -> *mut c_void {
 }
 
 /// Whether a block is from the arena.
-pub(crate) fn owns(block: *const c_void) -> bool {
+pub fn owns(block: *const c_void) -> bool {
     (start()..start() + BYTES).contains(&(block as usize))
 }
 
 /// The length of a block of the arena in bytes.
-pub(crate) fn bytes(block: *const c_void) -> usize {
+pub fn bytes(block: *const c_void) -> usize {
     // SAFETY: `alloc` wrote the length in the unit before the block.
     unsafe { block.cast::<usize>().sub(UNIT / size_of::<usize>()).read() }
 }
