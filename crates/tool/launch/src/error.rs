@@ -41,7 +41,7 @@ pub enum Error {
         remedy: Option<&'static str>,
     },
     /// The program cannot load the guard agent.
-    #[error("cannot guard {path}: it is {property} and loads no agent\ntry: {remedy}", path = .path.display())]
+    #[error("cannot guard {path}: it is {property} and loads no agent{}", Remedy(Some(remedy)), path = .path.display())]
     NotGuarded {
         /// The file, or the interpreter of the script.
         path: PathBuf,

@@ -24,7 +24,7 @@ pub enum Error {
         pid: u32,
     },
     /// Another process repairs the process.
-    #[error("cannot repair process {pid}: process {repairer} repairs it already\ntry: kill {repairer}")]
+    #[error("cannot repair process {pid}: process {repairer} repairs it already{}", Remedy(Some(format_args!("kill {repairer}"))))]
     RepairRuns {
         /// The process number of the program.
         pid: u32,

@@ -153,8 +153,9 @@ impl Process {
         self.forget(&moved)
     }
 
-    /// Writes the bytes of a page at `at`. A thread that is still in the kernel may begin to fork meanwhile: a
-    /// thread of the program reads the message about the child, which outlives this process then.
+    /// Writes the bytes of a page at `at`. A thread that is still in the kernel may begin to fork
+    /// meanwhile: a thread of the program reads the message about the child, which outlives this
+    /// process then.
     fn restore_contents(&mut self, moved: &MovedPage, at: u64) -> Result<()> {
         while !self.pages.try_restore(self.tracer.memory(), self.tracer.pid(), moved, at)? {
             self.read_child_messages(&mut Instant::now());

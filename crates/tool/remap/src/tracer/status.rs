@@ -3,6 +3,7 @@
 use std::fs;
 
 use fieldstone_sys::process::{self, Capability, State, has_capability};
+use fieldstone_wire::Remedy;
 
 use crate::error::{Error, Result};
 
@@ -77,7 +78,7 @@ fn is_own(pid: u32) -> bool {
 /// The error for process `pid`, which another process traces.
 pub(crate) fn traced_by(pid: u32, tracer: u32) -> Error {
     let why = if is_own(tracer) {
-        format!("process {tracer} (fieldstone) traces it already\ntry: kill {tracer}")
+        format!("process {tracer} (fieldstone) traces it already{}", Remedy(Some(format_args!("kill {tracer}"))))
     } else {
         format!("process {tracer} traces it already, as a debugger does: detach that tracer first")
     };
