@@ -90,6 +90,12 @@ impl SymbolFile {
         if names.is_empty() { self.symbol_at(offset, module).into_iter().collect() } else { names }
     }
 
+    /// File and line of an address, also where the debug info names no function.
+    fn place_at(&self, offset: u64) -> (Option<PathBuf>, Option<u32>) {
+        let location = self.lines.as_ref().and_then(|lines| lines.find_location(offset).ok().flatten());
+        location.map_or((None, None), |location| (location.file.map(PathBuf::from), location.line))
+    }
+
     /// The function called by the instruction before the address `after`: a direct call (opcode
     /// `e8` and a relative address). `None` for any other instruction.
     pub(super) fn callee_before(&self, after: u64, module: &str) -> Option<FrameName> {
@@ -117,7 +123,7 @@ impl SymbolFile {
         let mut frames = self.lines.as_ref()?.find_frames(offset).ok()?;
         let mut names = Vec::new();
         while let Ok(Some(frame)) = frames.next() {
-            // Assembly code has lines but no function name: use the symbols.
+            // Assembly code, and debug info with lines only, has no function names: use the symbols.
             let function = frame.function?;
             let function = demangled(&function.raw_name().ok()?, function.language);
             let file = frame.location.as_ref().and_then(|location| location.file).map(PathBuf::from);
@@ -136,7 +142,8 @@ impl SymbolFile {
         } else {
             (format!("{name}+{:#x}", offset - symbol.start), NameSource::NearestSymbol)
         };
-        Some(FrameName { function, file: None, line: None, module: module.to_owned(), source })
+        let (file, line) = self.place_at(offset);
+        Some(FrameName { function, file, line, module: module.to_owned(), source })
     }
 }
 

@@ -37,6 +37,34 @@ int main(void) {
 }
 "#;
 
+/// `main` with a table of lines, and debug info that does not name it: a compilation unit (tag 0x11)
+/// with the addresses of its lines (0x10) and of its code (0x11, 0x12).
+const LINES_ONLY: &str = r#"
+.file 1 "site.c"
+.globl main
+.type main, @function
+main:
+.loc 1 7
+    xor %eax, %eax
+    ret
+.Lend:
+.size main, . - main
+.section .debug_abbrev, "", @progbits
+.Labbrev: .byte 1, 0x11, 0, 0x10, 0x17, 0x11, 0x01, 0x12, 0x07, 0, 0, 0
+.section .debug_info, "", @progbits
+    .long .Lunit_end - .Lunit
+.Lunit: .short 4
+    .long .Labbrev
+    .byte 8, 1
+    .long .Llines
+    .quad main
+    .quad .Lend - main
+.Lunit_end:
+.section .debug_line, "", @progbits
+.Llines:
+.section .note.GNU-stack, "", @progbits
+"#;
+
 fn line_of(call: &str) -> u32 {
     let mark = format!("/* line of {call} */");
     let before = SOURCE.lines().take_while(|line| !line.contains(&mark)).count();
@@ -114,6 +142,21 @@ fn without_debug_info_the_symbols_name_functions() {
         [("xmalloc", NameSource::Symbol), ("work", NameSource::Symbol), ("main", NameSource::Symbol)]
     );
     assert_eq!((name.function.as_str(), name.file, name.line), ("work", None, None), "what was inlined is not known");
+}
+
+#[test]
+fn a_function_that_the_debug_info_does_not_name_has_its_symbol_and_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let (source, program) = (directory.path().join("site.s"), directory.path().join("site"));
+    fs::write(&source, LINES_ONLY).unwrap();
+    assert!(Command::new("cc").arg("-o").arg(&program).arg(&source).status().unwrap().success());
+    let mut symbols = Command::new("nm");
+    let symbols = String::from_utf8(symbols.arg(&program).output().unwrap().stdout).unwrap();
+    let line = symbols.lines().find(|line| line.ends_with(" T main")).unwrap();
+    let offset = u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap();
+    let name = Symbolizer::default().frames(&[CodeLocation { module: Some(program), offset }]).remove(0);
+    assert_eq!((name.function.as_str(), name.line, name.source), ("main", Some(7), NameSource::Symbol), "{name:?}");
+    assert!(name.file.is_some_and(|file| file.ends_with("site.c")));
 }
 
 #[test]
