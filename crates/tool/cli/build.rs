@@ -13,8 +13,13 @@ use std::process::Command;
 use std::{env, fs};
 
 /// Each agent, and the environment variable that holds the path of its file at compile time.
-const AGENTS: [(&str, &str); 4] =
-    [("region", "REGION_AGENT"), ("trace", "TRACE_AGENT"), ("sites", "SITES_AGENT"), ("guard", "GUARD_AGENT")];
+const AGENTS: [(&str, &str); 5] = [
+    ("region", "REGION_AGENT"),
+    ("trace", "TRACE_AGENT"),
+    ("sites", "SITES_AGENT"),
+    ("guard", "GUARD_AGENT"),
+    ("paging", "PAGING_AGENT"),
+];
 
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
@@ -23,7 +28,9 @@ fn main() {
         "crates/tool/agents",
         "crates/tool/preload",
         "crates/base/wire",
+        "crates/base/syscall",
         "crates/lib/guard",
+        "crates/lib/paging",
         "Cargo.toml",
         "Cargo.lock",
     ] {

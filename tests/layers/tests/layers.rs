@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 /// The crates, low to high. `agents/*` is any folder in there.
 const ORDER: &[&str] = &[
+    "crates/base/syscall",
     "crates/base/wire",
     "crates/base/sys",
     "crates/base/stats",
@@ -19,6 +20,7 @@ const ORDER: &[&str] = &[
     "crates/lib/stacks",
     "crates/lib/stacks/runtime",
     "crates/lib/guard",
+    "crates/lib/paging",
     "crates/lib/capi",
     "crates/tool/preload",
     "crates/tool/agents/*",

@@ -21,6 +21,7 @@
 //! | `isolation` | a program's requests for cache lines of its own |
 //! | `remedy` | the form of messages: cause, then remedy |
 //! | `guard` | the record of `run --guard`: settings, counters, findings |
+//! | `paging` | the record of `run --resident`: settings, counters |
 #![no_std]
 
 pub mod guard;
@@ -28,6 +29,7 @@ pub mod isolation;
 mod mixture;
 pub mod mosaic;
 mod page_kind;
+pub mod paging;
 mod placement_reason;
 mod remedy;
 mod session;

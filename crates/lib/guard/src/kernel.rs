@@ -1,18 +1,14 @@
 //! The system calls of guarded slots, made without libc.
 //!
 //! A preloaded library may replace libc's functions, and libc's calls change errno. So the calls
-//! are made here by the instruction itself. Each returns `Err` with the errno.
+//! are made by the instruction itself (`fieldstone-syscall`). Each returns `Err` with the errno.
 
 #![allow(unsafe_code, reason = "makes system calls")]
 
 use core::ops::Range;
 
+use fieldstone_syscall::{failed, syscall};
 use linux_raw_sys::{errno, general};
-
-#[cfg_attr(target_arch = "x86_64", path = "kernel/x86_64.rs")]
-#[cfg_attr(target_arch = "aarch64", path = "kernel/aarch64.rs")]
-#[cfg_attr(target_arch = "riscv64", path = "kernel/riscv64.rs")]
-mod arch;
 
 /// The granularity of guards in bytes: a multiple of each page size that the architecture's kernels use.
 pub(crate) const PAGE: usize = if cfg!(target_arch = "aarch64") { 65536 } else { 4096 };
@@ -41,8 +37,8 @@ pub(crate) enum Advice {
 /// The caller upholds the requirements of the call.
 unsafe fn call(number: u32, args: [usize; 6]) -> Result<usize, Errno> {
     // SAFETY: the caller upholds the requirements of the call.
-    let result = unsafe { arch::syscall(number as usize, args) };
-    if (-4095..0).contains(&result) { Err(-result as Errno) } else { Ok(result.cast_unsigned()) }
+    let result = unsafe { syscall(number.into(), args) };
+    if failed(result) { Err(-result as Errno) } else { Ok(result.cast_unsigned()) }
 }
 
 /// Maps fresh private anonymous memory without a reservation of swap space.

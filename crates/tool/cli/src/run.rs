@@ -2,6 +2,7 @@
 //! sharing (`--repair`), or guards its heap objects (`--guard`).
 
 mod guarded;
+mod paged;
 #[cfg_attr(not(target_arch = "x86_64"), path = "run/not_repaired.rs")]
 mod repaired;
 
@@ -97,6 +98,8 @@ pub(crate) struct Arguments {
     also: also::Arguments,
     #[command(flatten)]
     guard: guarded::Arguments,
+    #[command(flatten)]
+    paged: paged::Arguments,
     /// Write statistics to FILE as JSON, or with `-` as text to standard error: memory served and
     /// its page kinds, repairs, or guarded allocations
     #[arg(long, value_name = "FILE")]
@@ -142,6 +145,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     if arguments.repair {
         arguments.guard.check_without_repair()?;
         return repaired::run(arguments);
+    }
+    if arguments.paged.is_given() {
+        return paged::run(arguments);
     }
     if !arguments.region {
         if arguments.guard.is_given() {

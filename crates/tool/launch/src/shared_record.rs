@@ -12,6 +12,7 @@ use std::ptr::{self, NonNull};
 
 use fieldstone_wire::MAGIC;
 use fieldstone_wire::guard::GuardSession;
+use fieldstone_wire::paging::PagingSession;
 use fieldstone_wire::sites::Sites;
 use fieldstone_wire::trace::Trace;
 use rustix::fs::MemfdFlags;
@@ -59,6 +60,16 @@ unsafe impl ShareableRecord for GuardSession {
 
     fn sign(&mut self) {
         (self.build, self.magic) = (fieldstone_wire::guard::BUILD, MAGIC);
+    }
+}
+
+// SAFETY: `PagingSession` consists of integers and atomics, so all zeros is a valid value. `sign` and
+// the closure of `create_with` write the plain fields before the record is shared.
+unsafe impl ShareableRecord for PagingSession {
+    const NAME: &str = "fieldstone-paging";
+
+    fn sign(&mut self) {
+        (self.build, self.magic) = (fieldstone_wire::paging::BUILD, MAGIC);
     }
 }
 

@@ -10,11 +10,7 @@ use core::ffi::{CStr, c_int, c_void};
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU32;
 
-use fieldstone_preload::syscall;
-
-fn failed(result: isize) -> bool {
-    (-4095..0).contains(&result)
-}
+use fieldstone_syscall::{failed, syscall};
 
 /// Maps zeroed private memory without a charge for what is not touched. `None` without address
 /// space.

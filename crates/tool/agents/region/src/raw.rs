@@ -8,10 +8,7 @@
 /// The result of a system call, or a negated errno.
 pub(crate) type RawResult = isize;
 
-/// Whether a raw result is an error.
-pub(crate) const fn failed(result: RawResult) -> bool {
-    result < 0 && result >= -4095
-}
+pub(crate) use fieldstone_syscall::failed;
 
 /// Makes the system call `number`.
 ///
@@ -24,7 +21,7 @@ pub(crate) unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> RawResul
         return result;
     }
     // SAFETY: the caller upholds the requirements of this system call.
-    unsafe { fieldstone_preload::syscall(number, args) }
+    unsafe { fieldstone_syscall::syscall(number, args) }
 }
 
 /// `mmap(2)`.

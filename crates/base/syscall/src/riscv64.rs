@@ -1,4 +1,4 @@
-//! AArch64: the instruction `svc`.
+//! RISC-V, 64 bits: the system call instruction.
 
 #![allow(unsafe_code, reason = "makes system calls")]
 
@@ -12,11 +12,10 @@ use core::ffi::c_long;
 #[inline]
 pub unsafe fn syscall(number: c_long, args: [usize; 6]) -> isize {
     let result: isize;
-    // SAFETY: the kernel preserves every register but x0; the caller upholds the requirements of
-    // the call.
+    // SAFETY: the kernel changes only a0; the caller upholds the requirements of the call.
     unsafe {
-        asm!("svc 0", in("x8") number, inlateout("x0") args[0] as isize => result,
-            in("x1") args[1], in("x2") args[2], in("x3") args[3], in("x4") args[4], in("x5") args[5],
+        asm!("ecall", in("a7") number, inlateout("a0") args[0].cast_signed() => result,
+            in("a1") args[1], in("a2") args[2], in("a3") args[3], in("a4") args[4], in("a5") args[5],
             options(nostack));
     }
     result

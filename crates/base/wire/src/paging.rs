@@ -1,0 +1,133 @@
+//! The record of `run --resident`: settings, and counters of each process.
+//!
+//! ```text
+//! PagingSession   magic | build | PagingConfig | claimed | process 0 | process 1 | ...
+//! ```
+//! Invariants: no entry is moved or freed. Each process changes its own entry only.
+
+use core::ffi::CStr;
+use core::mem::size_of;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+use crate::{MAGIC, Mismatch};
+
+/// The environment variable whose value is the path of the record.
+pub const PAGING_VARIABLE: &CStr = c"FIELDSTONE_PAGING";
+
+/// Capacity in processes. Later processes are not paged.
+pub const PROCESSES: usize = 256;
+/// Stores of a process.
+pub const STORES: usize = 6;
+/// The longest directory of a file of pages, with its final zero.
+pub const DIRECTORY_BYTES: usize = 1024;
+/// Identifies the build: both sides refuse a record of another build.
+pub const BUILD: u64 = crate::BUILD.rotate_left(29) ^ size_of::<PagingSession>() as u64;
+
+/// The user's settings.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct PagingConfig {
+    /// Bytes of private memory that may be resident.
+    pub bound_bytes: u64,
+    /// Bytes that pages compressed by lz4 may take; 0 without that store.
+    pub lz4_bytes: u64,
+    /// The directory of the file of pages, a C string; empty without that store.
+    pub directory: [u8; DIRECTORY_BYTES],
+}
+
+impl PagingConfig {
+    /// The directory of the file of pages.
+    #[must_use]
+    pub fn directory(&self) -> Option<&CStr> {
+        CStr::from_bytes_until_nul(&self.directory).ok().filter(|path| !path.is_empty())
+    }
+}
+
+/// Counts of a pager. All zeros at the start.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct PagingCounters {
+    /// Pages of paged memory that are resident.
+    pub resident: AtomicU64,
+    /// The largest value of it.
+    pub peak_resident: AtomicU64,
+    /// The largest value that the pager allows: the bound without memory that is not paged.
+    pub bound: AtomicU64,
+    /// Pages that left memory.
+    pub evicted: AtomicU64,
+    /// Pages among them that contained zeros only and are stored nowhere.
+    pub evicted_zero: AtomicU64,
+    /// Faults that were served.
+    pub faults: AtomicU64,
+    /// Faults among them at pages that were stored nowhere: first accesses, or pages of zeros.
+    pub first_accesses: AtomicU64,
+    /// Pages that came back from each store.
+    pub loaded: [AtomicU64; STORES],
+    /// Time to bring them back, in nanoseconds.
+    pub load_ns: [AtomicU64; STORES],
+    /// Pages that could not leave memory: locked, pinned, shared with a child, or not writable.
+    pub unmovable: AtomicU64,
+    /// Pages that no store took.
+    pub refused: AtomicU64,
+    /// Pages that were damaged or could not be read.
+    pub lost: AtomicU64,
+    /// Bytes that the pages take in each store.
+    pub store_bytes: [AtomicU64; STORES],
+    /// Forked children that got all stored pages at once.
+    pub children: AtomicU64,
+}
+
+/// One process of a session.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct PagingProcess {
+    /// The process id in the process's own pid namespace; 0 while the entry is free.
+    pub pid: AtomicU32,
+    /// The errno for which the process is not paged; 0 if it is.
+    pub refused_errno: AtomicU32,
+    /// The name of the program, 16 bytes in the order of memory, padded with zeros.
+    pub name: [AtomicU64; 2],
+    /// Private memory that is not paged, in pages.
+    pub unpaged: AtomicU64,
+    /// What the pager did.
+    pub counters: PagingCounters,
+}
+
+/// The shared record of one run.
+#[repr(C)]
+#[derive(Debug)]
+pub struct PagingSession {
+    /// [`MAGIC`], written last.
+    pub magic: u64,
+    /// [`BUILD`] of the writer.
+    pub build: u64,
+    /// The settings.
+    pub config: PagingConfig,
+    /// Entries claimed so far; may exceed [`PROCESSES`].
+    pub claimed: AtomicU32,
+    /// One entry for each process.
+    pub processes: [PagingProcess; PROCESSES],
+}
+
+impl PagingSession {
+    /// Checks that this build wrote the record.
+    ///
+    /// # Errors
+    /// [`Mismatch`] when the magic or the build differs.
+    pub fn check(&self) -> Result<(), Mismatch> {
+        if self.magic == MAGIC && self.build == BUILD { Ok(()) } else { Err(Mismatch) }
+    }
+
+    /// Claims the next entry for process `pid`, or `None` when all are taken.
+    pub fn claim_process(&self, pid: u32) -> Option<&PagingProcess> {
+        let next = self.claimed.fetch_add(1, AcqRel);
+        self.processes.get(next as usize).inspect(|process| process.pid.store(pid, Release))
+    }
+
+    /// The claimed entries, in the order of their claims.
+    pub fn claimed_processes(&self) -> impl Iterator<Item = &PagingProcess> {
+        let claimed = self.claimed.load(Acquire) as usize;
+        self.processes[..claimed.min(PROCESSES)].iter().filter(|process| process.pid.load(Acquire) != 0)
+    }
+}

@@ -1,0 +1,125 @@
+//! Pages come back: a fault is served from a store, or by zeros at the first access.
+//!
+//! ```text
+//! fault at page p:  stored?  load p, and the pages behind it after a sequential fault ─→ UFFDIO_COPY
+//!                   else     zeros, likewise                                          ─→ UFFDIO_COPY
+//! ```
+//! The copy makes the whole page appear at one instant, so no thread sees a part of it. A fault at
+//! the page behind the last run doubles the run, up to 16 pages; another one ends it.
+
+use crate::kernel::{self, EAGAIN, EEXIST, PAGE};
+use crate::pager::{AHEAD, Pager, Work};
+use crate::count::add;
+use crate::store::Page;
+use crate::table::{CHUNK_PAGES, LockedChunk, Stored, bits, index_of};
+
+/// `PM_GUARD_REGION` of pagemap, Linux 6.15: the page is a guard.
+const IS_GUARD: u64 = 1 << 58;
+
+static ZEROS: [Page; AHEAD] = [[0; PAGE]; AHEAD];
+
+impl Pager {
+    /// Serves a fault. Returns false if messages must be read first; the thread then repeats its
+    /// access.
+    pub(crate) fn fill(&self, work: &mut Work, page: usize) -> bool {
+        add(&self.counters.faults, 1);
+        work.run = if page == work.next { (work.run * 2).min(AHEAD) } else { 1 };
+        // Room for the run, before the chunk is locked.
+        let is_ready = self.make_room(work, work.run);
+        let is_filled = is_ready && self.fill_run(work, page);
+        if !is_filled {
+            let _ = self.fd.wake(page..page + PAGE);
+        }
+        is_filled
+    }
+
+    fn fill_run(&self, work: &mut Work, page: usize) -> bool {
+        let Some(mut chunk) = self.table.lock(page) else {
+            // No memory for the record: the page becomes an ordinary one, outside the bound.
+            return self.copy(page, &ZEROS[..1]).is_ok();
+        };
+        let first = index_of(page);
+        let is_stored = chunk.chunk.stored[first].is_some();
+        let count = self.run_length(&chunk, first, work.run, is_stored);
+        let filled = if is_stored {
+            self.fill_stored(work, &mut chunk, first, count)
+        } else {
+            add(&self.counters.first_accesses, 1);
+            self.copy_or_less(page, &ZEROS[..count])
+        };
+        let Ok(filled) = filled else { return false };
+        self.count_resident(chunk.set_resident(bits(first, filled)));
+        work.next = page + filled * PAGE;
+        true
+    }
+
+    /// How many pages from `first` on are alike and may be filled together.
+    fn run_length(&self, chunk: &LockedChunk<'_>, first: usize, wanted: usize, is_stored: bool) -> usize {
+        let is_alike = |&index: &usize| {
+            chunk.chunk.stored[index].is_some() == is_stored && chunk.chunk.resident >> index & 1 == 0
+        };
+        let count = 1 + (first + 1..CHUNK_PAGES).take(wanted - 1).take_while(is_alike).count();
+        if count > 1 && self.has_guard(chunk.page(first), count) { 1 } else { count }
+    }
+
+    /// Whether a page of the run is a guard, or that cannot be known.
+    fn has_guard(&self, page: usize, count: usize) -> bool {
+        let mut entries = [0; AHEAD * 8];
+        let entries = &mut entries[..count * 8];
+        let read = self.pagemap.as_ref().map(|file| kernel::read_at(file, entries, page / PAGE * 8));
+        read != Some(Ok(())) || entries.as_chunks().0.iter().any(|&entry| u64::from_le_bytes(entry) & IS_GUARD != 0)
+    }
+
+    /// Loads pages and fills them; the number of those that are present now.
+    fn fill_stored(
+        &self,
+        work: &mut Work,
+        chunk: &mut LockedChunk<'_>,
+        first: usize,
+        count: usize,
+    ) -> Result<usize, kernel::Errno> {
+        let mut loaded = 0;
+        while loaded < count {
+            let (index, into) = (first + loaded, &mut work.buffer[loaded]);
+            if self.load(chunk.chunk.stored[index], into).is_err() {
+                break;
+            }
+            loaded += 1;
+        }
+        if loaded == 0 {
+            add(&self.counters.lost, 1);
+            self.fd.poison(chunk.page(first))?;
+            return Ok(0);
+        }
+        let filled = self.copy_or_less(chunk.page(first), &work.buffer[..loaded])?;
+        for index in first..first + filled {
+            self.forget(core::mem::replace(&mut chunk.chunk.stored[index], Stored::NONE));
+        }
+        Ok(filled)
+    }
+
+    /// Fills missing pages, or the first one alone if the run crosses the end of a mapping. Returns
+    /// how many are present now.
+    fn copy_or_less(&self, page: usize, contents: &[Page]) -> Result<usize, kernel::Errno> {
+        match self.copy(page, contents) {
+            Err(errno) if errno != EAGAIN && contents.len() > 1 => self.copy(page, &contents[..1]),
+            result => result,
+        }
+    }
+
+    /// Fills missing pages; how many are present now.
+    ///
+    /// # Errors
+    /// [`EAGAIN`] while the address space changes, and `ENOENT` for pages that were unmapped.
+    fn copy(&self, page: usize, contents: &[Page]) -> Result<usize, kernel::Errno> {
+        let (bytes, result) = self.fd.copy(page, contents.as_flattened());
+        match (bytes / PAGE, result) {
+            (0, Err(EEXIST)) => {
+                self.fd.wake(page..page + PAGE)?;
+                Ok(1)
+            }
+            (0, Err(errno)) => Err(errno),
+            (done, _) => Ok(done),
+        }
+    }
+}

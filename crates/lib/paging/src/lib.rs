@@ -1,0 +1,60 @@
+//! Memory with a bound on its resident size: pages above it are compressed or stored elsewhere, and
+//! come back by page faults.
+//!
+//! ```text
+//! program ── access to a missing page ──→ userfaultfd ──→ service ─→ filling ←─ store: lz4, file
+//!                                                            └────→ eviction ──→ store
+//! ```
+//! | file | |
+//! |---|---|
+//! | `pager` | the parts of a pager, and how it uses its stores |
+//! | `service` | messages of the kernel: faults, forks, changes of the address space |
+//! | `child` | a forked child gets all pages |
+//! | `filling` | pages come back |
+//! | `eviction` | pages leave memory |
+//! | `table` | the state of each page |
+//! | `store` | what a store does; `lz4`, `file`: the built-in ones |
+//! | `ranges` | the memory that a pager pages |
+//! | `slab` | memory for compressed pages |
+//! | `arena`, `lock` | the pager's own memory, and its locks |
+//! | `userfaultfd`, `kernel` | system calls |
+//! | `count`, `error` | changes of counters; failed operations |
+//!
+//! Source: Appel and Li, *Virtual Memory Primitives for User Programs*, ASPLOS 1991, "Data
+//! compression paging".
+//!
+//! Invariants: the thread that serves faults uses no allocator, no lock and no memory of the
+//! program. Limits: x86-64 Linux 6.8 or later, pages of 4 KiB.
+#![cfg_attr(not(test), no_std)]
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "64-bit Linux: addresses have 64 bits, and numbers of pages in a batch, a span and a store fit by construction"
+)]
+
+mod arena;
+mod child;
+mod count;
+mod error;
+mod eviction;
+mod file;
+mod filling;
+mod kernel;
+mod lock;
+mod lz4;
+mod pager;
+mod ranges;
+mod service;
+mod slab;
+mod store;
+mod table;
+mod userfaultfd;
+
+pub use crate::{
+    child::is_served_by_parent,
+    error::{Error, Result},
+    file::TempFile,
+    kernel::{Errno, now_ns},
+    lz4::Lz4,
+    pager::{Pager, Stores},
+    store::{MAX_KEY, Page, Store, StoreError},
+};

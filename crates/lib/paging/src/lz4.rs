@@ -1,0 +1,118 @@
+//! The store `lz4`: compressed pages in memory.
+
+#![allow(unsafe_code, reason = "reads and writes blocks of the slab")]
+
+use core::slice;
+
+use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into};
+
+use crate::arena::Arena;
+use crate::error::{Error, Result};
+use crate::kernel::{EIO, PAGE};
+use crate::lock::Lock;
+use crate::slab::Slab;
+use crate::store::{Page, Store, StoreError};
+
+/// A page that is longer than this after compression goes to the next store: it gains too little.
+const MAX_COMPRESSED: usize = PAGE * 3 / 4;
+/// Bytes before the compressed page: its length.
+const HEADER: usize = 2;
+/// The largest output of lz4 for a page.
+const MAX_OUTPUT: usize = PAGE + PAGE / 255 + 64;
+/// Threads that compress at one time.
+const WORKSPACES: usize = 4;
+
+struct Workspace {
+    table: CompressTable,
+    output: [u8; MAX_OUTPUT],
+}
+
+/// Pages in memory, compressed by lz4. Pages that lz4 makes no smaller than three quarters are left
+/// to the next store.
+pub struct Lz4 {
+    slab: Lock<Slab>,
+    workspaces: [Lock<Workspace>; WORKSPACES],
+    limit: u64,
+}
+
+impl core::fmt::Debug for Lz4 {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Lz4").field("limit", &self.limit).field("bytes", &self.bytes()).finish_non_exhaustive()
+    }
+}
+
+impl Lz4 {
+    /// One that takes at most `bytes`, in the pager's own memory.
+    pub(crate) fn new(arena: &'static Arena, bytes: usize) -> Result<Self> {
+        let slab = Slab::new(arena, bytes).ok_or(Error::Full { bytes: arena.range().len() })?;
+        let workspace = || Lock::new(Workspace { table: CompressTable::small(), output: [0; MAX_OUTPUT] });
+        Ok(Self {
+            slab: Lock::new(slab),
+            workspaces: core::array::from_fn(|_| workspace()),
+            limit: bytes as u64,
+        })
+    }
+
+    fn put_page(&self, page: &Page) -> core::result::Result<u32, StoreError> {
+        let mut workspace =
+            self.workspaces.iter().find_map(Lock::try_acquire).unwrap_or_else(|| self.workspaces[0].acquire());
+        let Workspace { table, output } = &mut *workspace;
+        let length = compress_into_with_table(page, output, table).map_err(|_| StoreError::Failed(EIO))?;
+        if length > MAX_COMPRESSED {
+            return Err(StoreError::Full);
+        }
+        let mut slab = self.slab.acquire();
+        let key = slab.take(HEADER + length).ok_or(StoreError::Full)?;
+        let block = slab.at(key);
+        drop(slab);
+        // SAFETY: the block was just taken and has room for both; nothing else knows it.
+        unsafe {
+            block.cast::<u16>().write(length as u16);
+            core::ptr::copy_nonoverlapping(workspace.output.as_ptr(), block.add(HEADER).as_ptr(), length);
+        }
+        Ok(key)
+    }
+}
+
+impl Store for Lz4 {
+    fn name(&self) -> &'static str {
+        "lz4"
+    }
+
+    fn put(&self, pages: &[&Page], keys: &mut [u32]) -> core::result::Result<usize, StoreError> {
+        for (done, (page, key)) in pages.iter().zip(keys).enumerate() {
+            match self.put_page(page) {
+                Ok(stored) => *key = stored,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => return Ok(done),
+            }
+        }
+        Ok(pages.len())
+    }
+
+    fn get(&self, keys: &[u32], pages: &mut [Page]) -> core::result::Result<(), StoreError> {
+        for (&key, page) in keys.iter().zip(pages) {
+            let block = self.slab.acquire().at(key);
+            // SAFETY: the block was filled by `put_page`, and its owner frees it only after this.
+            // A length that was damaged in memory is cut to what a block can have.
+            let compressed = unsafe {
+                let length = usize::from(block.cast::<u16>().read()).min(MAX_COMPRESSED);
+                slice::from_raw_parts(block.add(HEADER).as_ptr(), length)
+            };
+            match decompress_into(compressed, page) {
+                Ok(PAGE) => {}
+                _ => return Err(StoreError::Failed(EIO)),
+            }
+        }
+        Ok(())
+    }
+
+    fn forget(&self, keys: &[u32]) {
+        let mut slab = self.slab.acquire();
+        keys.iter().for_each(|&key| slab.free(key));
+    }
+
+    fn bytes(&self) -> u64 {
+        self.slab.acquire().bytes() as u64
+    }
+}

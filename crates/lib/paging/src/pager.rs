@@ -1,0 +1,241 @@
+//! The pager of one address space: the parts that its work shares.
+//!
+//! ```text
+//!   first access  ─→ zeros        ┐
+//!   fault         ─→ a store      ├─→ resident ──(over the bound)──→ staging ─→ zeros: nowhere
+//!   adopted       ─→ was resident ┘                                        └─→ first store with room
+//! ```
+
+#![allow(unsafe_code, reason = "makes references to the arena, which the pager owns")]
+
+use core::ffi::CStr;
+use core::ops::Range;
+use core::sync::atomic::Ordering::Relaxed;
+
+use fieldstone_wire::paging::{PagingCounters, STORES};
+
+use crate::arena::Arena;
+use crate::count::{add, subtract, value};
+use crate::error::{Error, Result};
+use crate::file::TempFile;
+use crate::kernel::{self, Descriptor, PAGE, now_ns};
+use crate::lock::Lock;
+use crate::lz4::Lz4;
+use crate::ranges::Ranges;
+use crate::store::{MAX_KEY, Page, Store, StoreError};
+use crate::table::{CHUNK, CHUNK_PAGES, PageTable, Stored};
+use crate::userfaultfd::Userfaultfd;
+
+/// Addresses that the pager reserves for itself.
+const ARENA: usize = 1 << 40;
+
+const READ_ONLY: u32 = linux_raw_sys::general::O_RDONLY | linux_raw_sys::general::O_CLOEXEC;
+
+/// Pages that one fault brings or makes at most.
+pub(crate) const AHEAD: usize = 16;
+
+/// A pager.
+pub struct Pager {
+    pub(crate) fd: Userfaultfd,
+    pub(crate) table: PageTable,
+    pub(crate) counters: &'static PagingCounters,
+    pub(crate) arena: &'static Arena,
+    pub(crate) work: Lock<Work>,
+    /// `/proc/self/pagemap`, to find guards.
+    pub(crate) pagemap: Option<Descriptor>,
+    stores: [Option<&'static dyn Store>; STORES],
+}
+
+impl core::fmt::Debug for Pager {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Pager").field("arena", &self.arena).field("counters", &self.counters).finish_non_exhaustive()
+    }
+}
+
+/// What the thread that serves faults works with.
+#[derive(Debug)]
+pub(crate) struct Work {
+    /// 64 page addresses, registered, to which pages are moved before they are stored.
+    pub(crate) staging: usize,
+    /// Contents of pages on their way back.
+    pub(crate) buffer: &'static mut [Page; AHEAD],
+    /// Where the sweep goes on.
+    pub(crate) cursor: usize,
+    /// Staged pages that no store took, and the chunk that they belong to. They go back to the
+    /// program before anything else is staged.
+    pub(crate) held: u64,
+    pub(crate) held_chunk: usize,
+    /// The memory that is paged.
+    pub(crate) adopted: &'static mut Ranges,
+    /// The page after the last fault's pages, and the number of pages of the next run.
+    pub(crate) next: usize,
+    pub(crate) run: usize,
+}
+
+/// The stores of a pager, hottest first.
+#[derive(Clone, Copy, Debug)]
+pub struct Stores<'a> {
+    /// Bytes for pages compressed by lz4; 0 for none.
+    pub lz4_bytes: usize,
+    /// The directory of a file for pages that lz4 does not take.
+    pub file: Option<&'a CStr>,
+}
+
+impl Pager {
+    /// A pager for the address space of the calling thread, whose descriptor table gets its files.
+    /// It pages nothing yet.
+    ///
+    /// # Errors
+    /// Without permission for a userfaultfd, or address space.
+    pub fn new(bound: usize, stores: Stores<'_>, counters: &'static PagingCounters) -> Result<Self> {
+        let fd = Userfaultfd::open().map_err(|errno| Error::Userfaultfd { errno })?;
+        let reserved = Arena::reserve(ARENA)?;
+        let full = Error::Full { bytes: reserved.range().len() };
+        let arena: &'static Arena = reserved.settle().ok_or(full)?;
+        let mut list: [Option<&'static dyn Store>; STORES] = [None; STORES];
+        if stores.lz4_bytes > 0 {
+            list[0] = Some(put(arena, Lz4::new(arena, stores.lz4_bytes)?).ok_or(full)?);
+        }
+        if let Some(directory) = stores.file {
+            list[1] = Some(put(arena, TempFile::open(arena, directory)?).ok_or(full)?);
+        }
+        let table = PageTable::new(arena).ok_or(full)?;
+        // SAFETY: zeros are valid pages.
+        let buffer = unsafe { arena.take(AHEAD * PAGE).ok_or(full)?.cast().as_mut() };
+        // SAFETY: zeros are an empty set.
+        let adopted = unsafe { arena.take(size_of::<Ranges>()).ok_or(full)?.cast().as_mut() };
+        let staging = staging(arena, &fd).ok_or(full)?;
+        counters.bound.store((bound / PAGE) as u64, Relaxed);
+        Ok(Self { fd, table, counters, arena, pagemap: kernel::open(c"/proc/self/pagemap", READ_ONLY).ok(), work: Lock::new(Work { staging, buffer, cursor: 0, held: 0, held_chunk: 0, adopted, next: 0, run: 1 }), stores: list })
+    }
+
+    /// The addresses of the pager's own memory, which it does not page.
+    #[must_use]
+    pub fn own_range(&self) -> Range<usize> {
+        self.arena.range()
+    }
+
+    /// The start of memory that stays registered as long as the pager exists.
+    #[must_use]
+    pub fn registered_page(&self) -> usize {
+        self.work.acquire().staging
+    }
+
+    /// Pages that the pager's own memory takes, about: compressed pages, and a thirtieth of it for
+    /// records.
+    #[must_use]
+    pub fn own_pages(&self) -> usize {
+        let stored = self.stores[0].map_or(0, Store::bytes) as usize / PAGE;
+        stored + stored / 30 + 64
+    }
+
+    /// Pages that are resident above `bound - margin`.
+    pub(crate) fn excess(&self, margin: usize) -> usize {
+        let bound = value(&self.counters.bound).saturating_sub(margin);
+        value(&self.counters.resident).saturating_sub(bound)
+    }
+
+    pub(crate) fn count_resident(&self, added: usize) {
+        let resident = self.counters.resident.fetch_add(added as u64, Relaxed);
+        self.counters.peak_resident.fetch_max(resident + added as u64, Relaxed);
+    }
+
+    pub(crate) fn count_missing(&self, removed: usize) {
+        subtract(&self.counters.resident, removed);
+    }
+
+    /// Stores pages in the first stores that take them; the number of stored ones, which are the
+    /// first. `stored` gets their places.
+    pub(crate) fn store(&self, pages: &[&Page], stored: &mut [Stored]) -> usize {
+        let mut done = 0;
+        while done < pages.len() {
+            // Each page begins with the hottest store, because it may be the one that fits there.
+            let Some((index, keys, count)) = self.put(&pages[done..]) else { break };
+            for at in 0..count {
+                let place = place(index, keys[at]);
+                stored[done + at] = Stored { place, check: check(place, pages[done + at]) };
+            }
+            done += count;
+        }
+        add(&self.counters.refused, pages.len() - done);
+        done
+    }
+
+    /// Stores the first pages in one store; its index, the keys, and the number of pages.
+    fn put(&self, pages: &[&Page]) -> Option<(usize, [u32; CHUNK_PAGES], usize)> {
+        let mut keys = [0; CHUNK_PAGES];
+        self.stores.iter().enumerate().find_map(|(index, store)| {
+            let store = (*store)?;
+            // A colder store gets one page at a time, so that the next one starts with the hottest.
+            let count = if index == 0 { pages.len() } else { 1 };
+            let count = store.put(&pages[..count], &mut keys[..count]).ok().filter(|&count| count > 0)?;
+            debug_assert!(keys[..count].iter().all(|&key| key <= MAX_KEY));
+            self.count_bytes(index, store);
+            Some((index, keys, count))
+        })
+    }
+
+    /// Reads back a page and checks it.
+    pub(crate) fn load(&self, stored: Stored, into: &mut Page) -> core::result::Result<(), StoreError> {
+        let (index, key) = parts(stored.place);
+        let store = self.stores[index].ok_or(StoreError::Failed(crate::kernel::EIO))?;
+        let start = now_ns();
+        store.get(&[key], core::slice::from_mut(into))?;
+        if check(stored.place, into) != stored.check {
+            return Err(StoreError::Failed(crate::kernel::EIO));
+        }
+        add(&self.counters.loaded[index], 1);
+        add(&self.counters.load_ns[index], (now_ns() - start) as usize);
+        Ok(())
+    }
+
+    /// Frees the place of a page.
+    pub(crate) fn forget(&self, stored: Stored) {
+        let (index, key) = parts(stored.place);
+        if let Some(store) = self.stores[index] {
+            store.forget(&[key]);
+            self.count_bytes(index, store);
+        }
+    }
+
+    fn count_bytes(&self, index: usize, store: &dyn Store) {
+        self.counters.store_bytes[index].store(store.bytes(), Relaxed);
+    }
+}
+
+/// The place of a page: never 0.
+const fn place(store: usize, key: u32) -> u32 {
+    (store as u32 + 1) << 29 | key
+}
+
+const fn parts(place: u32) -> (usize, u32) {
+    ((place >> 29) as usize - 1, place & MAX_KEY)
+}
+
+/// A check of a page's contents at its place.
+fn check(place: u32, page: &Page) -> u32 {
+    xxhash_rust::xxh3::xxh3_64_with_seed(page, place.into()) as u32
+}
+
+/// Puts a store into the arena.
+fn put<S: Store + 'static>(arena: &'static Arena, store: S) -> Option<&'static dyn Store> {
+    let at = arena.take(size_of::<S>())?.cast::<S>();
+    // SAFETY: the memory is fresh, aligned to pages and large enough.
+    unsafe {
+        at.write(store);
+        Some(at.as_ref())
+    }
+}
+
+/// Registers addresses of the arena for pages that leave memory, between two pages without access,
+/// so that the kernel keeps them apart from the rest.
+fn staging(arena: &'static Arena, fd: &Userfaultfd) -> Option<usize> {
+    let before = arena.take(CHUNK + 2 * PAGE)?.addr().get();
+    let staging = before + PAGE;
+    for guard in [before, staging + CHUNK] {
+        // SAFETY: the page was just taken, and nothing uses it.
+        unsafe { crate::kernel::forbid(guard..guard + PAGE) }.ok()?;
+    }
+    fd.register(staging..staging + CHUNK).ok()?;
+    Some(staging)
+}

@@ -1,0 +1,146 @@
+//! The loop of the thread that serves an address space: it reads messages and acts on them.
+
+#![allow(unsafe_code, reason = "parses messages of the kernel")]
+
+use core::ops::Range;
+use core::sync::atomic::Ordering::SeqCst;
+
+use linux_raw_sys::general::uffd_msg;
+
+use crate::kernel::{self, Errno, PAGE};
+use crate::pager::{Pager, Work};
+use crate::table::{CHUNK_PAGES, Stored, bits, index_of};
+use crate::userfaultfd::{Message, Userfaultfd, parse};
+
+/// Messages that are read at one time.
+const BATCH: usize = 16;
+
+impl Pager {
+    /// Waits for messages, at most some milliseconds, and acts on them. Returns whether the program
+    /// has unmapped or dropped memory, so that new memory may have taken its place.
+    ///
+    /// # Errors
+    /// Why the userfaultfd cannot be read: the process could not go on.
+    pub fn serve(&self, milliseconds: u32) -> Result<bool, Errno> {
+        let mut has_gone = false;
+        if self.fd.wait(milliseconds)? {
+            // SAFETY: a message consists of integers, for which zeros are valid.
+            let mut messages: [uffd_msg; BATCH] = unsafe { core::mem::zeroed() };
+            let count = self.fd.read(&mut messages)?;
+            let mut work = self.work.acquire();
+            for message in &messages[..count] {
+                // SAFETY: the kernel has just written it, and it is parsed once.
+                if let Some(message) = unsafe { parse(message) } {
+                    has_gone |= self.act(&mut work, message);
+                }
+            }
+        } else {
+            let mut work = self.work.acquire();
+            let spare = self.spare();
+            self.evict(&mut work, spare);
+        }
+        Ok(has_gone)
+    }
+
+    /// Acts on a message; whether memory was unmapped, dropped or moved.
+    fn act(&self, work: &mut Work, message: Message) -> bool {
+        match message {
+            Message::Fault(page) => {
+                self.fill(work, page);
+                return false;
+            }
+            Message::Fork(descriptor) => {
+                let child = Userfaultfd::of_child(descriptor);
+                self.complete_child(work, &child);
+                // Counted before the descriptor is closed, which lets the child continue.
+                self.counters.children.fetch_add(1, SeqCst);
+                return false;
+            }
+            Message::Moved { from, to } => self.moved(work, from, to),
+            Message::Dropped(range) => self.gone(work, range),
+            Message::Unmapped(range) => {
+                work.adopted.remove(range.clone());
+                self.gone(work, range);
+            }
+        }
+        true
+    }
+
+    /// Forgets pages that the program has unmapped or dropped.
+    fn gone(&self, work: &mut Work, range: Range<usize>) {
+        let start = work.held_chunk;
+        for index in 0..CHUNK_PAGES {
+            if range.contains(&(start + index * PAGE)) {
+                work.held &= !bits(index, 1);
+            }
+        }
+        self.table.for_each_in(range, |mut chunk, pages| {
+            self.count_missing(chunk.set_missing(pages));
+            for index in (0..CHUNK_PAGES).filter(|index| pages >> index & 1 == 1) {
+                let stored = core::mem::replace(&mut chunk.chunk.stored[index], Stored::NONE);
+                if stored.is_some() {
+                    self.forget(stored);
+                }
+            }
+        });
+    }
+
+    /// Follows pages that mremap(2) has moved.
+    fn moved(&self, work: &mut Work, from: Range<usize>, to: usize) {
+        self.gone(work, to..to + from.len());
+        work.adopted.remove(from.clone());
+        work.adopted.insert(to..to + from.len());
+        for offset in (0..from.len()).step_by(PAGE) {
+            let Some(mut old) = self.table.lock_known(from.start + offset) else { continue };
+            let index = index_of(from.start + offset);
+            let was_resident = old.set_missing(bits(index, 1));
+            let stored = core::mem::replace(&mut old.chunk.stored[index], Stored::NONE);
+            drop(old);
+            if !stored.is_some() && was_resident == 0 {
+                continue;
+            }
+            if let Some(mut new) = self.table.lock(to + offset) {
+                let index = index_of(to + offset);
+                new.set_resident(if was_resident > 0 { bits(index, 1) } else { 0 });
+                new.chunk.stored[index] = stored;
+            }
+        }
+    }
+
+    /// Pages memory that the program has mapped: private, anonymous, not of the pager. What is paged
+    /// already stays as it is. With `has_pages`, pages that are resident count from now on.
+    ///
+    /// # Errors
+    /// `EINVAL` or `EBUSY` for memory that the kernel does not let this pager page.
+    pub fn adopt(&self, range: Range<usize>, has_pages: bool) -> Result<(), Errno> {
+        let mut work = self.work.acquire();
+        let mut rest = range;
+        while let Some(gap) = work.adopted.first_gap(rest.clone()) {
+            self.fd.register(gap.clone())?;
+            work.adopted.insert(gap.clone());
+            rest.start = gap.end;
+            if has_pages {
+                self.count_present(gap);
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts the resident pages of a range.
+    fn count_present(&self, range: Range<usize>) {
+        let mut present = [0; CHUNK_PAGES];
+        let mut at = range.start;
+        while at < range.end {
+            let Some(mut chunk) = self.table.lock(at) else { return };
+            let end = range.end.min(chunk.start + CHUNK_PAGES * PAGE);
+            let count = (end - at) / PAGE;
+            if kernel::mincore(at..end, &mut present[..count]).is_ok() {
+                let first = index_of(at);
+                let found = (0..count).filter(|&index| present[index] & 1 == 1);
+                let pages = found.fold(0, |pages, index| pages | bits(first + index, 1));
+                self.count_resident(chunk.set_resident(pages));
+            }
+            at = end;
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! The paging agent: bounds the resident memory of an unmodified program.
+//!
+//! The loader loads it by `LD_PRELOAD`; the `fieldstone` command starts the program and reads the
+//! counters.
+//!
+//! ```text
+//! constructor ─→ a thread with a descriptor table of its own
+//!                   └─ watch: resident memory near the bound?  no: sleep
+//!                                                             yes: maps ─→ Pager::adopt, then Pager::serve
+//! ```
+//! | file | purpose |
+//! |---|---|
+//! | `start` | the constructor: session, thread, fork |
+//! | `thread` | a thread without a libc |
+//! | `watch` | the work of that thread |
+//! | `maps` | the memory of the program, from `/proc/self` |
+//! | `raw` | system calls |
+//!
+//! Invariants: below three quarters of the bound, the program's memory is not touched and its calls
+//! cost what they cost without the agent. The thread uses no allocator, no lock, no thread-local
+//! storage and no descriptor of the program. x86-64 only.
+#![cfg(target_arch = "x86_64")]
+#![no_std]
+#![allow(
+    clippy::cast_sign_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    reason = "64-bit Linux: an address, a size and a word of the record are one and the same register"
+)]
+
+// The shipped agent aborts on a panic and needs only libc. In other profiles std provides the panic
+// handler.
+#[cfg(any(test, not(panic = "abort")))]
+extern crate std;
+
+mod maps;
+mod raw;
+mod start;
+mod thread;
+mod watch;
+
+/// The loader's array of constructors. A test binary does not run them.
+mod hooks {
+    #![allow(unsafe_code, reason = "places a function where the loader looks for it")]
+
+    /// Aborts: after a panic the state of the agent is unknown. Tests show no panic.
+    #[cfg(all(panic = "abort", not(test)))]
+    #[panic_handler]
+    fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+        // SAFETY: `abort` takes no arguments and ends the process.
+        unsafe { libc::abort() }
+    }
+
+    #[used]
+    #[cfg_attr(not(test), unsafe(link_section = ".init_array"))]
+    static START: unsafe extern "C" fn() = crate::start::construct;
+}

@@ -1,0 +1,104 @@
+//! The memory of the program, from `/proc/self`.
+
+use core::ops::Range;
+
+use crate::raw;
+
+const PAGE: usize = 4096;
+
+/// `/proc/self/statm`, open for the whole life of the thread.
+#[derive(Debug)]
+pub(crate) struct MemorySize(i32);
+
+impl MemorySize {
+    pub(crate) fn open() -> Option<Self> {
+        raw::open(c"/proc/self/statm", libc::O_RDONLY | libc::O_CLOEXEC).map(Self)
+    }
+
+    /// Mapped pages, and resident private ones.
+    pub(crate) fn read(&self) -> (usize, usize) {
+        let mut text = [0; 128];
+        let length = raw::read_start(self.0, &mut text);
+        let mut numbers = text[..length].split(|&byte| byte == b' ').map(number);
+        let (mapped, resident) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+        let shared = numbers.next().unwrap_or(0);
+        (mapped, resident.saturating_sub(shared))
+    }
+}
+
+fn number(digits: &[u8]) -> usize {
+    digits.iter().fold(0, |value, &digit| value * 10 + usize::from(digit.wrapping_sub(b'0').min(9)))
+}
+
+/// Calls `visit` for each private anonymous mapping that is writable or without access, stacks of
+/// the main thread excluded.
+pub(crate) fn for_each_mapping(buffer: &mut [u8], mut visit: impl FnMut(Range<usize>, bool)) {
+    let Some(file) = raw::open(c"/proc/self/maps", libc::O_RDONLY | libc::O_CLOEXEC) else { return };
+    let mut filled = 0;
+    loop {
+        let read = raw::read(file, &mut buffer[filled..]);
+        filled += read;
+        let end = buffer[..filled].iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+        for line in buffer[..end].split(|&byte| byte == b'\n') {
+            if let Some((range, is_writable)) = parse(line) {
+                visit(range, is_writable);
+            }
+        }
+        buffer.copy_within(end..filled, 0);
+        filled -= end;
+        if read == 0 {
+            break;
+        }
+    }
+    raw::close(file);
+}
+
+/// `start-end perms offset device inode name`.
+fn parse(line: &[u8]) -> Option<(Range<usize>, bool)> {
+    let mut fields = line.split(|&byte| byte == b' ').filter(|field| !field.is_empty());
+    let range = fields.next()?;
+    let dash = range.iter().position(|&byte| byte == b'-')?;
+    let range = hexadecimal(&range[..dash])?..hexadecimal(&range[dash + 1..])?;
+    let access = fields.next()?;
+    let inode = fields.nth(2)?;
+    let name = fields.next().unwrap_or(b"");
+    let is_plain = name.is_empty() || name == b"[heap]" || name.starts_with(b"[anon:");
+    let is_writable = access.starts_with(b"rw-");
+    let is_kind = access.ends_with(b"p") && inode == b"0" && is_plain && (is_writable || access.starts_with(b"---"));
+    (is_kind && range.len() >= PAGE).then_some((range, is_writable))
+}
+
+fn hexadecimal(digits: &[u8]) -> Option<usize> {
+    usize::from_str_radix(core::str::from_utf8(digits).ok()?, 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_maps_are_selected() {
+        let heap = b"55d0c8a00000-55d0c8a21000 rw-p 00000000 00:00 0                          [heap]";
+        assert_eq!(parse(heap), Some((0x55d0_c8a0_0000..0x55d0_c8a2_1000, true)));
+        let reserved = b"7f0000021000-7f0004000000 ---p 00000000 00:00 0 ";
+        assert_eq!(parse(reserved), Some((0x7f00_0002_1000..0x7f00_0400_0000, false)));
+        for other in [
+            &b"7ffc0a000000-7ffc0a021000 rw-p 00000000 00:00 0                          [stack]"[..],
+            b"55d0c7a00000-55d0c7a21000 rw-p 00001000 08:01 1234                       /bin/cat",
+            b"7f0000000000-7f0000021000 rw-s 00000000 00:00 0 ",
+            b"7f0000000000-7f0000021000 r--p 00000000 00:00 0 ",
+            b"",
+        ] {
+            assert_eq!(parse(other), None);
+        }
+    }
+
+    #[test]
+    fn this_process_has_memory() {
+        let (mapped, private) = MemorySize::open().unwrap().read();
+        assert!(mapped > private && private > 0);
+        let mut count = 0;
+        for_each_mapping(&mut [0; 4096], |range, _| count += range.len());
+        assert!(count > 0);
+    }
+}

@@ -1,0 +1,125 @@
+//! System calls without libc: no errno, no cancellation point, nothing that a program can interpose.
+
+#![allow(unsafe_code, reason = "system calls are made through here and nowhere else in the agent")]
+
+use core::ffi::CStr;
+use core::ops::Range;
+use core::ptr::NonNull;
+
+use fieldstone_syscall::{failed, syscall};
+
+/// Maps a file, shared and writable. `None` if it cannot be opened.
+pub(crate) fn map_file(path: &CStr, bytes: usize) -> Option<NonNull<u8>> {
+    let file = open(path, libc::O_RDWR | libc::O_CLOEXEC)?;
+    let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    // SAFETY: the kernel chooses the address, so no existing mapping changes.
+    let mapped = unsafe { syscall(libc::SYS_mmap, [0, bytes, access, libc::MAP_SHARED as usize, file as usize, 0]) };
+    close(file);
+    if failed(mapped) { None } else { NonNull::new(core::ptr::with_exposed_provenance_mut(mapped.cast_unsigned())) }
+}
+
+/// Maps zeroed private memory. `None` without address space.
+pub(crate) fn map(bytes: usize) -> Option<NonNull<u8>> {
+    let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
+    // SAFETY: the kernel chooses the address, so no existing mapping changes.
+    let mapped = unsafe { syscall(libc::SYS_mmap, [0, bytes, access, flags, usize::MAX, 0]) };
+    if failed(mapped) { None } else { NonNull::new(core::ptr::with_exposed_provenance_mut(mapped.cast_unsigned())) }
+}
+
+/// Unmaps memory.
+///
+/// # Safety
+/// Nothing uses the range.
+pub(crate) unsafe fn unmap(range: Range<usize>) {
+    // SAFETY: the caller answers for the range.
+    unsafe { syscall(libc::SYS_munmap, [range.start, range.len(), 0, 0, 0, 0]) };
+}
+
+/// Opens a file.
+pub(crate) fn open(path: &CStr, flags: i32) -> Option<i32> {
+    // SAFETY: the path is a C string.
+    let file =
+        unsafe { syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags as usize, 0, 0, 0]) };
+    (!failed(file)).then_some(file as i32)
+}
+
+/// Closes a descriptor that the agent opened.
+pub(crate) fn close(file: i32) {
+    // SAFETY: the descriptor belongs to the caller.
+    unsafe { syscall(libc::SYS_close, [file as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// Reads from a file; 0 at its end and after an error.
+pub(crate) fn read(file: i32, into: &mut [u8]) -> usize {
+    // SAFETY: the kernel writes within the slice.
+    let read = unsafe { syscall(libc::SYS_read, [file as usize, into.as_mut_ptr() as usize, into.len(), 0, 0, 0]) };
+    usize::try_from(read).unwrap_or(0)
+}
+
+/// Reads from the start of a file; 0 after an error.
+pub(crate) fn read_start(file: i32, into: &mut [u8]) -> usize {
+    // SAFETY: the kernel writes within the slice.
+    let read = unsafe { syscall(libc::SYS_pread64, [file as usize, into.as_mut_ptr() as usize, into.len(), 0, 0, 0]) };
+    usize::try_from(read).unwrap_or(0)
+}
+
+/// The process id.
+pub(crate) fn getpid() -> u32 {
+    // SAFETY: the call has no arguments.
+    unsafe { syscall(libc::SYS_getpid, [0; 6]) as u32 }
+}
+
+/// Sets the signal mask of the current thread; returns the old one.
+pub(crate) fn set_mask(mask: u64) -> u64 {
+    let mut old = 0_u64;
+    let (new, old_at) = (&raw const mask as usize, &raw mut old as usize);
+    // SAFETY: both masks have the 8 bytes of the kernel's sigset_t.
+    unsafe { syscall(libc::SYS_rt_sigprocmask, [libc::SIG_SETMASK as usize, new, old_at, 8, 0, 0]) };
+    old
+}
+
+/// Names the current thread.
+pub(crate) fn set_thread_name(name: &CStr) {
+    // SAFETY: the name is a C string.
+    unsafe { syscall(libc::SYS_prctl, [libc::PR_SET_NAME as usize, name.as_ptr() as usize, 0, 0, 0, 0]) };
+}
+
+/// Writes to standard error; errors are ignored.
+pub(crate) fn write_error(text: &[u8]) {
+    // SAFETY: the kernel reads the bytes of `text`, which is borrowed until the call returns.
+    unsafe { syscall(libc::SYS_write, [2, text.as_ptr() as usize, text.len(), 0, 0, 0]) };
+}
+
+/// Sleeps for some milliseconds.
+pub(crate) fn sleep(milliseconds: u32) {
+    let pause = libc::timespec {
+        tv_sec: i64::from(milliseconds / 1000),
+        tv_nsec: i64::from(milliseconds % 1000) * 1_000_000,
+    };
+    // SAFETY: the kernel reads the record, which outlives the call.
+    unsafe { syscall(libc::SYS_nanosleep, [&raw const pause as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// Sleeps for about 50 µs.
+pub(crate) fn sleep_briefly() {
+    let pause = libc::timespec { tv_sec: 0, tv_nsec: 20_000 };
+    // SAFETY: the kernel reads the record, which outlives the call.
+    unsafe { syscall(libc::SYS_nanosleep, [&raw const pause as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// Ends the process by `SIGKILL`, which it cannot catch.
+pub(crate) fn end_process() -> ! {
+    loop {
+        // SAFETY: the call has no pointers.
+        unsafe { syscall(libc::SYS_kill, [getpid() as usize, libc::SIGKILL as usize, 0, 0, 0, 0]) };
+    }
+}
+
+/// Ends the current thread.
+pub(crate) fn exit_thread() -> ! {
+    loop {
+        // SAFETY: the call has no pointers.
+        unsafe { syscall(libc::SYS_exit, [0; 6]) };
+    }
+}

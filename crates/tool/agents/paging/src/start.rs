@@ -1,0 +1,128 @@
+//! The start of the agent, and the session that it shares with the supervisor.
+
+#![allow(unsafe_code, reason = "runs as a constructor, reads the environment, maps the session")]
+
+use core::ffi::{CStr, c_char};
+use core::ops::Range;
+use core::ptr::null_mut;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicPtr, AtomicUsize};
+
+use fieldstone_wire::paging::{PAGING_VARIABLE, PagingConfig, PagingProcess, PagingSession};
+
+use crate::{raw, thread, watch};
+
+unsafe extern "C" {
+    /// The environment of the process.
+    static environ: *const *const c_char;
+    /// The base name of the program, as it was called.
+    static program_invocation_short_name: *const c_char;
+}
+
+static SESSION: AtomicPtr<PagingSession> = AtomicPtr::new(null_mut());
+static PROCESS: AtomicPtr<PagingProcess> = AtomicPtr::new(null_mut());
+
+/// An address in the thread control block of the main thread: the kernel clears a word there when
+/// the thread has ended, and serves no fault then.
+static MAIN_THREAD: AtomicUsize = AtomicUsize::new(0);
+
+/// The settings and this process's counters; `None` in a process that is not paged.
+pub(crate) fn settings() -> Option<(&'static PagingConfig, &'static PagingProcess)> {
+    // SAFETY: null, or the session and an entry of it, which stay mapped and consist of atomics.
+    unsafe { Some((&SESSION.load(Acquire).as_ref()?.config, PROCESS.load(Acquire).as_ref()?)) }
+}
+
+/// Whether memory must stay resident: that of the main thread's control block.
+pub(crate) fn is_excluded(range: &Range<usize>) -> bool {
+    range.contains(&MAIN_THREAD.load(Relaxed))
+}
+
+/// The constructor.
+///
+/// # Safety
+/// Only the loader may call this.
+pub(crate) unsafe extern "C" fn construct() {
+    let Some(path) = session_path() else { return };
+    let session = raw::map_file(path, size_of::<PagingSession>())
+        // SAFETY: mapped for the life of the process and long enough; all fields that change are
+        // atomic.
+        .map(|memory| unsafe { memory.cast::<PagingSession>().as_ref() })
+        .filter(|session| session.check().is_ok());
+    let Some(session) = session else {
+        raw::write_error(b"fieldstone: a process runs without a bound: it cannot open the record of the command\n");
+        return;
+    };
+    SESSION.store(core::ptr::from_ref(session).cast_mut(), Release);
+    // SAFETY: every thread's control block begins with its own address on x86-64.
+    MAIN_THREAD.store(unsafe { thread_pointer() }, Relaxed);
+    begin();
+    // SAFETY: the handler stays valid: the loader never unloads a preloaded library.
+    unsafe { libc::pthread_atfork(Some(before_fork), None, Some(begin_in_child)) };
+}
+
+unsafe extern "C" fn before_fork() {
+    watch::before_fork();
+}
+
+unsafe extern "C" fn begin_in_child() {
+    watch::await_pages();
+    watch::forget_in_child();
+    thread::forget_in_child();
+    begin();
+}
+
+/// Starts the thread for this process.
+fn begin() {
+    // SAFETY: the session stays mapped.
+    let Some(session) = (unsafe { SESSION.load(Acquire).as_ref() }) else { return };
+    let process = session.claim_process(raw::getpid());
+    PROCESS.store(process.map_or(null_mut(), |process| core::ptr::from_ref(process).cast_mut()), Release);
+    if let Some(process) = process {
+        for (word, bytes) in process.name.iter().zip(program_name().as_chunks::<8>().0) {
+            word.store(u64::from_le_bytes(*bytes), Relaxed);
+        }
+        if !thread::spawn(watch::run) {
+            raw::write_error(b"fieldstone: a process runs without a bound: it cannot start a thread\n");
+        }
+    }
+}
+
+/// # Safety
+/// The thread has a control block as the ABI of x86-64 describes it.
+unsafe fn thread_pointer() -> usize {
+    let pointer;
+    // SAFETY: the first word of the control block is its address.
+    unsafe { core::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags)) };
+    pointer
+}
+
+/// The path of the session in the environment.
+fn session_path() -> Option<&'static CStr> {
+    // SAFETY: libc has started, so `environ` ends in null; nothing changes it during the start.
+    unsafe {
+        let mut entry = environ;
+        while !entry.is_null() && !(*entry).is_null() {
+            let text: &'static CStr = CStr::from_ptr(*entry);
+            let rest = text.to_bytes_with_nul().strip_prefix(PAGING_VARIABLE.to_bytes());
+            if let Some(path) = rest.and_then(|rest| rest.strip_prefix(b"=")) {
+                return CStr::from_bytes_with_nul(path).ok();
+            }
+            entry = entry.add(1);
+        }
+    }
+    None
+}
+
+/// The first bytes of the name of the program.
+fn program_name() -> [u8; 16] {
+    let mut bytes = [0; 16];
+    // SAFETY: libc sets the variable to a C string at its start, which is over.
+    let name = unsafe { program_invocation_short_name };
+    if !name.is_null() {
+        // SAFETY: libc sets the variable to a C string, which it never changes.
+        let name = unsafe { CStr::from_ptr(name) }.to_bytes();
+        let count = name.len().min(15);
+        bytes[..count].copy_from_slice(&name[..count]);
+    }
+    bytes
+}

@@ -1,0 +1,140 @@
+//! The work of the agent's thread.
+//!
+//! ```text
+//! far below the bound   sleeps; reads /proc/self/statm
+//! near the bound        adopts the program's memory, then serves faults;
+//!                       looks for new memory when mapped or resident memory has changed
+//! ```
+//! Private memory that is not paged counts too: the pager's bound is the user's bound less that
+//! memory.
+
+#![allow(unsafe_code, reason = "unmaps memory of a forked parent")]
+
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::{AtomicU64, AtomicUsize};
+
+use fieldstone_paging::{Pager, Stores};
+use fieldstone_wire::paging::{PagingConfig, PagingProcess};
+
+use crate::maps::{MemorySize, for_each_mapping};
+use crate::{raw, start, thread};
+
+const PAGE: usize = 4096;
+
+/// How much memory a program can touch in a millisecond, in pages: 8 GB/s.
+const PAGES_A_MILLISECOND: usize = 2048;
+
+/// Milliseconds between two looks at the program's memory while it is paged.
+const INTERVAL: u32 = 2;
+
+/// The start and the end of the pager's own memory.
+static OWN: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+/// A page that the pager has registered; 0 before there is a pager.
+static REGISTERED: AtomicUsize = AtomicUsize::new(0);
+/// The number of children that had got their pages before this process forked.
+static CHILDREN: AtomicU64 = AtomicU64::new(0);
+
+/// Before a fork: remembers how many children have got their pages.
+pub(crate) fn before_fork() {
+    let children = start::settings().map_or(0, |(_, process)| process.counters.children.load(SeqCst));
+    CHILDREN.store(children, SeqCst);
+}
+
+/// In a forked child: waits until the parent's pager has given it all pages. The wait ends when the
+/// parent has copied what it has stored, or has ended.
+pub(crate) fn await_pages() {
+    let registered = REGISTERED.swap(0, SeqCst);
+    if registered == 0 {
+        return;
+    }
+    while fieldstone_paging::is_served_by_parent(registered) == Some(true) {
+        raw::sleep_briefly();
+    }
+    let children = start::settings().map_or(0, |(_, process)| process.counters.children.load(SeqCst));
+    if children == CHILDREN.load(SeqCst) {
+        raw::write_error(b"fieldstone: a forked process ends: its parent ended before it had copied the child's memory\n");
+        raw::end_process();
+    }
+}
+
+/// Unmaps the memory of the pager that the parent of this forked process has.
+pub(crate) fn forget_in_child() {
+    let [start, end] = OWN.each_ref().map(|end| end.swap(0, Relaxed));
+    // SAFETY: the parent's pager is not in this process, and nothing else uses its memory.
+    unsafe { raw::unmap(start..end) };
+}
+
+/// The entry of the thread.
+pub(crate) extern "C" fn run() -> ! {
+    raw::set_thread_name(c"fs-pager");
+    if let Some((config, process)) = start::settings() {
+        watch(config, process);
+    }
+    raw::exit_thread()
+}
+
+fn watch(config: &PagingConfig, process: &'static PagingProcess) {
+    let bound = (config.bound_bytes as usize / PAGE).max(1);
+    let Some(size) = MemorySize::open() else { return };
+    loop {
+        let (_, private) = size.read();
+        let room = (bound / 4 * 3).saturating_sub(private);
+        if room == 0 {
+            break;
+        }
+        raw::sleep((room / PAGES_A_MILLISECOND / 2).clamp(1, 100) as u32);
+    }
+    let stores = Stores { lz4_bytes: config.lz4_bytes as usize, file: config.directory() };
+    match Pager::new(bound * PAGE, stores, &process.counters) {
+        Ok(pager) => {
+            let own = pager.own_range();
+            REGISTERED.store(pager.registered_page(), SeqCst);
+            OWN[0].store(own.start, Relaxed);
+            OWN[1].store(own.end, Relaxed);
+            serve(&pager, &size, process, bound);
+        }
+        Err(error) => {
+            process.refused_errno.store(error.errno().cast_unsigned(), Relaxed);
+            raw::write_error(b"fieldstone: a process runs without a bound: it cannot be paged\n");
+        }
+    }
+}
+
+/// Serves the faults of the process until its end.
+fn serve(pager: &Pager, size: &MemorySize, process: &PagingProcess, bound: usize) {
+    let mut buffer = [0; 16 << 10];
+    let (mut has_new, mut last) = (true, 0);
+    let mut looked = 0;
+    loop {
+        let now = fieldstone_paging::now_ns();
+        if now - looked > u64::from(INTERVAL) * 1_000_000 {
+            looked = now;
+            let (mapped, private) = size.read();
+            has_new |= mapped != last;
+            last = mapped;
+            if core::mem::take(&mut has_new) {
+                adopt(pager, &mut buffer);
+            }
+            let paged = process.counters.resident.load(Relaxed) as usize;
+            let unpaged = private.saturating_sub(paged + pager.own_pages());
+            process.unpaged.store(unpaged as u64, Relaxed);
+            process.counters.bound.store(bound.saturating_sub(unpaged) as u64, Relaxed);
+        }
+        match pager.serve(INTERVAL) {
+            Ok(changed) => has_new |= changed,
+            Err(_) => return,
+        }
+    }
+}
+
+/// Pages the memory that the program has mapped since the last time.
+fn adopt(pager: &Pager, buffer: &mut [u8]) {
+    let (own, stack) = (pager.own_range(), thread::stack());
+    for_each_mapping(buffer, |range, is_writable| {
+        let is_own = [&own, &stack].iter().any(|own| range.start < own.end && own.start < range.end);
+        if !is_own && !start::is_excluded(&range) {
+            // Memory that the kernel does not let a pager page stays outside the bound.
+            let _ = pager.adopt(range, is_writable);
+        }
+    });
+}
