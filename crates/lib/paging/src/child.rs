@@ -75,6 +75,7 @@ impl Pager {
     /// Gives a forked child all pages that are stored or held.
     pub(crate) fn complete_child(&self, work: &mut Work, child: &Userfaultfd) {
         let mut changes = Changes::new();
+        (self.wiped)(&mut |range| changes.add(range, None));
         for index in (0..CHUNK_PAGES).filter(|&index| work.held & bits(index, 1) != 0) {
             // SAFETY: a held page is in staging, which only this thread changes.
             let page = unsafe { &*core::ptr::with_exposed_provenance::<Page>(work.staging + index * PAGE) };

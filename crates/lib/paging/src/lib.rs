@@ -55,6 +55,6 @@ pub use crate::{
     file::TempFile,
     kernel::{Errno, now_ns},
     lz4::Lz4,
-    pager::{Pager, Stores},
+    pager::{Pager, Stores, VisitRanges},
     store::{MAX_KEY, Page, Store, StoreError},
 };

@@ -43,8 +43,12 @@ pub struct Pager {
     pub(crate) work: Lock<Work>,
     /// `/proc/self/pagemap`, to find guards.
     pub(crate) pagemap: Option<Descriptor>,
+    pub(crate) wiped: VisitRanges,
     stores: [Option<&'static dyn Store>; STORES],
 }
+
+/// Calls its argument for each range of a list.
+pub type VisitRanges = fn(&mut dyn FnMut(Range<usize>));
 
 impl core::fmt::Debug for Pager {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
@@ -67,6 +71,9 @@ pub(crate) struct Work {
     pub(crate) held_chunk: usize,
     /// The memory that is paged.
     pub(crate) adopted: &'static mut Ranges,
+    /// Memory whose pages must be counted again: `MADV_FREE` is reported as `MADV_DONTNEED` is, but
+    /// its pages stay for a while.
+    pub(crate) recount: &'static mut Ranges,
     /// The page after the last fault's pages, and the number of pages of the next run.
     pub(crate) next: usize,
     pub(crate) run: usize,
@@ -83,11 +90,17 @@ pub struct Stores<'a> {
 
 impl Pager {
     /// A pager for the address space of the calling thread, whose descriptor table gets its files.
-    /// It pages nothing yet.
+    /// It pages nothing yet. At a fork, `wiped` lists the memory of which a child gets no pages
+    /// (`MADV_WIPEONFORK`).
     ///
     /// # Errors
     /// Without permission for a userfaultfd, or address space.
-    pub fn new(bound: usize, stores: Stores<'_>, counters: &'static PagingCounters) -> Result<Self> {
+    pub fn new(
+        bound: usize,
+        stores: Stores<'_>,
+        counters: &'static PagingCounters,
+        wiped: VisitRanges,
+    ) -> Result<Self> {
         let fd = Userfaultfd::open().map_err(|errno| Error::Userfaultfd { errno })?;
         let reserved = Arena::reserve(ARENA)?;
         let full = Error::Full { bytes: reserved.range().len() };
@@ -103,10 +116,11 @@ impl Pager {
         // SAFETY: zeros are valid pages.
         let buffer = unsafe { arena.take(AHEAD * PAGE).ok_or(full)?.cast().as_mut() };
         // SAFETY: zeros are an empty set.
-        let adopted = unsafe { arena.take(size_of::<Ranges>()).ok_or(full)?.cast().as_mut() };
+        let ranges = || unsafe { Some(arena.take(size_of::<Ranges>())?.cast().as_mut()) };
+        let (adopted, recount) = (ranges().ok_or(full)?, ranges().ok_or(full)?);
         let staging = staging(arena, &fd).ok_or(full)?;
         counters.bound.store((bound / PAGE) as u64, Relaxed);
-        Ok(Self { fd, table, counters, arena, pagemap: kernel::open(c"/proc/self/pagemap", READ_ONLY).ok(), work: Lock::new(Work { staging, buffer, cursor: 0, held: 0, held_chunk: 0, adopted, next: 0, run: 1 }), stores: list })
+        Ok(Self { fd, table, counters, arena, wiped, pagemap: kernel::open(c"/proc/self/pagemap", READ_ONLY).ok(), work: Lock::new(Work { staging, buffer, cursor: 0, held: 0, held_chunk: 0, adopted, recount, next: 0, run: 1 }), stores: list })
     }
 
     /// The addresses of the pager's own memory, which it does not page.

@@ -66,6 +66,12 @@ impl Ranges {
         }
     }
 
+    /// Takes the last range out of the set.
+    pub(crate) fn pop(&mut self) -> Option<Range<usize>> {
+        self.count = self.count.checked_sub(1)?;
+        Some(self.starts[self.count]..self.ends[self.count])
+    }
+
     /// The first part of `range` that is not in the set.
     pub(crate) fn first_gap(&self, range: Range<usize>) -> Option<Range<usize>> {
         let mut start = range.start;

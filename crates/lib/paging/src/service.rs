@@ -57,7 +57,10 @@ impl Pager {
                 return false;
             }
             Message::Moved { from, to } => self.moved(work, from, to),
-            Message::Dropped(range) => self.gone(work, range),
+            Message::Dropped(range) => {
+                self.gone(work, range.clone());
+                work.recount.insert(range);
+            }
             Message::Unmapped(range) => {
                 work.adopted.remove(range.clone());
                 self.gone(work, range);
@@ -124,6 +127,14 @@ impl Pager {
             }
         }
         Ok(())
+    }
+
+    /// Counts the pages that are resident although the program has given them up.
+    pub fn recount(&self) {
+        let mut work = self.work.acquire();
+        while let Some(range) = work.recount.pop() {
+            self.count_present(range);
+        }
     }
 
     /// Counts the resident pages of a range.

@@ -13,6 +13,7 @@
 //! | `start` | the constructor: session, thread, fork |
 //! | `thread` | a thread without a libc |
 //! | `watch` | the work of that thread |
+//! | `advice` | advice that the kernel does not report |
 //! | `maps` | the memory of the program, from `/proc/self` |
 //! | `raw` | system calls |
 //!
@@ -33,6 +34,7 @@
 #[cfg(any(test, not(panic = "abort")))]
 extern crate std;
 
+mod advice;
 mod maps;
 mod raw;
 mod start;

@@ -1,5 +1,6 @@
 //! The memory of the program, from `/proc/self`.
 
+use core::ffi::CStr;
 use core::ops::Range;
 
 use crate::raw;
@@ -33,17 +34,36 @@ fn number(digits: &[u8]) -> usize {
 /// Calls `visit` for each private anonymous mapping that is writable or without access, stacks of
 /// the main thread excluded.
 pub(crate) fn for_each_mapping(buffer: &mut [u8], mut visit: impl FnMut(Range<usize>, bool)) {
-    let Some(file) = raw::open(c"/proc/self/maps", libc::O_RDONLY | libc::O_CLOEXEC) else { return };
+    for_each_line(c"/proc/self/maps", buffer, |line| {
+        if let Some((range, is_writable)) = parse(line) {
+            visit(range, is_writable);
+        }
+    });
+}
+
+/// Calls `visit` for each mapping whose pages a forked child does not get (`MADV_WIPEONFORK`).
+pub(crate) fn for_each_wiped(visit: &mut dyn FnMut(Range<usize>)) {
+    let mut current = 0..0;
+    for_each_line(c"/proc/self/smaps", &mut [0; 4096], |line| {
+        if let Some(range) = line.split(|&byte| byte == b' ').next().and_then(parse_range) {
+            current = range;
+        } else if let Some(flags) = line.strip_prefix(b"VmFlags:")
+            && flags.split(|&byte| byte == b' ').any(|flag| flag == b"wf")
+        {
+            visit(current.clone());
+        }
+    });
+}
+
+/// Calls `visit` for each line of a file that fits into the buffer.
+fn for_each_line(path: &CStr, buffer: &mut [u8], mut visit: impl FnMut(&[u8])) {
+    let Some(file) = raw::open(path, libc::O_RDONLY | libc::O_CLOEXEC) else { return };
     let mut filled = 0;
     loop {
         let read = raw::read(file, &mut buffer[filled..]);
         filled += read;
         let end = buffer[..filled].iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
-        for line in buffer[..end].split(|&byte| byte == b'\n') {
-            if let Some((range, is_writable)) = parse(line) {
-                visit(range, is_writable);
-            }
-        }
+        buffer[..end].split(|&byte| byte == b'\n').for_each(&mut visit);
         buffer.copy_within(end..filled, 0);
         filled -= end;
         if read == 0 {
@@ -56,9 +76,7 @@ pub(crate) fn for_each_mapping(buffer: &mut [u8], mut visit: impl FnMut(Range<us
 /// `start-end perms offset device inode name`.
 fn parse(line: &[u8]) -> Option<(Range<usize>, bool)> {
     let mut fields = line.split(|&byte| byte == b' ').filter(|field| !field.is_empty());
-    let range = fields.next()?;
-    let dash = range.iter().position(|&byte| byte == b'-')?;
-    let range = hexadecimal(&range[..dash])?..hexadecimal(&range[dash + 1..])?;
+    let range = parse_range(fields.next()?)?;
     let access = fields.next()?;
     let inode = fields.nth(2)?;
     let name = fields.next().unwrap_or(b"");
@@ -66,6 +84,12 @@ fn parse(line: &[u8]) -> Option<(Range<usize>, bool)> {
     let is_writable = access.starts_with(b"rw-");
     let is_kind = access.ends_with(b"p") && inode == b"0" && is_plain && (is_writable || access.starts_with(b"---"));
     (is_kind && range.len() >= PAGE).then_some((range, is_writable))
+}
+
+/// `start-end`.
+fn parse_range(text: &[u8]) -> Option<Range<usize>> {
+    let dash = text.iter().position(|&byte| byte == b'-')?;
+    Some(hexadecimal(&text[..dash])?..hexadecimal(&text[dash + 1..])?)
 }
 
 fn hexadecimal(digits: &[u8]) -> Option<usize> {

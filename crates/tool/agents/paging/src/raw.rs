@@ -27,6 +27,12 @@ pub(crate) fn map(bytes: usize) -> Option<NonNull<u8>> {
     if failed(mapped) { None } else { NonNull::new(core::ptr::with_exposed_provenance_mut(mapped.cast_unsigned())) }
 }
 
+/// madvise(2) for the program; a negated errno.
+pub(crate) fn advise(start: usize, bytes: usize, advice: i32) -> isize {
+    // SAFETY: the program makes this call.
+    unsafe { syscall(libc::SYS_madvise, [start, bytes, advice as usize, 0, 0, 0]) }
+}
+
 /// Unmaps memory.
 ///
 /// # Safety

@@ -17,7 +17,7 @@ use fieldstone_paging::{Pager, Stores};
 use fieldstone_wire::paging::{PagingConfig, PagingProcess};
 
 use crate::maps::{MemorySize, for_each_mapping};
-use crate::{raw, start, thread};
+use crate::{advice, raw, start, thread};
 
 const PAGE: usize = 4096;
 
@@ -26,6 +26,10 @@ const PAGES_A_MILLISECOND: usize = 2048;
 
 /// Milliseconds between two looks at the program's memory while it is paged.
 const INTERVAL: u32 = 2;
+
+/// The part of the bound that pages get at least, as a divisor: with less, a program would only wait
+/// for its pages.
+const LEAST_SHARE: usize = 4;
 
 /// The start and the end of the pager's own memory.
 static OWN: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
@@ -85,7 +89,7 @@ fn watch(config: &PagingConfig, process: &'static PagingProcess) {
         raw::sleep((room / PAGES_A_MILLISECOND / 2).clamp(1, 100) as u32);
     }
     let stores = Stores { lz4_bytes: config.lz4_bytes as usize, file: config.directory() };
-    match Pager::new(bound * PAGE, stores, &process.counters) {
+    match Pager::new(bound * PAGE, stores, &process.counters, advice::visit_wiped) {
         Ok(pager) => {
             let own = pager.own_range();
             REGISTERED.store(pager.registered_page(), SeqCst);
@@ -104,7 +108,7 @@ fn watch(config: &PagingConfig, process: &'static PagingProcess) {
 fn serve(pager: &Pager, size: &MemorySize, process: &PagingProcess, bound: usize) {
     let mut buffer = [0; 16 << 10];
     let (mut has_new, mut last) = (true, 0);
-    let mut looked = 0;
+    let (mut looked, mut has_warned) = (0, false);
     loop {
         let now = fieldstone_paging::now_ns();
         if now - looked > u64::from(INTERVAL) * 1_000_000 {
@@ -115,10 +119,16 @@ fn serve(pager: &Pager, size: &MemorySize, process: &PagingProcess, bound: usize
             if core::mem::take(&mut has_new) {
                 adopt(pager, &mut buffer);
             }
+            pager.recount();
             let paged = process.counters.resident.load(Relaxed) as usize;
             let unpaged = private.saturating_sub(paged + pager.own_pages());
             process.unpaged.store(unpaged as u64, Relaxed);
-            process.counters.bound.store(bound.saturating_sub(unpaged) as u64, Relaxed);
+            let left = bound.saturating_sub(unpaged).max(bound / LEAST_SHARE);
+            process.counters.bound.store(left as u64, Relaxed);
+            if unpaged > bound - bound / LEAST_SHARE && !has_warned {
+                has_warned = true;
+                raw::write_error(b"fieldstone: the bound of --resident is exceeded: memory that cannot be paged takes most of it\n");
+            }
         }
         match pager.serve(INTERVAL) {
             Ok(changed) => has_new |= changed,
