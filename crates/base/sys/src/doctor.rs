@@ -1,5 +1,13 @@
 //! What this machine, kernel, container and user allow: facts, and a verdict for each command.
 //!
+//! | file | what it decides or does |
+//! |---|---|
+//! | `facts` | the facts |
+//! | `verdicts` | the verdict on each command |
+//! | `page_kinds` | the verdict on each page kind |
+//! | `sharing` | the verdicts on detection and repair of false sharing |
+//! | `size` | sizes as text |
+//!
 //! [`Facts::gather`] queries the system. [`verdicts()`] is a pure function of the facts, so tests
 //! can describe a machine without huge pages or a user without privileges.
 

@@ -6,6 +6,11 @@
 //!   line     ·······│·························│·························│
 //!                   └ SXY of element 0 and SX of element 1 are in one line
 //! ```
+//! | file | what it decides or does |
+//! |---|---|
+//! | `member` | the place and alignment of a member; whether it is a lock |
+//! | `text` | the padded structure as source text |
+//!
 //! Algorithm: members of *different* elements are separated by aligning the first member to a line,
 //! which pads the size too. Members of *one* element are separated by aligning the first member of
 //! each owner. Often both are needed. Offsets are computed as a compiler does, with each member's

@@ -1,5 +1,10 @@
 //! `fieldstone run`: starts a program with its memory in a region (`--region`), repairs its false
 //! sharing (`--repair`), or guards its heap objects (`--guard`).
+//!
+//! | file | what it decides or does |
+//! |---|---|
+//! | `guarded` | `run --guard` |
+//! | `repaired` | `run --repair` |
 
 mod guarded;
 #[cfg_attr(not(target_arch = "x86_64"), path = "run/not_repaired.rs")]

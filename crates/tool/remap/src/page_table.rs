@@ -4,6 +4,13 @@
 //!   empty    copies are written ── page is registered ── its frame is dropped: accesses wait
 //!   restore  bytes are composed from the copies ── page has them ── waiting threads continue
 //! ```
+//! | file | what it decides or does |
+//! |---|---|
+//! | `checks` | which pages must not be moved, and why |
+//! | `moved` | where the bytes of each page are |
+//! | `userfault` | the userfaultfd that the program and the repairer share |
+//! | `futex` | which futexes the kernel writes itself |
+//!
 //! The userfaultfd reports changes of the address space too (fork, mremap, munmap, madvise). The
 //! thread that makes such a change waits until the message is read. So this module reads messages
 //! while an injected call changes the address space. Messages about children are read by a thread

@@ -6,6 +6,13 @@
 //!          ├─ Threads        ptrace: stop, resume, signals, exit
 //!          └─ CallStub       code in the process from which injected calls are made
 //! ```
+//! | file | what it decides or does |
+//! |---|---|
+//! | `threads` | all threads: which are stopped, resumed, new, ended |
+//! | `traced_thread` | one thread: its state, signals and injected calls |
+//! | `call_stub` | the code from which calls are injected |
+//! | `status` | the state that `/proc` shows |
+//!
 //! The tracer knows nothing of moved pages or of rewritten code. What it must ask about inserted
 //! code is the trait [`InsertedCode`].
 

@@ -18,7 +18,7 @@
 //! | `concurrency` | whether a thread runs at the same time as others |
 //! | `memory_objects` | the objects on a line |
 //! | `instruction_names` | names of the instructions that access a line |
-//! | `repairer` | which pages move, by findings (`selection`) or rules (`requests`) |
+//! | `repairer` | which pages move, by findings (`selection`) or rules (`requests`); `remap` checks whether a page can move |
 //! | `repairer/restore`, `repairer/trials` | restores a page, with the reason; acts on a trial's result |
 //! | `page_trial` | whether a moved page is a gain |
 //! | `cooldown` | the time to the next repair after a failed one |

@@ -5,6 +5,11 @@
 //!   Sampler ─→ SampleBudget, Concurrency ─→ SampledCode ─→ accesses ─→ Lines ─→ judged lines
 //!          └─→ HardwareSamples ───────────────┘     └────→ loop counters ─→ Progress
 //! ```
+//! | file | what it decides or does |
+//! |---|---|
+//! | `pause` | when sampling pauses |
+//! | `tracked_lines` | which lines are remembered, and a bound of their cost |
+//! | `stats` | the counts of samples |
 
 mod pause;
 mod stats;
