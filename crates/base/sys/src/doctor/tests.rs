@@ -81,6 +81,7 @@ fn a_good_machine_runs_every_command() {
             "run --region --pages 4k",
             "run --region --stats",
             "attach --huge",
+            "run --guard",
             "sharing",
             "run --repair",
             "attach --repair",

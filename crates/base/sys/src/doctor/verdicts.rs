@@ -22,6 +22,7 @@ pub fn verdicts(facts: &Facts) -> Vec<CommandVerdict> {
     verdicts.extend(PageKind::ALL.iter().rev().map(|page_kind| region(facts, *page_kind)));
     verdicts.push(page_kind_report(facts));
     verdicts.push(running(facts));
+    verdicts.push(guard(facts));
     verdicts.extend(sharing::verdicts(facts));
     verdicts
 }
@@ -88,6 +89,16 @@ fn running(facts: &Facts) -> CommandVerdict {
     }
     if facts.transparent.huge_bytes.is_none() {
         verdict.lower(Level::Unavailable, "this kernel has no transparent huge pages", None);
+    }
+    verdict
+}
+
+/// Guarding heap objects of a program that is started.
+fn guard(facts: &Facts) -> CommandVerdict {
+    let why = "finds memory errors of the heap, in programs linked dynamically with glibc 2.34 or later";
+    let mut verdict = CommandVerdict::new("run --guard", Level::Works, why, None);
+    if facts.machine.architecture != "x86_64" {
+        verdict.lower(Level::Unavailable, format!("not on {} yet", facts.machine.architecture), None);
     }
     verdict
 }
