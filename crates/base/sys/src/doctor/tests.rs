@@ -251,6 +251,7 @@ fn other_architectures_page_sizes_and_cpu_counts_are_judged() {
     facts.machine.page_bytes = 64 << 10;
     facts.machine.cpus = 1;
     assert_eq!(verdict(&facts, "run --region --pages thp").level, Level::Unavailable);
+    assert_eq!(verdict(&facts, "run --guard").level, Level::Unavailable);
     assert!(verdict(&facts, "run --region --pages 4k").why.contains("smallest page of this kernel is 64 KiB"));
     assert_eq!(verdict(&facts, "profile").level, Level::Works);
     assert_eq!(verdict(&facts, "profile --load").level, Level::Limited);
