@@ -1,6 +1,6 @@
 //! Memory in fixed-size blocks, growable arrays of blocks below one directory, and a general
-//! allocator on blocks. Nothing here needs a contiguous range larger than a block, except an array's
-//! directory.
+//! allocator on blocks. Nothing here needs a contiguous range larger than a block, except the
+//! directory of an array.
 //!
 //! | module | |
 //! |---|---|
