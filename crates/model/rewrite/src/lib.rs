@@ -33,8 +33,8 @@
 //! | `patch` | the jump at a loop's head; refuses heads that have no space |
 //! | `probe` | code that reads moved pages before the kernel protects memory |
 //!
-//! `tests/differential.rs` runs random loops, original and rewritten. `tests/random_code.rs` decodes
-//! random bytes.
+//! `tests/differential.rs` runs random loops, original and rewritten. `tests/random_code.rs`
+//! decodes random bytes.
 //!
 //! Invariants: code that is not provably safe to rewrite is refused with a [`RefusalReason`]. The
 //! caller ensures two conditions. No stack, thread control block or other memory that the processor
