@@ -93,7 +93,7 @@ fn rules_are_applied_and_count_each_access() {
     assert_eq!(counted, BTreeMap::from([("words+800".to_owned(), (1, 37))]), "{events:#?}");
     assert_eq!(traced, 5);
     assert!(
-        events.iter().any(|event| matches!(&event.kind, RepairEvent::SymbolMissing { rule } if rule == "nowhere")),
+        events.iter().any(|event| matches!(&event.kind, RepairEvent::SymbolMissing { rule, .. } if rule == "nowhere")),
         "{events:#?}"
     );
 }
