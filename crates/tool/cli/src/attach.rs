@@ -36,7 +36,8 @@ Each line of a rules file names an operation, a place and a number of bytes:
   count    libq.so:head  8      count accesses by thread and instruction
   log      0x7f10a0      4096   print each access
   trace    queue         16     print each access with function, file and line
-A place is an address or the symbol of a global variable. Counts are printed at the end. count, log and trace cost about 10 µs an access."
+A place is an address or the symbol of a global variable. Counts are printed at the end. count, log \
+and trace cost about 10 µs an access."
 )]
 pub(crate) struct Arguments {
     /// Put the private read-write memory that process PID has now on transparent huge pages

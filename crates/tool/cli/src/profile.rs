@@ -28,7 +28,7 @@ use crate::run::place_agent;
 #[command(after_help = "\
 Examples:
   fieldstone profile -- gups 2G
-  fieldstone profile --runs 10 --html report.html -- sqlite3 test.db '.read job.sql'
+  fieldstone profile --runs 10 --html page.html -- sqlite3 t.db '.read job.sql'
   fieldstone profile --load 'redis-benchmark -q -n 200000 -t set,get' \\
       --ready 6379 -- redis-server --save ''
 
