@@ -28,7 +28,7 @@ const MAX_SEGMENTS: usize = 256;
 const MAX_SYMBOLS: usize = 4 << 20;
 
 /// The compiler's start code: the source file of its local variables (`completed.0`), and the
-/// variable by which the C library tells loaded files apart. A program does not use them.
+/// variable that identifies a loaded file to the C library. A program does not use them.
 const START_CODE: &str = "crtstuff.c";
 const OBJECT_HANDLE: &str = "__dso_handle";
 
