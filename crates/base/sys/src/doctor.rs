@@ -96,6 +96,12 @@ impl CommandVerdict {
         Self { command: command.to_owned(), level, why: why.into(), remedy, obstacles: Vec::new() }
     }
 
+    /// The verdict for a user: root types its remedy without sudo.
+    fn for_user(self, is_root: bool) -> Self {
+        let remedy = self.remedy.map(|command| if is_root { without_sudo(&command) } else { command });
+        Self { remedy, ..self }
+    }
+
     /// Adds a reason and lowers the verdict to its level. The worst reason comes first. The remedy
     /// is that of the worst reason that has one.
     fn lower(&mut self, level: Level, why: impl Into<String>, remedy: Option<String>) {
@@ -108,6 +114,12 @@ impl CommandVerdict {
         self.remedy = if worse { remedy.or(kept) } else { kept.or(remedy) };
         self.level = self.level.max(level);
     }
+}
+
+/// A shell command as root types it.
+#[must_use]
+pub fn without_sudo(command: &str) -> String {
+    command.replace("sudo ", "")
 }
 
 #[cfg(test)]

@@ -30,6 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fieldstone_sys::process::ProcessMemory;
 use fieldstone_sys::scheduling;
 use fieldstone_sys::userfault::{FaultOrigin, Message, Modes, Userfaultfd};
+use fieldstone_wire::Cause;
 
 use crate::error::{Error, Result};
 use crate::tracer::{InsertedCode, SystemCall, Tracer, argument};
@@ -73,7 +74,7 @@ impl PageTable {
     /// Traps accesses to a page once it is missing. With `writes`, traps writes from now on.
     fn trap(&self, page: u64, writes: bool) -> Result<()> {
         let modes = Modes { missing: true, write_protect: writes };
-        let failed = |source| Error::Page { page, why: format!("userfaultfd refuses it ({source})") };
+        let failed = |source| Error::Page { page, why: format!("userfaultfd refuses it ({})", Cause(source)) };
         let fd = self.userfault.fd();
         fd.register(page_range(page), modes).map_err(failed)?;
         if writes { fd.write_protect(page_range(page), true).map_err(failed) } else { Ok(()) }

@@ -375,7 +375,7 @@ fn line_of(lines: &LineTable, address: u64) -> u64 {
 /// The address of the vDSO, which a program keeps until it ends, or else of any readable memory.
 fn anchor(pid: u32) -> Option<u64> {
     let table = mappings(pid).ok()?;
-    let readable = || table.iter().filter(|mapping| mapping.permissions.starts_with('r'));
+    let readable = || table.iter().filter(|mapping| mapping.permissions.read);
     let found = readable().find(|mapping| mapping.name == "[vdso]").or_else(|| readable().next());
-    found.map(|mapping| mapping.range.start)
+    found.map(|mapping| mapping.start)
 }

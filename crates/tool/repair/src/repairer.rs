@@ -195,7 +195,7 @@ impl Repairer {
                     self.allowance.spend(cost_ns, now_ns);
                 }
                 if new {
-                    events.push(RepairEvent::AccessRedirected { ip, thread });
+                    events.push(RepairEvent::AccessRedirected { ip, thread, code: None });
                 }
             }
             RemapEvent::Restored { page, why: RestoreReason::Abandoned } => {
