@@ -1,5 +1,10 @@
 //! Figure 5, and the blog's sweep of block sizes: programs with trees instead of large arrays.
 //! Option pricing, and a game search.
+//!
+//! | file | what it decides or does |
+//! |---|---|
+//! | `blackscholes` | option prices from arrays and from trees |
+//! | `game` | the game search with its table in an array and in trees |
 
 pub mod blackscholes;
 pub mod game;

@@ -137,12 +137,12 @@ mod tests {
     #[test]
     fn both_clocks_are_aligned() {
         let moved = RepairEvent::PageMoved { page: 0x7000, views: 1, lines: vec![0x7000] };
-        let led = RepairEvent::AccessRedirected { ip: 1, thread: 8 };
+        let led = RepairEvent::AccessRedirected { ip: 1, thread: 8, code: None };
         // The repairer started at 100.005. The first line was read after 3 ms, the others at once.
         let events = [
             (100.038, TimedEvent::new(30.0, moved)),
             (100.037, TimedEvent::new(32.0, led)),
-            (100.305, TimedEvent::new(300.0, RepairEvent::AccessRedirected { ip: 2, thread: 7 })),
+            (100.305, TimedEvent::new(300.0, RepairEvent::AccessRedirected { ip: 2, thread: 7, code: None })),
         ];
         let found = milliseconds(&events, 7, 100.0, 1.0);
         assert!((found - 37.0).abs() < 1e-6, "{found}");

@@ -74,7 +74,7 @@ pub(super) mod tests {
     }
 
     const fn led(at_ms: f64, thread: u32) -> TimedEvent {
-        TimedEvent::new(at_ms, RepairEvent::AccessRedirected { ip: 0x1234, thread })
+        TimedEvent::new(at_ms, RepairEvent::AccessRedirected { ip: 0x1234, thread, code: None })
     }
 
     /// A record that ends with these lines separated.

@@ -15,6 +15,7 @@ pub mod table;
 
 use std::io;
 
+use fieldstone_wire::Cause;
 use perf_event::events::{Event, Hardware, Raw};
 use perf_event::{Builder, Counter};
 use serde::Serialize;
@@ -62,7 +63,8 @@ impl WalkCounters {
         let events = table::walk_events(cpu).ok_or_else(|| {
             format!("no event for page walks is known for {} family {} model {:#x}", cpu.vendor, cpu.family, cpu.model)
         })?;
-        Self::open_events(pid, &events).map_err(|error| format!("the events of page walks cannot be counted: {error}"))
+        Self::open_events(pid, &events)
+            .map_err(|error| format!("the events of page walks cannot be counted: {}", Cause(error)))
     }
 
     fn open_events(pid: u32, events: &WalkEvents) -> io::Result<Self> {

@@ -5,6 +5,11 @@
 //!   AMD     0x8000_0005: level 1    0x8000_0006: level 2    0x8000_0019: pages of 1 GiB on both
 //!   Arm     no register; the implementer and part numbers identify the documentation
 //! ```
+//! | file | what it decides or does |
+//! |---|---|
+//! | `intel`, `amd`, `arm` | the TLBs by the leaves or registers of this maker |
+//! | `this_machine` | the leaves of this processor |
+//!
 //! The parsers are pure functions of the leaves ([`intel`], [`amd`]); [`cpu`] reads the CPU that
 //! the thread runs on. Source: Intel SDM volume 2A (CPUID, table 3-12 and leaf 18H); AMD APM volume
 //! 3, appendix E.4. Limits:

@@ -1,5 +1,13 @@
 //! What this machine, kernel, container and user allow: facts, and a verdict for each command.
 //!
+//! | file | what it decides or does |
+//! |---|---|
+//! | `facts` | the facts |
+//! | `verdicts` | the verdict on each command |
+//! | `page_kinds` | the verdict on each page kind |
+//! | `sharing` | the verdicts on detection and repair of false sharing |
+//! | `size` | sizes as text |
+//!
 //! [`Facts::gather`] queries the system. [`verdicts()`] is a pure function of the facts, so tests
 //! can describe a machine without huge pages or a user without privileges.
 
@@ -88,6 +96,12 @@ impl CommandVerdict {
         Self { command: command.to_owned(), level, why: why.into(), remedy, obstacles: Vec::new() }
     }
 
+    /// The verdict for a user: root types its remedy without sudo.
+    fn for_user(self, is_root: bool) -> Self {
+        let remedy = self.remedy.map(|command| if is_root { without_sudo(&command) } else { command });
+        Self { remedy, ..self }
+    }
+
     /// Adds a reason and lowers the verdict to its level. The worst reason comes first. The remedy
     /// is that of the worst reason that has one.
     fn lower(&mut self, level: Level, why: impl Into<String>, remedy: Option<String>) {
@@ -100,6 +114,12 @@ impl CommandVerdict {
         self.remedy = if worse { remedy.or(kept) } else { kept.or(remedy) };
         self.level = self.level.max(level);
     }
+}
+
+/// A shell command as root types it.
+#[must_use]
+pub fn without_sudo(command: &str) -> String {
+    command.replace("sudo ", "")
 }
 
 #[cfg(test)]

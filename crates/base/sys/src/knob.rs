@@ -7,6 +7,11 @@
 //!   KnobSetting dropped ── release ID ─────▶ write the former value back
 //!   SIGKILL, exit, crash: end of file ─▶ restore all of them, newest first, and exit
 //! ```
+//! | file | what it decides or does |
+//! |---|---|
+//! | `hold` | who may set a knob, and who restores it |
+//! | `kernel_value` | the text of a knob |
+//! | `restorer_process` | the process that writes and restores |
 //!
 //! Only the restorer writes, so at no time does a changed knob depend on a process that can die
 //! first. One process serves all knobs of a run. Guarantees and limits:

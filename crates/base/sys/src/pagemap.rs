@@ -7,6 +7,12 @@
 //!   folios      [---- 32 KiB ----][4][4]        a head and the tails after it are one folio
 //!   runs        [----- 8 pages --][1][1]        contiguous in both address spaces
 //! ```
+//! | file | what it decides or does |
+//! |---|---|
+//! | `walk` | bulk reads of the two tables |
+//! | `folios` | the size of the folio of each frame |
+//! | `runs` | contiguous pages |
+//! | `present` | which part of a range is in memory |
 //!
 //! A folio is the block that the kernel allocated: 4 KiB, a multi-size folio of 8 KiB to 1 MiB, a
 //! transparent huge page, a hugetlb page. Sizes are exact: heads and tails come from frame flags,

@@ -7,6 +7,7 @@
 
 use std::io;
 
+use fieldstone_wire::Cause;
 use perf_event::Builder;
 use perf_event::events::{Cache, CacheId, CacheOp, CacheResult, Event, Hardware, Software};
 use serde::Serialize;
@@ -37,9 +38,9 @@ impl Counter {
         match result {
             Ok(_) => Self::Available,
             Err(error) if matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => {
-                Self::Denied(error.to_string())
+                Self::Denied(Cause(error).to_string())
             }
-            Err(error) => Self::Absent(error.to_string()),
+            Err(error) => Self::Absent(Cause(error).to_string()),
         }
     }
 }

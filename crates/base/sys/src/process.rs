@@ -1,8 +1,13 @@
 //! Processes as a supervisor sees them: statistics, tree, inherited settings, exit status.
 //!
-//! One file each: [`stat()`] reads one process, [`descendants`] lists the tree, `control` sets what
-//! children inherit, [`has_capability`] reads privileges, [`wait4`] reaps, [`ProcessMemory`] reads
-//! and writes memory.
+//! | file | what it reads or does |
+//! |---|---|
+//! | `stat` | [`stat()`]: the resource usage and parent of one process |
+//! | `tree` | [`descendants`] of a process |
+//! | `control` | what children inherit |
+//! | `capability` | [`has_capability`]: privileges |
+//! | `wait` | [`wait4`]: the exit status of a child |
+//! | `memory` | [`ProcessMemory`]: memory of another process |
 
 mod capability;
 mod control;

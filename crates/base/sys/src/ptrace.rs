@@ -5,6 +5,12 @@
 //!              ^                          |
 //!              └────────── resume ────────┘    signals, new threads, exits stop it too: [`Stop`]
 //! ```
+//! | file | what it decides or does |
+//! |---|---|
+//! | `stop` | why a thread stopped |
+//! | `call` | registers, and system calls on behalf of a thread |
+//! | `signal_info` | the details of a signal |
+//!
 //! The kernel identifies the tracer by its thread, so a [`Tracee`] stays in the thread that created
 //! it. Dropping it detaches from the thread, in the state last set, and from a child or thread that
 //! it has started but not reported. Registers are available on x86-64 only.

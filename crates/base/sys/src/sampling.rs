@@ -8,6 +8,12 @@
 //!                       v         v              v
 //! rings      one per CPU (perf), or one in all (ptrace); lock-free, read by [`Sampler::drain`]
 //! ```
+//! | file | what it decides or does |
+//! |---|---|
+//! | `method` | the methods of sampling |
+//! | `sources` | how each method takes samples |
+//! | `hardware` | which sampling hardware exists, and how it is opened |
+//! | `registers` | the registers of a sample |
 //!
 //! | method | how | cost | needs |
 //! |---|---|---|---|

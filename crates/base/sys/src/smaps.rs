@@ -57,6 +57,8 @@ pub struct Mapping {
     pub permissions: Permissions,
     /// Offset of its start in the file, in bytes.
     pub offset: u64,
+    /// Major and minor number of the file's device.
+    pub device: (u32, u32),
     /// The file's inode; 0 without a file.
     pub inode: u64,
     /// The file's path, or a name such as `[heap]` or `[anon:arena]`; empty for plain anonymous
@@ -122,6 +124,32 @@ impl Mapping {
         let anonymous =
             self.inode == 0 && (self.name.is_empty() || self.name == "[heap]" || self.name.starts_with("[anon:"));
         !self.permissions.shared && (anonymous || self.name.starts_with("/anon_hugepage"))
+    }
+
+    /// Whether a file backs it; a memfd is a file.
+    #[must_use]
+    pub const fn is_file(&self) -> bool {
+        self.inode != 0
+    }
+
+    /// Whether it has these permissions, in the kernel's format: `rw-p`.
+    #[must_use]
+    pub fn has_permissions(&self, letters: &str) -> bool {
+        parse::letters(letters) == Some(self.permissions)
+    }
+
+    /// Whether it is code of a file and not writable here, so that it does not change while it is
+    /// mapped.
+    #[must_use]
+    pub fn is_lasting_code(&self) -> bool {
+        self.has_permissions("r-xp") && self.is_file() && !self.name.starts_with("/memfd:")
+    }
+
+    /// Whether writes to this mapping change the file of `other`.
+    #[must_use]
+    pub fn writes_file_of(&self, other: &Self) -> bool {
+        let is_shared = self.permissions.write && self.permissions.shared;
+        is_shared && self.is_file() && (self.device, self.inode) == (other.device, other.inode)
     }
 
     /// Whether it is readable and writable, like most of a program's data.
@@ -214,6 +242,28 @@ mod tests {
         assert!(
             mappings.iter().all(|mapping| mapping.start < mapping.end && mapping.resident_bytes <= mapping.bytes())
         );
+    }
+
+    #[test]
+    fn code_that_does_not_change_and_its_writers_are_recognised() {
+        let mapping = |line: &str| parse(line.as_bytes()).unwrap().remove(0);
+        let code = mapping("7f0000000000-7f0000001000 r-xp 00002000 08:01 1234    /a file with spaces");
+        assert!(code.is_lasting_code() && code.device == (8, 1));
+        for line in [
+            "7f0000000000-7f0000001000 rwxp 00002000 08:01 1234 /a/library that can be written",
+            "7f0000000000-7f0000001000 r-xp 00000000 00:00 0",
+            "7f0000000000-7f0000001000 r-xp 00000000 00:01 9 /memfd:code (deleted)",
+        ] {
+            assert!(!mapping(line).is_lasting_code(), "{line}");
+        }
+        for (line, writes) in [
+            ("7f0000002000-7f0000003000 rw-s 00002000 08:01 1234 /a file with spaces", true),
+            ("7f0000002000-7f0000003000 rw-p 00002000 08:01 1234 /a file with spaces", false),
+            ("7f0000002000-7f0000003000 r--s 00002000 08:01 1234 /a file with spaces", false),
+            ("7f0000002000-7f0000003000 rw-s 00002000 08:02 1234 /another", false),
+        ] {
+            assert_eq!(mapping(line).writes_file_of(&code), writes, "{line}");
+        }
     }
 
     #[test]

@@ -19,7 +19,7 @@
 //! | `sites` | allocation sites: record and mailboxes of the site recorder |
 //! | `trace` | the record of the tracing plugin |
 //! | `isolation` | a program's requests for cache lines of its own |
-//! | `remedy` | the form of messages: cause, then remedy |
+//! | `remedy` | the form of messages: cause, then remedy; I/O errors in words |
 //! | `guard` | the record of `run --guard`: settings, counters, findings |
 //! | `paging` | the record of `run --resident`: settings, counters |
 #![no_std]
@@ -41,7 +41,7 @@ pub mod trace;
 pub use mixture::{Mixture, UnknownMixture};
 pub use page_kind::{PageKind, UnknownPageKind};
 pub use placement_reason::PlacementReason;
-pub use remedy::Remedy;
+pub use remedy::{Cause, Remedy};
 pub use session::{BUILD, Config, MAGIC, Mismatch, NAME_BYTES, SESSION_VARIABLE, SLOTS, Session};
 pub use slot::{DormancyReason, ProcessPhase, ProcessSlot};
 

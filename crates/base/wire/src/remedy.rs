@@ -5,7 +5,7 @@
 //! try: mkdir -p /nodir
 //! ```
 
-use core::fmt;
+use core::fmt::{self, Write};
 
 const LEAD: &str = "\ntry: ";
 
@@ -27,6 +27,37 @@ impl<'a> Remedy<&'a str> {
     }
 }
 
+/// What the standard library writes behind the text of an error of the operating system.
+const NUMBER: &str = " (os error ";
+
+/// An I/O error in words, without the error number behind them: `Permission denied`. The text ends
+/// at the number.
+#[derive(Clone, Copy, Debug)]
+pub struct Cause<E>(pub E);
+
+impl<E: fmt::Display> fmt::Display for Cause<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(UntilNumber { f, is_past: false }, "{}", self.0)
+    }
+}
+
+/// Passes text on until [`NUMBER`] begins. The standard library writes that in one piece.
+struct UntilNumber<'a, 'b> {
+    f: &'a mut fmt::Formatter<'b>,
+    is_past: bool,
+}
+
+impl Write for UntilNumber<'_, '_> {
+    fn write_str(&mut self, piece: &str) -> fmt::Result {
+        if self.is_past {
+            return Ok(());
+        }
+        let (words, number) = piece.split_once(NUMBER).map_or((piece, None), |(words, rest)| (words, Some(rest)));
+        self.is_past = number.is_some();
+        self.f.write_str(words)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     extern crate std;
@@ -40,5 +71,14 @@ mod tests {
         assert_eq!(Remedy::split(&message), ("cannot write a", Remedy(Some("mkdir b"))));
         assert_eq!(format!("cannot write a{}", Remedy(None::<&str>)), "cannot write a");
         assert_eq!(Remedy::split("cannot write a"), ("cannot write a", Remedy(None)));
+    }
+
+    #[test]
+    fn the_number_of_an_error_is_left_out() {
+        let denied = std::io::Error::from_raw_os_error(13);
+        assert!(std::string::ToString::to_string(&denied).ends_with(" (os error 13)"));
+        assert_eq!(format!("{}", Cause(&denied)), "Permission denied");
+        assert_eq!(format!("{}", Cause("in one piece (os error 2)")), "in one piece");
+        assert_eq!(format!("{}", Cause("other")), "other");
     }
 }

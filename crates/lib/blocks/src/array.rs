@@ -1,6 +1,6 @@
-//! An array as a tree of blocks. It grows without moving elements and needs no contiguous memory
-//! beyond a block. It reads about as fast as a vector, and a large one faster than a vector on
-//! small pages.
+//! An array as a tree of blocks with two levels: one flat directory, and leaves. It grows without
+//! moving elements and needs no contiguous memory beyond a block, except its directory. It reads
+//! about as fast as a vector, and a large one faster than a vector on small pages.
 //!
 //! | module | |
 //! |---|---|

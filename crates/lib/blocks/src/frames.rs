@@ -5,6 +5,12 @@
 //! HeapFrames   the program's allocator: for tests under Miri
 //! FixedFrames  one existing range of memory: no_std, bare machines
 //! ```
+//! | file | what it decides or does |
+//! |---|---|
+//! | `mmap` | the kernel |
+//! | `heap` | the program's allocator |
+//! | `fixed` | one existing range |
+//!
 //! A chunk has the size of a huge page. Frames return the lowest free address, because block order
 //! matters more than block size (see [`crate::DEFAULT_BLOCK_BYTES`]).
 

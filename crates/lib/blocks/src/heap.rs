@@ -11,6 +11,7 @@
 //! | `thread_heap` | one thread's lists, slabs and queue of remote frees |
 //! | `thread` | the small number that selects a thread's `ThreadHeap` |
 //! | `global` | [`GlobalHeap`], for `#[global_allocator]` |
+//! | `allocator` | a heap as the allocator of one collection (`allocator-api2`) |
 //! | `arena` | memory for the pool's own tables in such a program |
 //!
 //! An object of up to nearly half a block comes from a slab; a larger one is whole blocks. The

@@ -1,12 +1,12 @@
-//! Memory in fixed-size blocks, growable arrays built as trees of blocks, and a general allocator
-//! on blocks. Nothing here needs a contiguous range larger than a block, except an array's
-//! directory.
+//! Memory in fixed-size blocks, growable arrays of blocks below one directory, and a general
+//! allocator on blocks. Nothing here needs a contiguous range larger than a block, except the
+//! directory of an array.
 //!
 //! | module | |
 //! |---|---|
 //! | `pool`: [`Pool`] | hands out blocks, in address order, without locks; sets their size |
 //! | `frames`: [`Frames`] | supplies the pool's memory: the kernel, an allocator, a fixed range |
-//! | `array`: [`TreeArray`] | a growable array whose elements never move; each leaf is one block |
+//! | `array`: [`TreeArray`] | a growable array whose elements never move; each leaf is one block (`array/tree`), found by one flat directory (`array/directory`) |
 //! | [`heap`] | `malloc` and `free` on blocks |
 //! | `prefetch` | prefetch instructions |
 //! | `sync` | atomics and the lock, replaced by `loom` in its tests |

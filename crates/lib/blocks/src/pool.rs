@@ -3,6 +3,15 @@
 //! ```text
 //! chunk (2 MiB, aligned)   |block|block|block| ... |     a power of two from 4 KiB to 2 MiB, which is the default
 //! ```
+//! | file | what it decides or does |
+//! |---|---|
+//! | `chunk` | which blocks of a chunk are free |
+//! | `lane` | which chunk a thread allocates from |
+//! | `table` | finds a chunk by number, by address, or with a free block |
+//! | `run` | runs of adjacent blocks |
+//! | `placement` | which pages back the memory |
+//! | `stats` | counts on demand |
+//!
 //! Source: Zagieboylo, Suh and Myers, *The Cost of Software-Based Memory Management Without Virtual
 //! Memory*, section 3: the system segments memory into fixed-size blocks as the minimum unit of
 //! allocation. The paper finds that the block size matters little. Measurements here show that

@@ -9,6 +9,7 @@
 //! | file | |
 //! |---|---|
 //! | `slots` | guarded slots; its own table lists its files |
+//! | `slots/fork` | what a forked child gets |
 //! | `bump` | the heap |
 //! | `finding` | what an invalid access or free did, and to which object |
 //! | `kernel` | system calls without libc |

@@ -28,8 +28,9 @@
 //!
 //! Source: Zagieboylo, *Evaluating the Performance Implications of Physical Addressing*, "Dealing
 //! with the stack"; Zagieboylo, Suh and Myers, *The Cost of Software-Based Memory Management
-//! Without Virtual Memory*, section 3. Supports x86-64 Linux with glibc. `fieldstone-cc`
-//! (`runtime`, `driver`) compiles C and C++ for the same stacks.
+//! Without Virtual Memory*, section 3. Supports x86-64 Linux with glibc. `fieldstone-cc` compiles C
+//! and C++ for the same stacks. It is the shell script `driver/fieldstone-cc`, in a folder beside
+//! `src`; the folder `runtime` has the library that it links.
 
 #![cfg_attr(not(feature = "std"), no_std)]
 #![cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]

@@ -33,6 +33,9 @@
 //! | `patch` | the jump at a loop's head; refuses heads that have no space |
 //! | `probe` | code that reads moved pages before the kernel protects memory |
 //!
+//! `tests/differential.rs` runs random loops, original and rewritten. `tests/random_code.rs`
+//! decodes random bytes.
+//!
 //! Invariants: code that is not provably safe to rewrite is refused with a [`RefusalReason`]. The
 //! caller ensures two conditions. No stack, thread control block or other memory that the processor
 //! or the kernel accesses by itself is on a remapped page. The code does not change while its

@@ -5,6 +5,12 @@
 //!                                      mov rax, [rbp - 8]     known address: its value is read now
 //!                                      add [rax], 1           at the address that it has now
 //! ```
+//! | file | what it decides or does |
+//! |---|---|
+//! | `step` | what one instruction does to the known values |
+//! | `state` | the known values of registers and memory |
+//! | `address` | the address of an operand, by the known values |
+//!
 //! A sample has a thread's instruction pointer and registers. The costly access is seldom the
 //! interrupted instruction, but it is in the same loop.
 //!

@@ -78,8 +78,14 @@ fn page() -> RemappedPage {
     RemappedPage::new(0x60_0000, 0x1_0000, vec![rule]).unwrap()
 }
 
+/// 500 inputs per test, or more if `PROPTEST_CASES` asks for more.
+fn config() -> ProptestConfig {
+    let default = ProptestConfig::default();
+    ProptestConfig { cases: default.cases.max(500), failure_persistence: None, ..default }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(config())]
 
     #[test]
     fn whatever_is_read_is_whole(bytes in code(), gpr in any::<[u64; 16]>(), from in 0_u64..32) {

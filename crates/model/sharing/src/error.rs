@@ -18,10 +18,10 @@ pub enum Error {
         remedy: &'static str,
     },
     /// A line of the ignore file is invalid.
-    #[error("line {line} of the ignore file, {text:?}, {problem}: {remedy}")]
+    #[error("cannot read {place}: {text:?} {problem}\ntry: {remedy}")]
     Ignore {
-        /// Line number in the file, from 1.
-        line: usize,
+        /// File and line, from 1: `known.txt:2`.
+        place: String,
         /// The line.
         text: String,
         /// The problem.
@@ -31,12 +31,12 @@ pub enum Error {
     },
     /// A line of a rules file is invalid.
     #[error(
-        "line {line} of the rules, {text:?}, {problem}: write an action (isolate, count, log, trace), a place (an address, or a global \
-         variable with +OFFSET) and a number of bytes, for example `isolate stats+64 8`"
+        "cannot read {place}: {text:?} {problem}\ntry: isolate stats+64 8, or another action (count, log, trace), a place (an \
+         address, or a global variable with +OFFSET) and a number of bytes"
     )]
     Request {
-        /// Line number in the file, from 1.
-        line: usize,
+        /// File and line, from 1: `rules:2`.
+        place: String,
         /// The line.
         text: String,
         /// The problem.

@@ -46,14 +46,14 @@ pub struct Ignore {
 }
 
 impl Ignore {
-    /// Parses an ignore file.
+    /// Parses the text of `file`, an ignore file.
     ///
     /// # Errors
     /// The first invalid line, with the expected form.
-    pub fn parse(text: &str) -> Result<Self> {
+    pub fn parse(file: &str, text: &str) -> Result<Self> {
         let lines = text.lines().enumerate().map(|(at, line)| (at + 1, line.trim()));
         let entries = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
-        Ok(Self { entries: entries.map(|(line, text)| parse_line(line, text)).collect::<Result<_>>()? })
+        Ok(Self { entries: entries.map(|(line, text)| parse_line(file, line, text)).collect::<Result<_>>()? })
     }
 
     /// All entries, in order.
@@ -74,9 +74,10 @@ impl Ignore {
     }
 }
 
-fn parse_line(line: usize, text: &str) -> Result<IgnoreEntry> {
-    let wrong = |problem, remedy: String| Error::Ignore { line, text: text.to_owned(), problem, remedy };
-    let forms = "write object:NAME, function:NAME or module:NAME, with * for any characters";
+fn parse_line(file: &str, line: usize, text: &str) -> Result<IgnoreEntry> {
+    let place = format!("{file}:{line}");
+    let wrong = |problem, remedy| Error::Ignore { place, text: text.to_owned(), problem, remedy };
+    let forms = "object:NAME, function:NAME or module:NAME, with * for any characters";
     let Some((word, pattern)) = text.split_once(':') else {
         return Err(wrong("has no kind", format!("{forms}, for example function:{text}")));
     };
@@ -120,7 +121,8 @@ mod tests {
 
     #[test]
     fn names_are_found_by_kind() {
-        let ignore = Ignore::parse("# ours\n\n object: stats_* \nfunction:a::b\r\nmodule:*/libgomp.so*\n").unwrap();
+        let ignore =
+            Ignore::parse("known", "# ours\n\n object: stats_* \nfunction:a::b\r\nmodule:*/libgomp.so*\n").unwrap();
         assert_eq!(ignore.entries().len(), 3);
         let line = |kind, name| ignore.find([(kind, name)]).map(|entry| entry.line);
         assert_eq!(line(NameKind::Object, "stats_of_all"), Some(3));
@@ -136,14 +138,14 @@ mod tests {
     #[test]
     fn errors_name_the_line_and_the_remedy() {
         for (text, line, words) in [
-            ("object:a\nfoo\n", "line 2", "for example function:foo"),
-            ("\n\nfile:x", "line 3", "unknown kind"),
-            ("function:  ", "line 1", "function:* is for all"),
+            ("object:a\nfoo\n", "known:2: ", "for example function:foo"),
+            ("\n\nfile:x", "known:3: ", "unknown kind"),
+            ("function:  ", "known:1: ", "function:* is for all"),
         ] {
-            let found = Ignore::parse(text).unwrap_err().to_string();
-            assert!(found.contains(line) && found.contains(words) && found.contains("write object:NAME"), "{found}");
+            let found = Ignore::parse("known", text).unwrap_err().to_string();
+            assert!(found.contains(line) && found.contains(words) && found.contains("\ntry: object:NAME"), "{found}");
         }
-        assert_eq!(Ignore::parse("# nothing\n"), Ok(Ignore::default()));
+        assert_eq!(Ignore::parse("known", "# nothing\n"), Ok(Ignore::default()));
     }
 
     #[test]

@@ -6,6 +6,11 @@
 //!   line     ·······│·························│·························│
 //!                   └ SXY of element 0 and SX of element 1 are in one line
 //! ```
+//! | file | what it decides or does |
+//! |---|---|
+//! | `member` | the place and alignment of a member; whether it is a lock |
+//! | `text` | the padded structure as source text |
+//!
 //! Algorithm: members of *different* elements are separated by aligning the first member to a line,
 //! which pads the size too. Members of *one* element are separated by aligning the first member of
 //! each owner. Often both are needed. Offsets are computed as a compiler does, with each member's
@@ -100,7 +105,7 @@ pub enum LayoutAdvice {
         /// Bytes of a line.
         to: u64,
     },
-    /// Pad each element to whole lines.
+    /// Pad each element of an array to whole lines.
     PadStride {
         /// Present size of an element in bytes.
         from: u64,
@@ -379,7 +384,8 @@ impl ObjectLayout {
             let members = aligned.iter().filter_map(|(&at, &to)| Some((self.members.get(at)?, to)));
             advice.extend(members.map(|(member, to)| LayoutAdvice::AlignMember { member: member.name.clone(), to }));
         }
-        if bytes_after != self.stride {
+        // A single structure has its padding by the alignment of its members.
+        if bytes_after != self.stride && self.elements > 1 {
             advice.push(LayoutAdvice::PadStride { from: self.stride, to: bytes_after });
         }
         let off_by = self.address % line_bytes;

@@ -4,6 +4,11 @@
 //!   by number ─→ slot: epoch, weight ─→ entry: thread, windows, joined ─→ entry: next thread ─→ …
 //!                                        └ bytes: read[0..64], written[0..64]
 //! ```
+//! | file | what it decides or does |
+//! |---|---|
+//! | `entries` | the use of one line by one thread |
+//! | `recent` | flags that expire: which adjacent bytes one access included |
+//!
 //! Algorithm: weights decay by half-lives ([`crate::decay`]), with one epoch per slot. When the
 //! table is full, the lightest quarter of the lines is removed at once, so the cost per access does
 //! not depend on the table's size. A remaining line is never lighter than a removed one.

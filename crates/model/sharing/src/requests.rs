@@ -70,6 +70,9 @@ pub struct RuleRequest {
     pub at: RequestTarget,
     /// Number of bytes.
     pub bytes: u64,
+    /// File and line of the rule, such as `rules:3`; empty if it is from no file.
+    #[serde(default)]
+    pub source: String,
 }
 
 impl fmt::Display for RequestTarget {
@@ -85,28 +88,28 @@ impl fmt::Display for RequestTarget {
     }
 }
 
-/// Parses a file of rules.
+/// Parses the text of `file`, a file of rules.
 ///
 /// # Errors
 /// The first invalid line, with the expected form.
-pub fn parse(text: &str) -> Result<Vec<RuleRequest>> {
+pub fn parse(file: &str, text: &str) -> Result<Vec<RuleRequest>> {
     let lines = text.lines().enumerate().map(|(at, line)| (at + 1, line.trim()));
     let rules = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
-    rules.map(|(line, text)| request(line, text)).collect()
+    rules.map(|(line, text)| request(format!("{file}:{line}"), text)).collect()
 }
 
-fn request(line: usize, text: &str) -> Result<RuleRequest> {
-    let wrong = |problem| Error::Request { line, text: text.to_owned(), problem };
+fn request(source: String, text: &str) -> Result<RuleRequest> {
+    let wrong = |problem| Error::Request { place: source.clone(), text: text.to_owned(), problem };
     let words: Vec<&str> = text.split_ascii_whitespace().collect();
-    let &[action, at, bytes] = &words[..] else { return Err(wrong("has not three words")) };
+    let &[action, at, bytes] = &words[..] else { return Err(wrong("does not have three words")) };
     let known = ACTIONS.iter().find(|(name, _)| *name == action);
-    let (_, action) = known.ok_or_else(|| wrong("begins with no action that there is"))?;
+    let (_, action) = known.ok_or_else(|| wrong("begins with an unknown action"))?;
     let at = place(at).ok_or_else(|| wrong("names no place"))?;
     let bytes = number(bytes).filter(|&bytes| bytes > 0).ok_or_else(|| wrong("has no number of bytes"))?;
     if bytes > MOST_BYTES {
         return Err(wrong("is about more bytes than 262144"));
     }
-    Ok(RuleRequest { action: *action, at, bytes })
+    Ok(RuleRequest { action: *action, at, bytes, source })
 }
 
 fn place(text: &str) -> Option<RequestTarget> {
@@ -143,7 +146,8 @@ mod tests {
     #[test]
     fn rules_are_parsed() {
         let text = "# all kinds\n\nisolate 0x1f40 8\n count stats+0x40\t4\nlog libq.so.1:head 16\ntrace queue::Head::all+8 0x10";
-        let read = parse(text).unwrap();
+        let read = parse("rules", text).unwrap();
+        assert_eq!(read[0].source, "rules:3");
         let expected = [
             (Action::Isolate, RequestTarget::Address(0x1f40), 8),
             (Action::Count, symbol(None, "stats", 0x40), 4),
@@ -151,13 +155,13 @@ mod tests {
             (Action::Trace, symbol(None, "queue::Head::all", 8), 16),
         ];
         assert_eq!(read.into_iter().map(|one| (one.action, one.at, one.bytes)).collect::<Vec<_>>(), expected);
-        assert_eq!(parse("# nothing\n"), Ok(Vec::new()));
+        assert_eq!(parse("rules", "# nothing\n"), Ok(Vec::new()));
     }
 
     #[test]
     fn displayed_places_are_parsed_again() {
         for text in ["0x1f40", "stats", "stats+64", "libq.so:head+8"] {
-            let read = parse(&format!("count {text} 8")).unwrap().remove(0);
+            let read = parse("rules", &format!("count {text} 8")).unwrap().remove(0);
             assert_eq!(read.at.to_string(), text);
         }
     }
@@ -167,7 +171,7 @@ mod tests {
         for (text, words) in [
             ("isolate x", "three words"),
             ("isolate x 8 9", "three words"),
-            ("forget x 8", "no action"),
+            ("forget x 8", "unknown action"),
             ("count +8 8", "no place"),
             ("count 0xg 8", "no place"),
             ("count x+y 8", "no place"),
@@ -175,11 +179,9 @@ mod tests {
             ("count x -1", "number of bytes"),
             ("count x 262145", "more bytes than 262144"),
         ] {
-            let found = parse(&format!("# one\n{text}\n")).unwrap_err().to_string();
-            assert!(
-                found.contains("line 2") && found.contains(words) && found.contains("isolate stats+64 8"),
-                "{found}"
-            );
+            let found = parse("rules", &format!("# one\n{text}\n")).unwrap_err().to_string();
+            assert!(found.starts_with("cannot read rules:2: ") && found.contains(words), "{found}");
+            assert!(found.contains("\ntry: ") && found.contains("isolate stats+64 8"), "{found}");
         }
     }
 }

@@ -10,6 +10,11 @@
 //!   owner     .....AAAAAAAA|AAABBBBB|BBBBBBBBCCC|CCCCCCCCCCDD|DDDDDDDDDD....
 //!   view           0            1           0            1
 //! ```
+//! | file | what it decides or does |
+//! |---|---|
+//! | `page` | the owner of each byte |
+//! | `views` | the view of each owner |
+//!
 //! Algorithm and invariants:
 //! - Only bytes that a verdict calls movable move. Truly shared bytes stay in the home copy, as do bytes of
 //!   lines without a finding. Of several truly shared groups on one line, the heaviest stays.

@@ -9,6 +9,11 @@
 //!   group     {1}     {2}             readers         {1, 2}: truly shared
 //!             └───────┴─ contention: one writes, the other uses other bytes of the line ─┘
 //! ```
+//! | file | what it decides or does |
+//! |---|---|
+//! | `groups` | which bytes have the same users; which groups contend |
+//! | `overlap` | which threads ran at the same time |
+//!
 //! - Threads are compared only if they ran at the same time ([`crate::windows`]). A thread that ran with no
 //!   other is ignored.
 //! - A thread that rarely uses a byte, compared to the byte's heaviest user, is its *guest*. An example is

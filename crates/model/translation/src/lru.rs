@@ -1,5 +1,10 @@
 //! Tables with least-recently-used replacement, for TLBs and walk caches.
 //!
+//! | file | what it decides or does |
+//! |---|---|
+//! | `sets` | short sets, each in LRU order |
+//! | `list` | a long list with a hash index |
+//!
 //! [`Sets`] serves few ways: a set is kept in LRU order, and one pass searches and reorders it.
 //! [`LruList`] serves large fully associative tables: a hash finds the entry, linked entries keep the
 //! order. Their operation is `touch`: returns whether the key was present, and makes it the most

@@ -4,6 +4,12 @@
 //!   load, store ─→ data[0]        ─ miss ─→ data[1]   ─ miss ─→ walk caches ─→ page table
 //!   fetch ───────→ instruction[0] ─ miss ─────┘ (shared_last), or instruction[1]
 //! ```
+//! | file | what it decides or does |
+//! |---|---|
+//! | `check` | which descriptions of an MMU are refused |
+//! | `cpu` | the preset of a processor |
+//! | `presets` | the list of presets, which are TOML files |
+//!
 //! A level has one or more arrays, each for other page sizes, which are looked up together. Intel's
 //! first levels have one array per size, AMD's and Arm's one for all. A page size without an array
 //! in a level misses there.

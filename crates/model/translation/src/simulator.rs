@@ -1,5 +1,12 @@
 //! Runs accesses through configurations and counts the work of translation.
 //!
+//! | file | what it decides or does |
+//! |---|---|
+//! | `counts` | what is counted |
+//! | `translator` | one configuration: TLB hits and misses, the loop over a batch |
+//! | `walk` | which page-table entries a walk reads, also nested |
+//! | `range_tlb` | TLBs whose entries translate a range |
+//!
 //! The outer loop is over configurations: the tables of one configuration stay in the processor's
 //! first-level cache for a batch. Batches of a few thousand accesses are fastest; the result does
 //! not depend on their size.

@@ -7,11 +7,9 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use clap::{ArgGroup, Args};
-use fieldstone_sys::collapse::CollapseTarget;
 use fieldstone_wire::Remedy;
 
 use crate::repair;
-use crate::stats_file::open_stats_file;
 
 /// Put the memory of a running process on huge pages, or repair its false sharing
 #[derive(Debug, Args)]
@@ -19,7 +17,8 @@ use crate::stats_file::open_stats_file;
     group = ArgGroup::new("attach_mode").required(true).args(["huge", "repair", "guard"]),
     override_usage = "\
 fieldstone attach --huge <PID> [--children] [--stats <FILE>]
-       fieldstone attach --repair <PID> [--rules <FILE>] [--consolidate] [--events]",
+       fieldstone attach --repair <PID> [--rules <FILE>] [--consolidate]
+                         [--events] [--stats <FILE>]",
     after_help = "\
 Examples:
   sudo fieldstone attach --huge 4242 --children
@@ -34,10 +33,11 @@ process stay the same. Ctrl-C or SIGTERM restores the memory and detaches.
 
 Each line of a rules file names an operation, a place and a number of bytes:
   isolate  stats+64      8      keep these bytes on cache lines of their own
-  count    libq.so:head  8      count the accesses of each thread by instruction; printed at the end
+  count    libq.so:head  8      count accesses by thread and instruction
   log      0x7f10a0      4096   print each access
   trace    queue         16     print each access with function, file and line
-A place is an address or the symbol of a global variable. count, log and trace cost about 10 µs an access."
+A place is an address or the symbol of a global variable. Counts are printed at the end. count, log \
+and trace cost about 10 µs an access."
 )]
 pub(crate) struct Arguments {
     /// Put the private read-write memory that process PID has now on transparent huge pages
@@ -50,10 +50,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "PID", hide = true)]
     guard: Option<u32>,
     /// With --huge: include all descendants of the process
-    #[arg(long, requires = "huge")]
+    #[arg(long, requires = "huge", conflicts_with = "repair")]
     children: bool,
-    /// With --huge: also write the result to FILE as JSON
-    #[arg(long, value_name = "FILE", requires = "huge")]
+    /// Also write the result to FILE as JSON, or with `-` as text to standard error
+    #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
     #[command(flatten)]
     options: repair::Options,
@@ -67,15 +67,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
             Remedy(Some("fieldstone run --guard -- PROGRAM"))
         );
     }
-    if let Some(pid) = arguments.huge {
-        return huge::run(
-            &CollapseTarget::open(pid)?,
-            arguments.children,
-            open_stats_file(arguments.stats.as_deref())?,
-        );
-    }
-    match arguments.repair {
-        Some(pid) => repair::run(pid, &arguments.options),
-        None => bail!("cannot attach: no mode is given{}", Remedy(Some("fieldstone attach --huge PID"))),
+    let stats = arguments.stats.as_deref();
+    match (arguments.huge, arguments.repair) {
+        (Some(pid), _) => huge::run(pid, arguments.children, stats),
+        (None, Some(pid)) => repair::run(pid, &arguments.options, stats),
+        (None, None) => bail!("cannot attach: no mode is given{}", Remedy(Some("fieldstone attach --huge PID"))),
     }
 }

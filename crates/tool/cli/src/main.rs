@@ -8,14 +8,17 @@
 //! | `repair` | repairs of `run --repair` and `attach --repair`; prints their events |
 //! | `manual` | man pages and shell completions |
 //! | `output` | results to standard output, messages to standard error |
+//! | `target_process` | the running process that a command is given |
 //! | `also`, `size` | parse `--also`, and sizes such as `64M` |
-//! | `stats_file` | the file of `--stats` |
+//! | `stats_file` | the output of `--stats`; files that are opened before a run |
 //! | `text_file` | reads files that a user writes by hand |
 
 #![forbid(unsafe_code)]
 
 mod also;
 mod attach;
+#[cfg(test)]
+mod command_line_tests;
 mod doctor;
 mod manual;
 mod output;
@@ -29,6 +32,7 @@ mod run;
 mod sharing;
 mod size;
 mod stats_file;
+mod target_process;
 mod text_file;
 mod tlb;
 

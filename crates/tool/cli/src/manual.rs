@@ -26,8 +26,9 @@ pub(crate) struct ManArguments {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  fieldstone completions bash > ~/.local/share/bash-completion/completions/fieldstone
-  fieldstone completions fish > ~/.config/fish/completions/fieldstone.fish")]
+  fieldstone completions fish > ~/.config/fish/completions/fieldstone.fish
+  fieldstone completions bash \\
+      > ~/.local/share/bash-completion/completions/fieldstone")]
 pub(crate) struct CompletionArguments {
     /// The shell
     #[arg(value_enum)]

@@ -24,7 +24,7 @@ pub(crate) fn run_old_form(arguments: &OldArguments) -> anyhow::Result<u8> {
 }
 
 /// Fails.
-pub(crate) fn run(pid: u32, _: &Options) -> anyhow::Result<u8> {
+pub(crate) fn run(pid: u32, _: &Options, _: Option<&Path>) -> anyhow::Result<u8> {
     bail!("cannot repair process {pid}: --repair rewrites x86-64 code only")
 }
 

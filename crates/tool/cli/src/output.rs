@@ -4,13 +4,15 @@ use std::fmt::Display;
 use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use fieldstone_report::{Error, saved, text::Style};
+use fieldstone_sys::doctor::without_sudo;
 use fieldstone_wire::Remedy;
+
+use crate::stats_file::{OutputFile, is_pipe};
 
 /// The format of a measurement on standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -37,12 +39,11 @@ pub(crate) fn check_files(json: Option<&Path>, html: Option<&Path>) -> anyhow::R
 
 fn check_writable(path: &Path) -> anyhow::Result<()> {
     // Opening and closing a pipe would look like the end of the data to its reader.
-    if fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo()) {
+    if fs::metadata(path).is_ok_and(|found| is_pipe(&found)) {
         return Ok(());
     }
     let is_new = fs::symlink_metadata(path).is_err();
-    let opened = fs::OpenOptions::new().append(true).create(true).open(path);
-    opened.map_err(|cause| Error::Write { path: path.to_owned(), cause })?;
+    OutputFile::open(path, fs::OpenOptions::new().append(true))?;
     // A measurement that fails must not leave an empty file.
     if is_new {
         let _ = fs::remove_file(path);
@@ -80,9 +81,14 @@ pub(crate) fn write_results(text: &str, files: [ResultFile<'_>; 2]) -> anyhow::R
     printed
 }
 
-/// Prints one message to standard error, prefixed with `fieldstone: `.
+/// Prints one message to standard error, prefixed with `fieldstone: `. Root gets its remedy without
+/// sudo.
 pub(crate) fn message(text: impl Display) {
-    write_stderr(&format!("fieldstone: {text}\n"));
+    let text = text.to_string();
+    let (cause, remedy) = Remedy::split(&text);
+    let is_root = rustix::process::geteuid().is_root();
+    let command = remedy.0.map(|command| if is_root { without_sudo(command) } else { command.to_owned() });
+    write_stderr(&format!("fieldstone: {cause}{}\n", Remedy(command)));
 }
 
 /// Prints that a command line of an older version has a new form. The old form still works.

@@ -28,12 +28,14 @@ use crate::run::place_agent;
 #[command(after_help = "\
 Examples:
   fieldstone profile -- gups 2G
-  fieldstone profile --runs 10 --html report.html -- sqlite3 test.db '.read job.sql'
-  fieldstone profile --load 'redis-benchmark -q -n 200000 -r 1000000 -t set,get' --ready 6379 -- redis-server --save ''
+  fieldstone profile --runs 10 --html page.html -- sqlite3 t.db '.read job.sql'
+  fieldstone profile --load 'redis-benchmark -q -n 200000 -t set,get' \\
+      --ready 6379 -- redis-server --save ''
 
-The program runs once on each page kind to warm up, then alternately on all kinds. Its standard output is discarded.
-A server that does not end by itself needs --load and --ready. Exit code: 0 measured, 1 measured with a finding
-(a crash, a hang, output that differs), 2 not measured.")]
+The program runs once on each page kind to warm up, then alternately on all kinds. Its standard output is discarded. \
+A server that does not end by itself needs --load and --ready.
+
+Exit code: 0 measured, 1 measured with a finding (a crash, a hang, output that differs), 2 not measured.")]
 pub(crate) struct Arguments {
     /// Set the number of measured runs on each page kind; a confidence interval needs 6
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=10_000))]

@@ -1,11 +1,13 @@
 //! Repair of false sharing in a running process: the repairer of `attach --repair` and of `run
-//! --repair`, and its events.
+//! --repair`, and its report. `event_text` describes its events.
 //!
 //! ```text
 //!   run --repair ── starts ──> attach --repair PID --events
 //!        ^                          │ a line of JSON for each event
 //!        └──── saves and prints <───┘
 //! ```
+
+mod event_text;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -14,23 +16,25 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::channel;
 use std::thread::spawn;
 
-use anyhow::{Context, bail};
 use clap::Args;
 use fieldstone_launch::signals::termination_flag;
 use fieldstone_repair::{
-    RepairEvent, RepairOptions, RepairStats, SamplingStats, TimedEvent, VariableNames, check_repair, is_watchdog,
-    repair, run_watchdog,
+    EventNames, RepairEvent, RepairOptions, RepairStats, SamplingStats, TimedEvent, check_repair, is_watchdog, repair,
+    run_watchdog,
 };
 use fieldstone_report::quantity::plural;
-use fieldstone_report::reports::repair::RepairReport;
+use fieldstone_report::reports::{self, repair::RepairReport};
 use fieldstone_report::{Error, saved};
 use fieldstone_sharing::requests::{self, RuleRequest};
 use fieldstone_sys::limits::raise_descriptors;
 use fieldstone_sys::process::{comm, has_ended};
 use fieldstone_sys::scheduling;
-use fieldstone_wire::Remedy;
 
-use crate::output::{message, renamed, write_stderr};
+use self::event_text::NO_SAMPLE;
+pub(crate) use self::event_text::describe;
+use crate::output::{message, renamed};
+use crate::stats_file::StatsOutput;
+use crate::target_process::{check_exists, command_line};
 use crate::text_file;
 
 /// Events that may wait for the reader of standard output. Further events are dropped: the repair
@@ -65,7 +69,7 @@ pub(crate) struct OldArguments {
 
 pub(crate) fn run_old_form(arguments: &OldArguments) -> anyhow::Result<u8> {
     renamed("repair --pid", "attach --repair");
-    run(arguments.pid, &arguments.options)
+    run(arguments.pid, &arguments.options, None)
 }
 
 /// Runs the watchdog of a repair if this process was started as one; returns whether it was.
@@ -80,15 +84,12 @@ pub(crate) fn run_as_watchdog() -> bool {
 /// The rules of a file; none without a file.
 pub(crate) fn read_rules(file: Option<&Path>) -> anyhow::Result<Vec<RuleRequest>> {
     let Some(file) = file else { return Ok(Vec::new()) };
-    requests::parse(&text_file::read(file)?).with_context(|| file.display().to_string())
+    Ok(requests::parse(&file.to_string_lossy(), &text_file::read(file)?)?)
 }
 
-/// Repairs process `pid` until it ends or SIGINT or SIGTERM arrives, and prints the events. Returns
-/// the exit code.
-pub(crate) fn run(pid: u32, options: &Options) -> anyhow::Result<u8> {
-    // The program's threads wait for this thread while they keep all processors busy. Without the
-    // permission for a higher priority they wait longer.
-    let _ = scheduling::raise_priority();
+/// Repairs process `pid` until it ends or SIGINT or SIGTERM arrives, prints the events, and writes
+/// the statistics to `stats`. Returns the exit code.
+pub(crate) fn run(pid: u32, options: &Options, stats: Option<&Path>) -> anyhow::Result<u8> {
     // The sampler opens a descriptor for each thread and processor. Below that limit fewer threads
     // are sampled.
     let _ = raise_descriptors();
@@ -96,30 +97,39 @@ pub(crate) fn run(pid: u32, options: &Options) -> anyhow::Result<u8> {
     let manner = RepairOptions { rules, consolidated: options.consolidate, ..RepairOptions::default() };
     // With --events the reader is the parent of the program. A program that has ended is no error
     // there.
-    if !options.events && has_ended(pid) {
-        bail!("cannot repair process {pid}: there is no process {pid}{}", Remedy(Some("ps -e")));
+    if !options.events {
+        check_exists("repair", pid)?;
     }
+    let output = StatsOutput::open(stats)?;
     let stop = termination_flag()?;
-    let as_json = options.events;
-    if !as_json {
+    if !options.events {
         check_repair(pid)?;
         message(format_args!(
             "process {pid} ({}) is sampled for false sharing, and what is found is repaired; Ctrl-C or SIGTERM restores all pages and exits",
             comm(pid).unwrap_or_default()
         ));
     }
+    let command = command_line(pid);
     // The channel is unbounded: a bounded one touches its whole buffer at the start, which delays
     // the first repair.
     let (sender, events) = channel();
     let unread = Arc::new(AtomicUsize::new(0));
-    let waiting = Arc::clone(&unread);
-    let mut names = VariableNames::new(pid);
-    let print_next = move |mut event| {
-        waiting.fetch_sub(1, Relaxed);
-        names.add_to(&mut event);
-        print_event(&event, as_json)
-    };
-    let printer = spawn(move || events.into_iter().try_for_each(print_next));
+    let (waiting, as_json, keeps) = (Arc::clone(&unread), options.events, output.is_given());
+    let printer = spawn(move || {
+        let (mut names, mut kept) = (EventNames::new(pid), Vec::new());
+        let printed = events.into_iter().try_for_each(|mut event| {
+            waiting.fetch_sub(1, Relaxed);
+            names.add_to(&mut event);
+            let printed = print_event(&event, as_json);
+            kept.extend(keeps.then_some(event));
+            printed
+        });
+        (printed, kept)
+    });
+    // The program's threads wait for this thread while they keep all processors busy. Without the
+    // permission for a higher priority they wait longer. The printer started before: it does not
+    // get the priority.
+    let _ = scheduling::raise_priority();
     let mut dropped = 0_u64;
     let repaired = repair(pid, &manner, &stop, &mut |event| {
         if unread.fetch_add(1, Relaxed) >= MAX_UNREAD {
@@ -133,20 +143,34 @@ pub(crate) fn run(pid: u32, options: &Options) -> anyhow::Result<u8> {
     drop(sender);
     // The channel is closed and holds at most `MAX_UNREAD` events, so the printer ends. A reader of
     // standard output that does not read delays it, as it delays any program.
-    let failed = printer.join().unwrap_or(Ok(())).err();
+    let (printed, events) = printer.join().unwrap_or((Ok(()), Vec::new()));
     if dropped > 0 {
-        write_stderr(&format!(
-            "fieldstone: {} dropped: the reader of standard output is too slow\n",
-            plural(dropped, "event")
-        ));
+        message(format_args!("{} dropped: the reader of standard output is too slow", plural(dropped, "event")));
     }
+    let stats = attached_stats(pid, command, events, repaired.is_ok());
+    let written = output.write(&stats, || reports::repair::document(&report(&stats)));
     // With --events the reader is the parent of the program and knows of its end.
     if !(options.events && has_ended(pid)) {
         repaired?;
     }
-    match failed {
-        Some(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(0),
+    match printed {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => written.map(|()| 0),
+    }
+}
+
+/// The statistics of a repair of a process that this command did not start.
+fn attached_stats(pid: u32, command: Vec<String>, mut events: Vec<TimedEvent>, has_worked: bool) -> RepairStats {
+    let sampling = SamplingStats::take_from(&mut events);
+    RepairStats {
+        schema: RepairStats::SCHEMA.to_owned(),
+        tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+        command,
+        pid,
+        outcome: if sampling.ended { "ended" } else { "not ended" }.to_owned(),
+        repairer: if has_worked { "exit 0" } else { "exit 2" }.to_owned(),
+        sampling,
+        events,
     }
 }
 
@@ -157,58 +181,6 @@ fn print_event(event: &TimedEvent, as_json: bool) -> io::Result<()> {
         return writeln!(output);
     }
     writeln!(output, "{}", describe(event))
-}
-
-const fn access_verb(read: bool, write: bool) -> &'static str {
-    match (read, write) {
-        (true, true) => "reads and writes",
-        (false, true) => "writes",
-        _ => "reads",
-    }
-}
-
-/// An event as one line of text, starting with its time in milliseconds.
-pub(crate) fn describe(event: &TimedEvent) -> String {
-    let of = match event.variables.join(", ") {
-        names if names.is_empty() => names,
-        names => format!(" of {names}"),
-    };
-    let text = match &event.kind {
-        RepairEvent::LineFound { line, share } => {
-            format!("line {line:#x}{of}: false sharing, {:.0} % of the threads' time at most", share * 100.0)
-        }
-        RepairEvent::PageMoved { page, lines, .. } if lines.is_empty() => {
-            format!("page {page:#x}: moved by a rule")
-        }
-        RepairEvent::PageMoved { page, views, lines } => {
-            let (lines, pages) = (plural(lines.len() as u64, "line"), plural((*views).into(), "page"));
-            format!("page {page:#x}{of}: {lines} separated, over {pages}")
-        }
-        RepairEvent::PageRefused { page, why } => format!("page {page:#x}{of} is not moved: {why}"),
-        RepairEvent::RuleRefused { page, why } => {
-            format!("page {page:#x}, named by a rule, is not moved: {why}")
-        }
-        RepairEvent::LineLeft { line, why } => format!("line {line:#x}{of} is not repaired: {why}"),
-        RepairEvent::PageRestored { page, why } => format!("page {page:#x}{of} is restored: {why}"),
-        RepairEvent::AccessRedirected { ip, thread } => {
-            format!("thread {thread}: the access at {ip:#x} is redirected")
-        }
-        RepairEvent::WatchedAccess { rule, thread, address, bytes, read, write, ip, code } => {
-            let verb = access_verb(*read, *write);
-            let code = code.as_ref().map(|code| format!(", {code}")).unwrap_or_default();
-            format!("{rule}: thread {thread} {verb} {bytes} bytes at {address:#x}, by the access at {ip:#x}{code}")
-        }
-        RepairEvent::AccessCount { rule, thread, ip, code, reads, writes } => {
-            let code = code.as_ref().map(|code| format!(", {code}")).unwrap_or_default();
-            format!("{rule}: thread {thread}, {reads} reads and {writes} writes by the access at {ip:#x}{code}")
-        }
-        RepairEvent::SymbolMissing { rule } => {
-            format!("{rule}: no loaded file has a variable of this name and size; the search is repeated")
-        }
-        RepairEvent::Exec => "the process executes another program: the repair starts again".to_owned(),
-        RepairEvent::SessionEnd(seen) => summarize(seen),
-    };
-    format!("{:>9.1} ms  {text}", event.at_ms)
 }
 
 /// Reads the saved repair of `file`; returns it as JSON and as a report.
@@ -238,26 +210,6 @@ pub(crate) fn report(stats: &RepairStats) -> RepairReport {
     let facts = facts.into_iter().chain(nothing).map(|(what, value)| (what.to_owned(), value)).collect();
     RepairReport { title: stats.command.join(" "), facts, events: stats.events.iter().map(describe).collect() }
 }
-
-/// The end of the process, and the number of samples analysed until then.
-fn summarize(seen: &SamplingStats) -> String {
-    let end = if seen.ended { "the program has ended" } else { "everything is restored, and the program continues" };
-    if seen.samples == 0 {
-        return format!("{end}; {NO_SAMPLE}");
-    }
-    let alone = match seen.single_threaded {
-        0 => String::new(),
-        alone => format!(", {alone} skipped because only one thread was running"),
-    };
-    let blind = match seen.without_access {
-        0 => String::new(),
-        blind => format!(" ({blind} of them without a memory access)"),
-    };
-    format!("{end}; {}: {} analysed{blind}{alone}", plural(seen.samples, "sample"), seen.analysed)
-}
-
-/// Why nothing was repaired if there was no sample.
-const NO_SAMPLE: &str = "no sample was taken: the program slept all the time or ended too soon";
 
 /// Whether a repairer with this outcome worked until the end of the program. It is killed if the
 /// program ends first.
@@ -325,30 +277,5 @@ mod tests {
         assert_eq!(why_no_repair(&RepairStats::default()), None, "the error of the repairer is the reason");
         let ended_at_once = RepairStats { repairer: "exit 0".to_owned(), ..RepairStats::default() };
         assert_eq!(why_no_repair(&ended_at_once).as_deref(), Some(NO_SAMPLE));
-    }
-
-    #[test]
-    fn an_event_on_a_page_names_its_variables() {
-        let event = TimedEvent::new(1.0, RepairEvent::PageMoved { page: 4096, views: 2, lines: vec![4096] });
-        assert!(describe(&event).ends_with("page 0x1000: 1 line separated, over 2 pages"));
-        let event = TimedEvent { variables: vec!["counters+0x40".to_owned(), "other".to_owned()], ..event };
-        assert!(describe(&event).ends_with("page 0x1000 of counters+0x40, other: 1 line separated, over 2 pages"));
-    }
-
-    #[test]
-    fn the_summary_counts_analysed_and_skipped_samples() {
-        let seen = SamplingStats {
-            samples: 134,
-            analysed: 8,
-            single_threaded: 126,
-            without_access: 1,
-            ended: true,
-            ..SamplingStats::default()
-        };
-        assert_eq!(
-            summarize(&seen),
-            "the program has ended; 134 samples: 8 analysed (1 of them without a memory access), \
-             126 skipped because only one thread was running"
-        );
     }
 }

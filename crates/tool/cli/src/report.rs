@@ -11,7 +11,7 @@ use crate::output::{MeasurementFormat, print, style};
 use crate::repair;
 
 /// Print measurements saved by `profile --json`, `sharing --json`, `run --stats`, `run
-/// --guard-report` or `attach --huge --stats`
+/// --guard-report` or `attach --stats`
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

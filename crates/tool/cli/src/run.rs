@@ -1,5 +1,10 @@
 //! `fieldstone run`: starts a program with its memory in a region (`--region`), repairs its false
 //! sharing (`--repair`), or guards its heap objects (`--guard`).
+//!
+//! | file | what it decides or does |
+//! |---|---|
+//! | `guarded` | `run --guard` |
+//! | `repaired` | `run --repair` |
 
 mod guarded;
 mod paged;
@@ -7,32 +12,29 @@ mod paged;
 mod repaired;
 
 use std::ffi::OsString;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
 use anyhow::bail;
-use clap::Args;
+use clap::{ArgGroup, Args};
 use fieldstone_launch::program::PlacementMethod;
 use fieldstone_launch::run::{run as run_program, run_from_outside};
 use fieldstone_launch::{AgentFile, Program, RegionOptions, outcome};
 use fieldstone_report::error::with_causes;
-use fieldstone_report::{Document, RunStats, reports, text};
-use fieldstone_sys::collapse::CollapseTarget;
+use fieldstone_report::reports;
 use fieldstone_sys::huge_pages::{pool, pool_pages_path};
 use fieldstone_wire::{Mixture, PageKind, Remedy};
-use serde::Serialize;
 
 use crate::also;
 use crate::attach::huge;
-use crate::output::{message, renamed, style_of, write_stderr};
+use crate::output::{message, renamed};
 use crate::size;
-use crate::stats_file::{open_stats_file, write_json};
+use crate::stats_file::StatsOutput;
 
 /// Run a program on huge pages, repair its false sharing, or find its memory errors
 #[derive(Debug, Args)]
 #[command(
+    group = ArgGroup::new("region_options").args(["pages", "reserve", "prefault", "process", "also"]).multiple(true).requires("region"),
     override_usage = "\
 fieldstone run --region [OPTIONS] [--] <PROGRAM>...
        fieldstone run --repair [OPTIONS] [--] <PROGRAM>...
@@ -40,7 +42,8 @@ fieldstone run --region [OPTIONS] [--] <PROGRAM>...
     after_help = "\
 Examples:
   fieldstone run --region -- redis-server --save ''
-  fieldstone run --region --pages hugetlb --reserve 4G --stats stats.json -- ./solver input
+  fieldstone run --region --pages hugetlb --reserve 4G \\
+      --stats stats.json -- ./solver input
   fieldstone run --region --also stacks,globals -- ./simulation
   fieldstone run --repair -- ./linear_regression points
   fieldstone run --guard=all -- ./server
@@ -75,23 +78,23 @@ pub(crate) struct Arguments {
     #[arg(long, requires = "repair")]
     consolidate: bool,
     /// The old form of `attach --huge`
-    #[arg(long, value_name = "PID", hide = true, conflicts_with_all = ["region", "reserve", "prefault", "process", "also", "command"])]
+    #[arg(long, value_name = "PID", hide = true, conflicts_with_all = ["region", "guard", "reserve", "prefault", "process", "also", "command"])]
     pid: Option<u32>,
     /// The old form of `attach --huge --children`
-    #[arg(long, requires = "pid", hide = true)]
+    #[arg(long, requires = "pid", hide = true, conflicts_with_all = ["region", "repair", "guard"])]
     children: bool,
-    /// Set the page kind of the region: thp, hugetlb, hugetlb-1g, folio-64k or 4k; thp:25% puts a
+    /// With --region: set the page kind: thp, hugetlb, hugetlb-1g, folio-64k or 4k; thp:25% puts a
     /// quarter on huge pages
     #[arg(long, value_name = "KIND", default_value = "thp")]
     pages: Mixture,
-    /// Map the first SIZE bytes of the region at the start, like 512M or 4G
+    /// With --region: map the first SIZE bytes of the region at the start, like 512M or 4G
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "0")]
     reserve: u64,
-    /// Touch memory when it is mapped; default: when it is first used
+    /// With --region: touch memory when it is mapped; default: when it is first used
     #[arg(long)]
     prefault: bool,
-    /// Serve only processes whose program file is called NAME, at any depth of the process tree;
-    /// default: all
+    /// With --region: serve only processes whose program file is called NAME, at any depth of the
+    /// process tree; default: all
     #[arg(long, value_name = "NAME")]
     process: Option<String>,
     #[command(flatten)]
@@ -136,11 +139,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
                 arguments.pages
             );
         }
-        return huge::run(
-            &CollapseTarget::open(pid)?,
-            arguments.children,
-            open_stats_file(arguments.stats.as_deref())?,
-        );
+        return huge::run(pid, arguments.children, arguments.stats.as_deref());
     }
     if arguments.repair {
         arguments.guard.check_without_repair()?;
@@ -178,24 +177,27 @@ fn run_in_region(arguments: &Arguments) -> anyhow::Result<u8> {
         process: arguments.process.clone(),
         also: arguments.also.chosen(),
     };
-    let file = open_stats_file(arguments.stats.as_deref())?;
+    let output = StatsOutput::open(arguments.stats.as_deref())?;
     let guard = arguments.guard.start()?;
     let mut finished = match &way {
         PlacementMethod::Agent => {
             warn_of_empty_pool(arguments);
             let injection = guard.as_ref().map(guarded::Guard::injection);
-            run_program(&program, &options, &place_agent()?, arguments.stats.is_some(), injection)?
+            run_program(&program, &options, &place_agent()?, output.is_given(), injection)?
         }
         PlacementMethod::Outside { file, property: what } => {
             check_from_outside(arguments, file, what)?;
-            run_from_outside(&program, arguments.stats.is_some())?
+            run_from_outside(&program, output.is_given())?
         }
     };
     finished.notes.iter().for_each(message);
     let guarded = guard.map(|guard| guard.finish(&program, String::new()));
     let has_findings = guarded.as_ref().is_some_and(guarded::has_findings);
     finished.stats.iter_mut().for_each(|stats| stats.guard.clone_from(&guarded));
-    let written = finished.stats.as_ref().map_or(Ok(()), |stats| write_stats(stats, file));
+    let written = match &finished.stats {
+        Some(stats) => output.write(stats, || reports::run::document(stats)),
+        None => Ok(()),
+    };
     Ok(exit_like(finished.status, written)?.max(u8::from(has_findings)))
 }
 
@@ -253,19 +255,6 @@ fn agent_only(arguments: &Arguments) -> Vec<String> {
         (arguments.process.is_some(), "--process"),
     ];
     kind.into_iter().chain(others.into_iter().filter(|other| other.0).map(|other| other.1.to_owned())).collect()
-}
-
-fn write_stats(stats: &RunStats, file: Option<(PathBuf, fs::File)>) -> anyhow::Result<()> {
-    write_counts(stats, &reports::run::document(stats), file)
-}
-
-/// Writes statistics to their file as JSON, or as text to standard error.
-fn write_counts(stats: &impl Serialize, document: &Document, file: Option<(PathBuf, fs::File)>) -> anyhow::Result<()> {
-    let Some((path, mut file)) = file else {
-        write_stderr(&text::render(document, style_of(io::stderr())));
-        return Ok(());
-    };
-    write_json(&path, &mut file, stats)
 }
 
 /// Returns the exit code of the program, or ends by its signal. An error in `written` is returned

@@ -2,20 +2,19 @@
 //! access.
 
 use std::ffi::OsString;
-use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::{Args, ValueEnum};
 use fieldstone_launch::signals::termination_flag;
 use fieldstone_launch::{Program, outcome};
 use fieldstone_repair::{DetectOptions, Detection, check_repair, check_run_repair, detect, detect_in_program};
 use fieldstone_report::{Sharing, html, profile, reports, saved, text};
 use fieldstone_sharing::{Ignore, Settings};
-use fieldstone_wire::Remedy;
 
 use crate::output::{check_files, message, style, write_results};
+use crate::target_process::{check_exists, command_line};
 use crate::text_file;
 
 /// Find false sharing between the threads of a program, and report how to change its data
@@ -25,11 +24,13 @@ use crate::text_file;
 Examples:
   fieldstone sharing -- ./linear_regression points
   fieldstone sharing --pid 4242 --duration 10 --html sharing.html
-  fieldstone sharing --ignore known.txt --json found.json -- ./server --benchmark
+  fieldstone sharing --ignore known.txt --json found.json -- ./server --bench
 
-The program is sampled from outside and not changed. Processes that it starts are not sampled.
-Exit code: 0 nothing found, or nothing could be sampled (the report says which), 1 a finding, 2 an error. Ctrl-C ends the
-sampling and prints the report.")]
+The program is sampled from outside and not changed. Processes that it starts are not sampled. Ctrl-C ends the \
+sampling and prints the report.
+
+Exit code: 0 nothing found, undecided, or nothing could be sampled (the report says which), 1 a finding, 2 an \
+error.")]
 pub(crate) struct Arguments {
     /// Sample a running process
     #[arg(long, value_name = "PID", conflicts_with = "command")]
@@ -118,16 +119,13 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
 }
 
 fn read_ignore(path: &std::path::Path) -> anyhow::Result<Ignore> {
-    Ignore::parse(&text_file::read(path)?).with_context(|| path.display().to_string())
+    Ok(Ignore::parse(&path.to_string_lossy(), &text_file::read(path)?)?)
 }
 
-/// The command line of a running process, from `/proc`.
+/// The command line of a running process.
 fn command_of(pid: u32) -> anyhow::Result<Vec<String>> {
-    let Ok(line) = fs::read(format!("/proc/{pid}/cmdline")) else {
-        bail!("cannot sample process {pid}: there is no process {pid}{}", Remedy(Some("ps -e")));
-    };
-    let words = line.split(|&byte| byte == 0).filter(|word| !word.is_empty());
-    let words: Vec<String> = words.map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+    check_exists("sample", pid)?;
+    let words = command_line(pid);
     if words.is_empty() {
         bail!("cannot sample process {pid}: it has ended or is a kernel thread");
     }

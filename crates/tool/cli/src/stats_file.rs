@@ -1,27 +1,90 @@
-//! The file of `--stats`.
+//! Result files of a run, opened before it, so that a path that cannot be written is reported before
+//! a program starts.
 
-use std::fs;
-use std::io::Write;
+use std::fs::{self, File};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use fieldstone_report::{Error, saved};
+use fieldstone_report::{Document, Error, saved, text};
+use serde::Serialize;
 
-/// Opens the statistics file before the run, so that a bad path is reported before it. `None` for
-/// `-`. The old content of the file stays until [`write_json`].
-pub(crate) fn open_stats_file(path: Option<&Path>) -> anyhow::Result<Option<(PathBuf, fs::File)>> {
-    path.filter(|path| *path != Path::new("-")).map(create).transpose()
+use crate::output::{style_of, write_stderr};
+
+/// Where `--stats` writes.
+#[derive(Debug)]
+pub(crate) enum StatsOutput {
+    /// Nowhere: the option is not given.
+    None,
+    /// `-`: as text to standard error.
+    Text,
+    /// As JSON to a file.
+    Json(OutputFile),
 }
 
-fn create(path: &Path) -> anyhow::Result<(PathBuf, fs::File)> {
-    let file = fs::File::options().write(true).create(true).truncate(false).open(path);
-    Ok((path.to_owned(), file.map_err(|cause| Error::Write { path: path.to_owned(), cause })?))
+/// A file that is open for writing.
+#[derive(Debug)]
+pub(crate) struct OutputFile {
+    path: PathBuf,
+    file: File,
 }
 
-/// Replaces the content of `file`, opened as `path`, by `data` as JSON.
-pub(crate) fn write_json(path: &Path, file: &mut fs::File, data: &impl serde::Serialize) -> anyhow::Result<()> {
-    let text = saved::to_json(data)?;
-    // A pipe or a terminal cannot be truncated.
-    let emptied = if file.metadata()?.is_file() { file.set_len(0) } else { Ok(()) };
-    let written = emptied.and_then(|()| file.write_all(text.as_bytes()));
-    Ok(written.map_err(|cause| Error::Write { path: path.to_owned(), cause })?)
+impl StatsOutput {
+    /// The output that the option names. The old content of a file stays until [`Self::write`].
+    pub(crate) fn open(path: Option<&Path>) -> anyhow::Result<Self> {
+        match path {
+            None => Ok(Self::None),
+            Some(path) if path == Path::new("-") => Ok(Self::Text),
+            Some(path) => Ok(Self::Json(OutputFile::open(path, File::options().write(true))?)),
+        }
+    }
+
+    /// Whether the option is given.
+    pub(crate) const fn is_given(&self) -> bool {
+        !matches!(self, Self::None)
+    }
+
+    /// Writes statistics: `document` is their text form.
+    pub(crate) fn write(self, stats: &impl Serialize, document: impl FnOnce() -> Document) -> anyhow::Result<()> {
+        match self {
+            Self::None => Ok(()),
+            Self::Text => {
+                write_stderr(&text::render(&document(), style_of(io::stderr())));
+                Ok(())
+            }
+            Self::Json(mut file) => file.replace(&saved::to_json(stats)?),
+        }
+    }
+}
+
+impl OutputFile {
+    /// Opens a file, and creates it if it does not exist.
+    pub(crate) fn open(path: &Path, options: &mut fs::OpenOptions) -> Result<Self, Error> {
+        let failed = |cause| Error::Write { path: path.to_owned(), cause };
+        let file = options.create(true).open(path).map_err(failed)?;
+        // A device such as /dev/full refuses even an empty write. A pipe would wait or break.
+        if !file.metadata().is_ok_and(|found| is_pipe(&found)) {
+            rustix::io::write(&file, &[]).map_err(|errno| failed(errno.into()))?;
+        }
+        Ok(Self { path: path.to_owned(), file })
+    }
+
+    /// Appends a text.
+    pub(crate) fn append(&mut self, text: &str) -> Result<(), Error> {
+        self.file.write_all(text.as_bytes()).map_err(|cause| Error::Write { path: self.path.clone(), cause })
+    }
+
+    /// Replaces the content.
+    fn replace(&mut self, text: &str) -> anyhow::Result<()> {
+        // A pipe or a terminal cannot be truncated.
+        if self.file.metadata()?.is_file() {
+            self.file.set_len(0).map_err(|cause| Error::Write { path: self.path.clone(), cause })?;
+        }
+        Ok(self.append(text)?)
+    }
+}
+
+/// Whether it is a named pipe.
+pub(crate) fn is_pipe(found: &fs::Metadata) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    found.file_type().is_fifo()
 }

@@ -14,7 +14,8 @@ use crate::profile::trace;
 #[command(after_help = "\
 Examples:
   fieldstone tlb
-  fieldstone tlb zen4 > mine.toml && $EDITOR mine.toml && fieldstone profile --trace --tlb mine.toml -- PROGRAM")]
+  fieldstone tlb zen4 > mine.toml
+  fieldstone profile --trace --tlb mine.toml -- PROGRAM")]
 pub(crate) struct Arguments {
     /// The processor: `host`, a TOML file (checked and reprinted), or one of nehalem, sandy-bridge,
     /// skylake, golden-cove, zen3, zen4, neoverse-v2

@@ -151,6 +151,50 @@ fn a_missing_directory_is_named_before_anything_runs() {
     );
 }
 
+/// The program would create a file if it ran.
+#[test]
+fn a_result_file_that_takes_no_data_is_found_before_the_program_runs() {
+    let directory = tempfile::tempdir().unwrap();
+    let touched = directory.path().join("touched");
+    for options in [
+        ["profile", "--runs=1", "--json"],
+        ["profile", "--runs=1", "--html"],
+        ["sharing", "--hertz=1000", "--json"],
+        ["run", "--region", "--stats"],
+        ["run", "--repair", "--stats"],
+        ["run", "--guard", "--stats"],
+        ["run", "--guard", "--guard-report"],
+    ] {
+        for (path, cause) in [
+            ("/dev/full", "No space left on device"),
+            ("/proc/page.html", "/proc takes no new files"),
+            ("/no-such/a", "there is no directory /no-such"),
+        ] {
+            let line = [options.as_slice(), &[path, "--", "touch", touched.to_str().unwrap()]].concat();
+            let output = fieldstone(&line);
+            let expected = format!("fieldstone: cannot write {path}: {cause}\ntry: ");
+            assert!(stderr(&output).starts_with(&expected), "{line:?}: {}", stderr(&output));
+            assert_eq!(output.status.code(), Some(2), "{line:?}");
+            assert!(!touched.exists(), "{line:?}");
+        }
+    }
+}
+
+#[test]
+fn a_missing_process_is_reported_in_one_form() {
+    const PID: &str = "2147483632";
+    for (operation, arguments) in [
+        ("collapse", ["attach", "--huge", PID]),
+        ("repair", ["attach", "--repair", PID]),
+        ("sample", ["sharing", "--pid", PID]),
+    ] {
+        let output = fieldstone(&arguments);
+        let expected =
+            format!("fieldstone: cannot {operation} process {PID}: it does not exist or has ended\ntry: ps -e\n");
+        assert_eq!((output.status.code(), stderr(&output)), (Some(2), expected));
+    }
+}
+
 #[test]
 fn a_killed_program_is_named() {
     let output = fieldstone(&["run", "--region", "--stats", "-", "--", "sh", "-c", "kill -9 $$"]);

@@ -8,6 +8,12 @@
 //!                                        ▼
 //!                             fieldstone_report::HeapError ──→ the command prints and saves it
 //! ```
+//! | file | what it decides or does |
+//! |---|---|
+//! | `receiver` | the settings of a run, also how many first objects of a site are guarded (`FIRST_OF_SITE`) |
+//! | `stacks` | the functions and lines of a stack |
+//! | `access` | the bytes of an access |
+//!
 //! The process that found an error waits meanwhile, at most 10 s, so its files are still mapped.
 
 mod access;

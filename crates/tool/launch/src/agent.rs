@@ -15,6 +15,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr;
 
+use fieldstone_wire::Cause;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::error::{Error, Result};
@@ -66,7 +67,7 @@ fn install_in(directory: &Path, name: &str, bytes: &[u8]) -> std::result::Result
     if !directory.is_absolute() || path.as_os_str().as_bytes().iter().any(|byte| b" :,\t\n".contains(byte)) {
         return Err("the loader needs an absolute path without spaces, colons and commas".to_owned());
     }
-    let text = |error: std::io::Error| error.to_string();
+    let text = |error: std::io::Error| Cause(error).to_string();
     fs::DirBuilder::new().recursive(true).mode(0o755).create(directory).map_err(text)?;
     let metadata = fs::symlink_metadata(directory).map_err(text)?;
     if !metadata.is_dir() || !is_private(&metadata) {
@@ -83,7 +84,7 @@ fn install_in(directory: &Path, name: &str, bytes: &[u8]) -> std::result::Result
         }
         written.map_err(text)?;
     }
-    check_executable(&path).map_err(|error| format!("files in it cannot be executed ({error})"))?;
+    check_executable(&path).map_err(|error| format!("files in it cannot be executed ({})", Cause(error)))?;
     Ok(path)
 }
 

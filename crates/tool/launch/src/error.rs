@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use fieldstone_wire::Remedy;
+use fieldstone_wire::{Cause, Remedy};
 
 /// The result type of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -51,7 +51,7 @@ pub enum Error {
         remedy: &'static str,
     },
     /// The argument vectors are invalid.
-    #[error("cannot start {path}: {source}", path = .path.display())]
+    #[error("cannot start {path}: {}", Cause(source), path = .path.display())]
     Start {
         /// The file.
         path: PathBuf,
@@ -59,7 +59,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The file for standard input cannot be opened.
-    #[error("cannot read {path} for the standard input: {source}", path = .path.display())]
+    #[error("cannot read {path} for the standard input: {}", Cause(source), path = .path.display())]
     Input {
         /// The file.
         path: PathBuf,
@@ -94,7 +94,7 @@ pub enum Error {
         number: i32,
     },
     /// A system call failed.
-    #[error("cannot {operation}: {source}")]
+    #[error("cannot {operation}: {}", Cause(source))]
     System {
         /// The operation, in the infinitive without `to`.
         operation: &'static str,

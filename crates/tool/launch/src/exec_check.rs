@@ -14,6 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use fieldstone_wire::Cause;
 use object::read::elf::{FileHeader, ProgramHeader};
 use rustix::fs::{Access, AtFlags, CWD, StatVfsMountFlags, accessat, statvfs};
 
@@ -34,7 +35,7 @@ pub(crate) fn check(file: &Path) -> Result<()> {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             return Err(not_runnable(file, "this user may not search a directory of its path", None));
         }
-        Err(error) => return Err(not_runnable(file, &message(&error), None)),
+        Err(error) => return Err(not_runnable(file, &Cause(&error).to_string(), None)),
         Ok(metadata) => metadata,
     };
     match wrong_file_type(&metadata) {
@@ -80,7 +81,7 @@ pub fn head(file: &Path) -> Result<Vec<u8>> {
             let why = "this user may execute it but not read it, which shows what kind of program it is";
             not_runnable(file, why, Some(format!("chmod a+r {}", quoted(file))))
         }
-        _ => not_runnable(file, &message(&error), None),
+        _ => not_runnable(file, &Cause(&error).to_string(), None),
     })
 }
 
@@ -99,9 +100,9 @@ pub(crate) fn explain(file: &Path, source: io::Error) -> Error {
     match source.raw_os_error() {
         Some(libc::ENOEXEC) if !start.starts_with(b"#!") => no_program(file, &start),
         Some(libc::ENOENT | libc::EACCES | libc::ENOEXEC | libc::ELOOP) => {
-            check_requirement(file, &start).unwrap_or_else(|| not_runnable(file, &message(&source), None))
+            check_requirement(file, &start).unwrap_or_else(|| not_runnable(file, &Cause(&source).to_string(), None))
         }
-        _ => not_runnable(file, &message(&source), None),
+        _ => not_runnable(file, &Cause(&source).to_string(), None),
     }
 }
 
@@ -181,12 +182,6 @@ fn loader(start: &[u8]) -> Option<PathBuf> {
 
 fn not_runnable(file: &Path, why: &str, remedy: Option<String>) -> Error {
     Error::NotRunnable { path: file.to_owned(), why: why.to_owned(), remedy }
-}
-
-/// The message of an errno, without its number.
-fn message(error: &io::Error) -> String {
-    let message = error.to_string();
-    message.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
 /// A path quoted for a shell.

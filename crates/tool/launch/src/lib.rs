@@ -15,7 +15,8 @@
 //!            attribution       why memory is outside the region
 //!            identity          names of a process, and its number in its pid namespace
 //!            memory_history    all samples of all processes, for reports
-//!            signals           forwards signals, or turns them into an orderly end
+//!            signals           forwards signals, or turns them into an orderly end;
+//!                              signals/forwarder decides whether a signal is forwarded
 //!            collapse          which memory of a running process is put on huge pages from outside
 //! end        stop              SIGTERM, SIGKILL, time limit
 //!            outcome           exit code or signal

@@ -251,9 +251,9 @@ fn unsampled_name(pid: u32) -> String {
     stat.map_or_else(|| TOO_SHORT.to_owned(), |stat| format!("{} (still running)", stat.comm))
 }
 
-/// Notes for the user of a run without statistics: a process name without a match, a reserve that
-/// was granted in part, programs that were not served.
-pub(crate) fn notes(session: &SharedSession, name: Option<&str>) -> Vec<String> {
+/// Notes for the user of a run: a process name without a match, a reserve that was granted in part,
+/// programs that were not served. With the `shortfall` of a pool, that is the note on the reserve.
+pub(crate) fn notes(session: &SharedSession, name: Option<&str>, shortfall: Option<String>) -> Vec<String> {
     let regions: Vec<_> = session.record().claimed_slots().map(agent_counts).collect();
     let unmatched = name.filter(|_| regions.iter().all(|region| region.base == 0));
     let unmatched = unmatched.map(|name| {
@@ -262,7 +262,7 @@ pub(crate) fn notes(session: &SharedSession, name: Option<&str>) -> Vec<String> 
             Remedy(Some("the name of the program's file, as in `--process redis-server`"))
         )
     });
-    let reserve = regions.iter().find_map(RegionStats::reserve_words);
+    let reserve = shortfall.or_else(|| regions.iter().find_map(RegionStats::reserve_words));
     let unserved = unserved_words(regions.iter().map(RegionStats::unserved_programs).sum());
     unmatched.into_iter().chain(reserve).chain(unserved).collect()
 }
@@ -415,6 +415,16 @@ mod tests {
         assert_eq!((stats[0].name.as_str(), stats[0].region.served_bytes), ("inside", 4096));
         assert_eq!(history.footprint("thp", 7777, Some(&session)).region.unwrap().served_calls, 1);
         assert!(history.footprint("thp", 1, None).region.is_none());
+    }
+
+    #[test]
+    fn a_shortage_of_pool_pages_is_one_note() {
+        let session = SharedSession::create(&RegionOptions::on(PageKind::Hugetlb2m), false).unwrap();
+        let slot = session.record().claim().unwrap();
+        slot.pid.store(1, SeqCst);
+        slot.reserve_refused_bytes.store(1 << 30, SeqCst);
+        assert!(notes(&session, None, None)[0].starts_with("--reserve: the kernel granted"));
+        assert_eq!(notes(&session, None, Some("the pool is short".into())), ["the pool is short"]);
     }
 
     #[test]

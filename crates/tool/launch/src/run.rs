@@ -70,9 +70,12 @@ pub fn run(
         let name = history.name(primary).map_or_else(|| program.name(), str::to_owned);
         describe(program, options.pages, status, (primary, name), processes)
     });
-    let session_notes = running.session.as_deref().map(|session| notes(session, options.process.as_deref()));
     let shortfall = reservation.shortfall().map(str::to_owned);
-    Ok(RunResult { status, stats, notes: shortfall.into_iter().chain(session_notes.unwrap_or_default()).collect() })
+    let notes = match running.session.as_deref() {
+        Some(session) => notes(session, options.process.as_deref(), shortfall),
+        None => shortfall.into_iter().collect(),
+    };
+    Ok(RunResult { status, stats, notes })
 }
 
 /// Runs a program that cannot carry the agent, in the foreground until it ends. Meanwhile the

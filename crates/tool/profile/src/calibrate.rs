@@ -6,6 +6,14 @@
 //!                                 \________/
 //!                          the difference per load
 //! ```
+//! | file | what it decides or does |
+//! |---|---|
+//! | `difference` | the time per load on small and on huge pages; when the measurement ends |
+//! | `load_sequence` | which loads are timed, and in which order |
+//! | `replay` | the same for the addresses of a program |
+//! | `filler` | instructions between two loads |
+//! | `array` | an array on pages of one kind, verified |
+//!
 //! The cost of a walk depends on its context. Dependent loads pay all of it, and independent walks
 //! overlap. Page by page, most walks find their entry in a cache line that the walk before has
 //! read. So the replay uses:

@@ -6,7 +6,7 @@
 use fieldstone_report::translation::CounterReading;
 use fieldstone_sys::counters::{WalkCounters, WalkCounts};
 use fieldstone_sys::cpuid;
-use fieldstone_wire::Mixture;
+use fieldstone_wire::{Cause, Mixture};
 
 /// The open counters of one run, or why they are not available.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ impl RunCounters {
 
     /// Stops and returns the counts, or why they are not available.
     pub(super) fn finish(self) -> Result<WalkCounts, String> {
-        self.0?.read().map_err(|error| format!("the counters cannot be read: {error}"))
+        self.0?.read().map_err(|error| format!("the counters cannot be read: {}", Cause(error)))
     }
 }
 

@@ -12,7 +12,7 @@
 //! |---|---|---|
 //! | 4 | `process` | the repair: pages moved and restored, accesses redirected, children, release |
 //! | 3 | `children`, `record` | userfaultfds of forked children; the state kept in the process |
-//! | 2 | `page_table` | moved pages, their copies and traps |
+//! | 2 | `page_table` | moved pages, their copies and traps; `page_table/checks`: which pages must not move |
 //! | 2 | `code_cache` | clones of loops, rewritelets, probes; threads and signal frames moved out of them |
 //! | 1 | `tracer` | threads stopped and resumed, injected system calls |
 //! | 0 | `space`, `event`, `error` | free addresses, events, errors |

@@ -4,6 +4,13 @@
 //!   empty    copies are written ── page is registered ── its frame is dropped: accesses wait
 //!   restore  bytes are composed from the copies ── page has them ── waiting threads continue
 //! ```
+//! | file | what it decides or does |
+//! |---|---|
+//! | `checks` | which pages must not be moved, and why |
+//! | `moved` | where the bytes of each page are |
+//! | `userfault` | the userfaultfd that the program and the repairer share |
+//! | `futex` | which futexes the kernel writes itself |
+//!
 //! The userfaultfd reports changes of the address space too (fork, mremap, munmap, madvise). The
 //! thread that makes such a change waits until the message is read. So this module reads messages
 //! while an injected call changes the address space. Messages about children are read by a thread
@@ -23,6 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fieldstone_sys::process::ProcessMemory;
 use fieldstone_sys::scheduling;
 use fieldstone_sys::userfault::{FaultOrigin, Message, Modes, Userfaultfd};
+use fieldstone_wire::Cause;
 
 use crate::error::{Error, Result};
 use crate::tracer::{InsertedCode, SystemCall, Tracer, argument};
@@ -66,7 +74,7 @@ impl PageTable {
     /// Traps accesses to a page once it is missing. With `writes`, traps writes from now on.
     fn trap(&self, page: u64, writes: bool) -> Result<()> {
         let modes = Modes { missing: true, write_protect: writes };
-        let failed = |source| Error::Page { page, why: format!("userfaultfd refuses it ({source})") };
+        let failed = |source| Error::Page { page, why: format!("userfaultfd refuses it ({})", Cause(source)) };
         let fd = self.userfault.fd();
         fd.register(page_range(page), modes).map_err(failed)?;
         if writes { fd.write_protect(page_range(page), true).map_err(failed) } else { Ok(()) }

@@ -12,6 +12,7 @@
 //! record (`MADV_DONTFORK`).
 
 use fieldstone_sys::process::ProcessMemory;
+use fieldstone_sys::smaps::Mapping;
 use serde::{Deserialize, Serialize};
 
 use crate::children::ProcessSnapshot;
@@ -19,7 +20,6 @@ use crate::code_cache::CodeCache;
 use crate::error::{Error, Result};
 use crate::page_table::PageTable;
 use crate::page_table::moved::PageMap;
-use crate::space::MapsEntry;
 use crate::tracer::{InsertedCode, Tracer, argument};
 
 const MAGIC: [u8; 16] = *b"fieldstone-remap";
@@ -175,12 +175,12 @@ impl AbandonedRepair {
     ///
     /// # Errors
     /// [`Error::Refused`] if another version with another format wrote it.
-    pub(crate) fn find(pid: u32, memory: &ProcessMemory, table: &[MapsEntry]) -> Result<Option<Self>> {
+    pub(crate) fn find(pid: u32, memory: &ProcessMemory, table: &[Mapping]) -> Result<Option<Self>> {
         let can_be =
-            |mapping: &&MapsEntry| mapping.permissions == "r--p" && !mapping.is_file && mapping.name.is_empty();
+            |mapping: &&Mapping| mapping.has_permissions("r--p") && !mapping.is_file() && mapping.name.is_empty();
         // Two adjacent records are one mapping.
         let places = table.iter().filter(can_be).flat_map(|mapping| {
-            let range = mapping.range.clone();
+            let range = mapping.range();
             let whole = if (range.end - range.start).is_multiple_of(BYTES) { range } else { 0..0 };
             whole.step_by(usize::try_from(BYTES).unwrap_or(usize::MAX))
         });

@@ -5,6 +5,8 @@ use std::fs;
 use std::io::{self, BufRead, BufReader};
 use std::ops::Range;
 
+use fieldstone_sys::smaps::{self, Mapping};
+
 use crate::error::{Error, Result};
 
 /// Reach of a 32-bit displacement, less the size of an instruction and an operand.
@@ -16,47 +18,10 @@ const HEAP_GROWTH: u64 = 1 << 30;
 /// End of user addresses.
 const HIGHEST: u64 = (1 << 47) - (1 << 12);
 
-/// A mapping of `/proc/PID/maps`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MapsEntry {
-    /// Its addresses.
-    pub range: Range<u64>,
-    /// Permissions, such as `rw-p`.
-    pub permissions: String,
-    /// Whether a file backs it; a `memfd` is a file.
-    pub is_file: bool,
-    /// Device and inode of the file, as in the table.
-    pub inode: String,
-    /// The file, or `[heap]`, `[stack]`, `[vdso]`; empty for anonymous memory.
-    pub name: String,
-}
-
-impl MapsEntry {
-    /// Whether it is private, readable, writable and not executable.
-    #[must_use]
-    pub fn is_private_data(&self) -> bool {
-        self.permissions.starts_with("rw-p")
-    }
-
-    /// Whether it is code of a file and not writable here, so that it does not change while it is
-    /// mapped.
-    #[must_use]
-    pub fn is_lasting_code(&self) -> bool {
-        self.permissions == "r-xp" && self.is_file && !self.name.starts_with("/memfd:")
-    }
-
-    /// Whether writes to this mapping change the file of `other`.
-    #[must_use]
-    pub fn writes_file_of(&self, other: &Self) -> bool {
-        let is_shared = self.permissions.contains('w') && self.permissions.ends_with('s');
-        is_shared && self.is_file && self.inode == other.inode
-    }
-
-    /// Its addresses, and those that a heap may grow into.
-    fn claimed(&self) -> Range<u64> {
-        let growth = if self.name == "[heap]" { HEAP_GROWTH } else { 0 };
-        self.range.start..self.range.end.saturating_add(growth)
-    }
+/// The addresses of a mapping, and those that a heap may grow into.
+fn claimed(mapping: &Mapping) -> Range<u64> {
+    let growth = if mapping.name == "[heap]" { HEAP_GROWTH } else { 0 };
+    mapping.start..mapping.end.saturating_add(growth)
 }
 
 /// A property of the memory at `address` that its copies would lose, as an error text. `None` if
@@ -87,33 +52,18 @@ fn addresses(line: &str) -> Option<Range<u64>> {
 ///
 /// # Errors
 /// [`Error::Process`] if the table cannot be read.
-pub fn mappings(pid: u32) -> Result<Vec<MapsEntry>> {
+pub fn mappings(pid: u32) -> Result<Vec<Mapping>> {
     let failed = |source| Error::Process { pid, operation: "read the mappings of", source };
-    let text = fs::read(format!("/proc/{pid}/maps")).map_err(failed)?;
-    Ok(String::from_utf8_lossy(&text).lines().filter_map(mapping).collect())
-}
-
-fn mapping(line: &str) -> Option<MapsEntry> {
-    let mut words = line.split_ascii_whitespace();
-    words.next();
-    let permissions = words.next()?.to_owned();
-    let (device, inode) = (words.nth(1)?, words.next()?);
-    Some(MapsEntry {
-        range: addresses(line)?,
-        permissions,
-        is_file: inode != "0",
-        inode: format!("{device} {inode}"),
-        name: words.collect::<Vec<_>>().join(" "),
-    })
+    smaps::read_addresses(pid).map_err(failed)
 }
 
 /// The nearest free range of `bytes` bytes, in whole pages, that is within reach of all of `near`.
 /// Returns its start.
 #[must_use]
-pub fn free_near(mappings: &[MapsEntry], near: &Range<u64>, bytes: u64) -> Option<u64> {
+pub fn free_near(mappings: &[Mapping], near: &Range<u64>, bytes: u64) -> Option<u64> {
     let allowed = near.end.saturating_sub(REACH).max(LOWEST)..(near.start + REACH).min(HIGHEST);
-    let ends = mappings.iter().map(|mapping| mapping.claimed().end);
-    let starts = mappings.iter().map(|mapping| mapping.range.start);
+    let ends = mappings.iter().map(|mapping| claimed(mapping).end);
+    let starts = mappings.iter().map(|mapping| mapping.start);
     let gaps = std::iter::once(LOWEST).chain(ends).zip(starts.chain([HIGHEST]));
     let fits = |(from, to): (u64, u64)| {
         // A page stays free on each side, so that an overrun of a neighbour still faults.
@@ -128,7 +78,7 @@ pub fn free_near(mappings: &[MapsEntry], near: &Range<u64>, bytes: u64) -> Optio
 /// free, and one more page on each side. `next` maps an address to the first usable one from there.
 #[must_use]
 pub fn free_at(
-    mappings: &[MapsEntry],
+    mappings: &[Mapping],
     within: &Range<u64>,
     bytes: u64,
     next: impl Fn(u64) -> Option<u64>,
@@ -139,7 +89,7 @@ pub fn free_at(
         let at = next(from).filter(|&at| at < end)?;
         let pages = at / PAGE * PAGE - PAGE..(at + bytes).next_multiple_of(PAGE) + PAGE;
         let in_the_way = |mapping: &Range<u64>| mapping.start < pages.end && pages.start < mapping.end;
-        match mappings.iter().map(MapsEntry::claimed).find(in_the_way) {
+        match mappings.iter().map(claimed).find(in_the_way) {
             Some(taken) => from = taken.end + PAGE,
             None => return Some(at),
         }
@@ -152,13 +102,11 @@ const PAGE: u64 = 4096;
 mod tests {
     use super::*;
 
-    fn mapped(ranges: &[Range<u64>]) -> Vec<MapsEntry> {
-        let one = |range: &Range<u64>| MapsEntry {
-            range: range.clone(),
-            permissions: "rw-p".into(),
-            is_file: false,
-            inode: String::new(),
-            name: String::new(),
+    fn mapped(ranges: &[Range<u64>]) -> Vec<Mapping> {
+        let one = |range: &Range<u64>| {
+            let mut mapping = Mapping::default();
+            (mapping.start, mapping.end) = (range.start, range.end);
+            mapping
         };
         ranges.iter().map(one).collect()
     }
@@ -206,37 +154,5 @@ mod tests {
         assert_eq!(found(1, 5 * PAGE), Some(base + 18 * PAGE + 0x123), "the gap between is too small");
         assert_eq!(found(35, 5 * PAGE), None, "too near the end");
         assert_eq!(free_at(&mappings, &(base..base + PAGE), 8, |_| None), None);
-    }
-
-    #[test]
-    fn a_line_of_the_table_is_understood() {
-        let line = "7f0000000000-7f0000001000 rw-p 00002000 08:01 1234    /a file with spaces";
-        let expected = MapsEntry {
-            range: 0x7f00_0000_0000..0x7f00_0000_1000,
-            permissions: "rw-p".into(),
-            is_file: true,
-            inode: "08:01 1234".into(),
-            name: "/a file with spaces".into(),
-        };
-        assert_eq!(mapping(line), Some(expected));
-        assert!(!mapping("7f0000000000-7f0000001000 rw-p 00000000 00:00 0").unwrap().is_file);
-        let is_lasting = |line| mapping(line).unwrap().is_lasting_code();
-        assert!(is_lasting("7f0000000000-7f0000001000 r-xp 00002000 08:01 1234 /a/library"));
-        assert!(!is_lasting("7f0000000000-7f0000001000 rwxp 00002000 08:01 1234 /a/library"), "it can be written");
-        assert!(!is_lasting("7f0000000000-7f0000001000 r-xp 00000000 00:00 0"), "made by the program");
-        assert!(
-            !is_lasting("7f0000000000-7f0000001000 r-xp 00000000 00:01 9 /memfd:code (deleted)"),
-            "written elsewhere"
-        );
-        assert!(mappings(std::process::id()).unwrap().iter().any(|mapping| mapping.name == "[vdso]"));
-        let code = mapping(line).unwrap();
-        for (line, writes) in [
-            ("7f0000002000-7f0000003000 rw-s 00002000 08:01 1234 /a file with spaces", true),
-            ("7f0000002000-7f0000003000 rw-p 00002000 08:01 1234 /a file with spaces", false),
-            ("7f0000002000-7f0000003000 r--s 00002000 08:01 1234 /a file with spaces", false),
-            ("7f0000002000-7f0000003000 rw-s 00002000 08:02 1234 /another", false),
-        ] {
-            assert_eq!(mapping(line).unwrap().writes_file_of(&code), writes, "{line}");
-        }
     }
 }

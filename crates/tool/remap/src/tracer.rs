@@ -6,6 +6,13 @@
 //!          ├─ Threads        ptrace: stop, resume, signals, exit
 //!          └─ CallStub       code in the process from which injected calls are made
 //! ```
+//! | file | what it decides or does |
+//! |---|---|
+//! | `threads` | all threads: which are stopped, resumed, new, ended |
+//! | `traced_thread` | one thread: its state, signals and injected calls |
+//! | `call_stub` | the code from which calls are injected |
+//! | `status` | the state that `/proc` shows |
+//!
 //! The tracer knows nothing of moved pages or of rewritten code. What it must ask about inserted
 //! code is the trait [`InsertedCode`].
 
@@ -19,10 +26,11 @@ use std::os::fd::OwnedFd;
 
 use fieldstone_sys::process::ProcessMemory;
 use fieldstone_sys::ptrace::Tracee;
+use fieldstone_sys::smaps::Mapping;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use crate::error::{Error, Result};
-use crate::space::{MapsEntry, mappings};
+use crate::space::mappings;
 use call_stub::CallStub;
 use threads::{ProcessEnd, Threads};
 use traced_thread::TracedThread;
@@ -71,7 +79,7 @@ impl Tracer {
     ///
     /// # Errors
     /// As [`Threads::seize`] and [`call_stub::write_bootstrap_stub`].
-    pub(crate) fn seize(pid: u32, memory: ProcessMemory, table: &[MapsEntry]) -> Result<Self> {
+    pub(crate) fn seize(pid: u32, memory: ProcessMemory, table: &[Mapping]) -> Result<Self> {
         let threads = Threads::seize(pid)?;
         let stub = CallStub { bootstrap: call_stub::write_bootstrap_stub(pid, &memory, table)?, page: None };
         Ok(Self { pid, memory, threads, stub })
@@ -100,7 +108,7 @@ impl Tracer {
     ///
     /// # Errors
     /// As [`mappings`].
-    pub(crate) fn mappings(&self) -> Result<Vec<MapsEntry>> {
+    pub(crate) fn mappings(&self) -> Result<Vec<Mapping>> {
         let mut found = mappings(self.pid)?;
         for thread in self.threads.numbers() {
             if found.is_empty() {

@@ -94,6 +94,9 @@ pub enum RepairEvent {
         ip: u64,
         /// The thread that ran it.
         thread: u32,
+        /// Function, file and line of the instruction, if known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        code: Option<String>,
     },
     /// A thread accessed bytes that a rule watches.
     #[serde(rename = "touched")]
@@ -136,6 +139,9 @@ pub enum RepairEvent {
     SymbolMissing {
         /// The place, as the rule names it.
         rule: String,
+        /// File and line of the rule, such as `rules:3`; empty if they are unknown.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        source: String,
     },
     /// The process runs another program.
     #[serde(rename = "exec")]
@@ -159,6 +165,16 @@ impl RepairEvent {
     }
 }
 
+impl SamplingStats {
+    /// Removes the last event of a complete repair and returns its counts; all 0 without it.
+    pub fn take_from(events: &mut Vec<TimedEvent>) -> Self {
+        match events.pop_if(|last| matches!(last.kind, RepairEvent::SessionEnd(_))) {
+            Some(TimedEvent { kind: RepairEvent::SessionEnd(stats), .. }) => stats,
+            _ => Self::default(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,8 +193,11 @@ mod tests {
             (RepairEvent::RuleRefused { page: 1, why: why() }, r#""event":"denied","page":1,"why":"in use""#),
             (RepairEvent::LineLeft { line: 1, why: why() }, r#""event":"left","line":1,"why":"in use""#),
             (RepairEvent::PageRestored { page: 1, why: why() }, r#""event":"undone","page":1,"why":"in use""#),
-            (RepairEvent::AccessRedirected { ip: 1, thread: 2 }, r#""event":"led","ip":1,"thread":2"#),
-            (RepairEvent::SymbolMissing { rule: "a+8".to_owned() }, r#""event":"missing","rule":"a+8""#),
+            (RepairEvent::AccessRedirected { ip: 1, thread: 2, code: None }, r#""event":"led","ip":1,"thread":2"#),
+            (
+                RepairEvent::SymbolMissing { rule: "a+8".to_owned(), source: String::new() },
+                r#""event":"missing","rule":"a+8""#,
+            ),
             (RepairEvent::Exec, r#""event":"exec""#),
         ] {
             let event = TimedEvent::new(1.5, kind);

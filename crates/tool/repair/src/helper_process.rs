@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::available::check_run_repair;
 use crate::error::{Error, Result};
-use crate::event::{RepairEvent, TimedEvent};
+use crate::event::TimedEvent;
 use crate::line_detector::SamplingStats;
 use crate::tuning::{HELPER_CHECK_INTERVAL, MAX_FAILED_CHECKS, MAX_READ_TIME};
 use crate::watchdog;
@@ -149,13 +149,8 @@ impl HelperProcess {
     fn finish(self) -> HelperResult {
         let outcome = self.outcome.join().unwrap_or_default();
         let _ = self.all_read.recv_timeout(MAX_READ_TIME);
-        let events = std::mem::take(&mut *self.events.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut result = HelperResult { events, outcome, ..HelperResult::default() };
-        let last = result.events.pop_if(|last| matches!(last.kind, RepairEvent::SessionEnd(_)));
-        if let Some(TimedEvent { kind: RepairEvent::SessionEnd(stats), .. }) = last {
-            result.sampling = stats;
-        }
-        result
+        let mut events = std::mem::take(&mut *self.events.lock().unwrap_or_else(PoisonError::into_inner));
+        HelperResult { sampling: SamplingStats::take_from(&mut events), events, outcome }
     }
 }
 

@@ -69,6 +69,15 @@ impl InstructionNames {
         self.known.insert(ip, code.clone());
         code
     }
+
+    /// Function, file and line of the instruction at `ip`: `work (main.c:12)`. `None` if they are
+    /// unknown.
+    pub(crate) fn text(&mut self, ip: u64, objects: &MemoryObjects) -> Option<String> {
+        let code = self.name(ip, objects);
+        let place = code.file.map(|file| format!(" ({file}:{})", code.line.unwrap_or(0))).unwrap_or_default();
+        let function = if code.function.is_empty() { code.module } else { code.function };
+        (!function.is_empty()).then(|| format!("{function}{place}"))
+    }
 }
 
 /// The index of the innermost inlined function whose file is not part of a library, or 0 if all

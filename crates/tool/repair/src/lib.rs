@@ -18,13 +18,13 @@
 //! | `concurrency` | whether a thread runs at the same time as others |
 //! | `memory_objects` | the objects on a line |
 //! | `instruction_names` | names of the instructions that access a line |
-//! | `repairer` | which pages move, by findings (`selection`) or rules (`requests`) |
+//! | `repairer` | which pages move, by findings (`selection`) or rules (`requests`); `remap` checks whether a page can move |
 //! | `repairer/restore`, `repairer/trials` | restores a page, with the reason; acts on a trial's result |
 //! | `page_trial` | whether a moved page is a gain |
 //! | `cooldown` | the time to the next repair after a failed one |
 //! | `page_requests` | which bytes rules or the program isolate or watch |
 //! | `rule_accesses` | counts the accesses to watched bytes |
-//! | `event`, `variable_names` | what a repair reports; the variables on contended lines |
+//! | `event`, `event_names` | what a repair reports; its variables and code by name |
 //! | `helper_process` | `run --repair`: a program and the process that repairs it |
 //! | `watchdog` | processes that restore the program's memory if the repairer dies |
 //! | `available` | whether this user can repair programs |
@@ -46,6 +46,7 @@ mod cooldown;
 mod detection_session;
 pub mod error;
 mod event;
+mod event_names;
 mod hardware_samples;
 mod helper_process;
 mod instruction_names;
@@ -59,15 +60,14 @@ mod repairer;
 mod rule_accesses;
 mod sampled_code;
 mod tuning;
-mod variable_names;
 mod watchdog;
 
 pub use available::{check_repair, check_run_repair};
 pub use detection_session::{DetectOptions, Detection, detect, detect_in_program};
 pub use error::{Error, Result};
 pub use event::{RepairEvent, TimedEvent};
+pub use event_names::EventNames;
 pub use helper_process::{RepairStats, run_repaired};
 pub use line_detector::SamplingStats;
 pub use repair_session::{RepairOptions, StopFlag, repair};
-pub use variable_names::VariableNames;
 pub use watchdog::{is_watchdog, run_watchdog};

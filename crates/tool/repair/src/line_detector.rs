@@ -5,6 +5,11 @@
 //!   Sampler ─→ SampleBudget, Concurrency ─→ SampledCode ─→ accesses ─→ Lines ─→ judged lines
 //!          └─→ HardwareSamples ───────────────┘     └────→ loop counters ─→ Progress
 //! ```
+//! | file | what it decides or does |
+//! |---|---|
+//! | `pause` | when sampling pauses |
+//! | `tracked_lines` | which lines are remembered, and a bound of their cost |
+//! | `stats` | the counts of samples |
 
 mod pause;
 mod stats;
@@ -370,7 +375,7 @@ fn line_of(lines: &LineTable, address: u64) -> u64 {
 /// The address of the vDSO, which a program keeps until it ends, or else of any readable memory.
 fn anchor(pid: u32) -> Option<u64> {
     let table = mappings(pid).ok()?;
-    let readable = || table.iter().filter(|mapping| mapping.permissions.starts_with('r'));
+    let readable = || table.iter().filter(|mapping| mapping.permissions.read);
     let found = readable().find(|mapping| mapping.name == "[vdso]").or_else(|| readable().next());
-    found.map(|mapping| mapping.range.start)
+    found.map(|mapping| mapping.start)
 }

@@ -43,6 +43,19 @@ impl MemoryObjects {
         }
     }
 
+    /// Reads the mappings again, since a library may have been loaded; opens the process again if
+    /// that fails.
+    pub(crate) fn reopen(&mut self) {
+        if self.objects.as_mut().is_none_or(|objects| objects.refresh().is_err()) {
+            self.objects = Objects::open(self.pid).ok();
+        }
+    }
+
+    /// The variables on the cache line of `line_bytes` bytes at `address`, by their symbols.
+    pub(crate) fn variables_on_line(&self, address: u64, line_bytes: u64) -> Vec<String> {
+        self.objects.as_ref().map_or_else(Vec::new, |objects| objects.variables_on_line(address, line_bytes))
+    }
+
     /// The file of the instruction at `ip` and its offset there; without a file where none is
     /// known.
     pub(crate) fn frame(&self, ip: u64) -> CodeLocation {

@@ -17,6 +17,7 @@ use fieldstone_rewrite::page::LINE_BYTES;
 use fieldstone_sharing::requests::{self, Action, RequestTarget, RuleRequest};
 use fieldstone_sharing::rules::{MOST_VIEWS, PAGE_BYTES};
 use fieldstone_sys::process::ProcessMemory;
+use fieldstone_sys::smaps::Mapping;
 use fieldstone_wire::isolation;
 
 use crate::error::Result;
@@ -173,7 +174,7 @@ impl PageRequests {
 
 /// The files that a process has mapped.
 fn files(pid: u32) -> BTreeSet<String> {
-    let files = mappings(pid).unwrap_or_default().into_iter().filter(|mapping| mapping.is_file);
+    let files = mappings(pid).unwrap_or_default().into_iter().filter(Mapping::is_file);
     files.map(|mapping| mapping.name).collect()
 }
 
@@ -271,7 +272,7 @@ mod tests {
         let at = RequestTarget::Address(address);
         let unknown = RequestTarget::Symbol { module: None, name: "there is no such variable".to_owned(), offset: 0 };
         let rules = [(Action::Count, at), (Action::Log, unknown)];
-        let rules = rules.map(|(action, at)| RuleRequest { action, at, bytes: 16 }).to_vec();
+        let rules = rules.map(|(action, at)| RuleRequest { action, at, bytes: 16, source: String::new() }).to_vec();
         let mut requests = PageRequests::new(std::process::id(), rules).unwrap();
         assert!(requests.update(1, None), "one range was found");
         assert!(!requests.update(2, None), "nothing has changed");

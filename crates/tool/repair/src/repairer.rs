@@ -7,6 +7,13 @@
 //!   on trial (`page_trial`): costs more than it gains ─→ restored, in cooldown (`cooldown`)
 //!   rules (`requests`) ─→ page moved without a trial
 //! ```
+//! | file | what it decides or does |
+//! |---|---|
+//! | `selection` | which lines are worth a repair; whether a plan in force covers a new one |
+//! | `trials` | whether a page stays after its trial |
+//! | `requests` | which pages rules or the program request |
+//! | `restore` | restores a page, with the reason |
+//!
 //! A single redirect takes about a hundred times as long as an access to a contended line. Where
 //! accesses do not settle in clones, the repair is worse than the fault. So each redirect is
 //! charged to the allowance of its page and to the allowance of the program.
@@ -188,7 +195,7 @@ impl Repairer {
                     self.allowance.spend(cost_ns, now_ns);
                 }
                 if new {
-                    events.push(RepairEvent::AccessRedirected { ip, thread });
+                    events.push(RepairEvent::AccessRedirected { ip, thread, code: None });
                 }
             }
             RemapEvent::Restored { page, why: RestoreReason::Abandoned } => {

@@ -101,7 +101,10 @@ impl RuleAccesses {
         if std::mem::replace(&mut self.is_missing_reported, true) {
             return Vec::new();
         }
-        let event = |rule: &RuleRequest| RepairEvent::SymbolMissing { rule: rule.at.to_string() };
+        let event = |rule: &RuleRequest| {
+            let (rule, source) = (rule.at.to_string(), rule.source.clone());
+            RepairEvent::SymbolMissing { rule, source }
+        };
         self.requests.missing().map(event).collect()
     }
 
@@ -111,10 +114,7 @@ impl RuleAccesses {
             return Some(name.clone());
         }
         let objects = self.objects.get_or_insert_with(|| MemoryObjects::new(self.pid));
-        let code = self.names.name(ip, objects);
-        let place = code.file.map(|file| format!(" ({file}:{})", code.line.unwrap_or(0))).unwrap_or_default();
-        let function = if code.function.is_empty() { code.module } else { code.function };
-        let name = Some(format!("{function}{place}")).filter(|_| !function.is_empty())?;
+        let name = self.names.text(ip, objects)?;
         self.known_names.insert(ip, name.clone());
         Some(name)
     }

@@ -39,8 +39,12 @@ pub struct KindDiff {
     /// The page kind.
     pub name: String,
     /// The metric in A, in seconds.
-    pub a_s: Option<Estimate>,
+    pub before_s: Option<Estimate>,
     /// The metric in B, in seconds.
+    pub after_s: Option<Estimate>,
+    /// The same as `before_s`: its name in files of version 0.1.
+    pub a_s: Option<Estimate>,
+    /// The same as `after_s`, likewise.
     pub b_s: Option<Estimate>,
     /// B over A.
     pub ratio: Option<Estimate>,
@@ -154,7 +158,8 @@ impl Diff {
                 let (a, b) = (summary_a.kind(name), summary_b.kind(name));
                 let value = |kind: Option<&KindSummary>| kind.and_then(|kind| kind.value_s);
                 let change = if not_comparable.is_empty() { change(a, b, ratio) } else { Change::NotComparable };
-                KindDiff { name: name.clone(), a_s: value(a), b_s: value(b), ratio, change }
+                let (a_s, b_s) = (value(a), value(b));
+                KindDiff { name: name.clone(), before_s: a_s, after_s: b_s, a_s, b_s, ratio, change }
             })
             .collect();
         let (traced_a, traced_b) = (summary_a.translation.as_ref(), summary_b.translation.as_ref());

@@ -3,6 +3,13 @@
 //! ```text
 //!   Profile, RunStats, …  ─ reports::NAME::document ─►  Document  ─ text, html, markdown ─►  String
 //! ```
+//! | file | what it decides or does |
+//! |---|---|
+//! | `value` | a number with its unit; its digits |
+//! | `table` | a table; which rows and columns are shown |
+//! | `plot` | a plot as data; the unit of an axis |
+//! | `bytes` | the use of the bytes of a cache line |
+//!
 //! A [`Document`] is a title, a lead (the conclusion) and blocks in the order of reading. Cells of
 //! its tables hold numbers with their units ([`Value`]), so that a renderer can sum up, align,
 //! shorten and leave out without knowledge of the subject.

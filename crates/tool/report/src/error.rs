@@ -4,7 +4,7 @@
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use fieldstone_wire::Remedy;
+use fieldstone_wire::{Cause, Remedy};
 
 use crate::shell;
 
@@ -12,8 +12,11 @@ use crate::shell;
 /// cause that the words before it contain is left out. The innermost remedy is the second line.
 #[must_use]
 pub fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
-    let messages: Vec<String> =
-        std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string).collect();
+    let message = |error: &(dyn std::error::Error + 'static)| match error.downcast_ref::<io::Error>() {
+        Some(error) => Cause(error).to_string(),
+        None => error.to_string(),
+    };
+    let messages: Vec<String> = std::iter::successors(Some(error), |error| error.source()).map(message).collect();
     let (mut words, mut last_remedy) = (String::new(), Remedy(None));
     for message in &messages {
         let (cause, remedy) = Remedy::split(message);
@@ -42,7 +45,7 @@ fn read_failure(path: &Path, cause: &io::Error) -> String {
             "the same command as the owner of the file, or with sudo".into(),
         ),
         (ErrorKind::IsADirectory, _) => with_remedy("it is a directory".to_owned(), list(path)),
-        _ => cause.to_string(),
+        _ => Cause(cause).to_string(),
     }
 }
 
@@ -54,16 +57,22 @@ fn write_failure(path: &Path, cause: &io::Error) -> String {
             format!("there is no directory {}", missing.display()),
             format!("mkdir -p {}", shell::quote(&directory.to_string_lossy())),
         ),
-        (ErrorKind::PermissionDenied, _) => with_remedy(
-            "permission denied".to_owned(),
-            "a file in a directory that this user may write, such as /tmp".to_owned(),
-        ),
+        (ErrorKind::NotFound, None) => with_remedy(format!("{} takes no new files", directory.display()), writable()),
+        (ErrorKind::PermissionDenied, _) => with_remedy("permission denied".to_owned(), writable()),
+        (ErrorKind::ReadOnlyFilesystem, _) => {
+            with_remedy(format!("the file system of {} is read-only", directory.display()), writable())
+        }
+        (ErrorKind::StorageFull, _) => with_remedy(Cause(cause).to_string(), writable()),
         (ErrorKind::IsADirectory, _) => with_remedy(
             "it is a directory".to_owned(),
             format!("a file in it, such as {}", path.join("report.json").display()),
         ),
-        _ => cause.to_string(),
+        _ => Cause(cause).to_string(),
     }
+}
+
+fn writable() -> String {
+    "a file in a directory that this user may write, such as /tmp".to_owned()
 }
 
 fn with_remedy(cause: String, remedy: String) -> String {
@@ -195,6 +204,14 @@ mod tests {
     }
 
     #[test]
+    fn a_cause_has_no_error_number() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("cannot start")]
+        struct Start(#[source] io::Error);
+        assert_eq!(with_causes(&Start(io::Error::from_raw_os_error(2))), "cannot start: No such file or directory");
+    }
+
+    #[test]
     fn a_missing_directory_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let at = folder.path().display();
@@ -210,6 +227,8 @@ mod tests {
             )
         );
         assert_eq!(read, format!("cannot read {}: there is no directory {at}/no dir\ntry: ls {at}", path.display()));
+        let virtual_file = Error::Write { path: "/proc/page.html".into(), cause: missing() }.to_string();
+        assert!(virtual_file.starts_with("cannot write /proc/page.html: /proc takes no new files\ntry: "));
         let here = Error::Read { path: "no-such-file".into(), cause: missing() }.to_string();
         assert_eq!(here, "cannot read no-such-file: there is no such file\ntry: ls .");
     }

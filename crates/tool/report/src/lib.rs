@@ -14,7 +14,8 @@
 //! ```
 //! | module | content |
 //! |---|---|
-//! | [`profile`], [`run`], [`collapse`], [`sharing`], [`translation`], [`heap_error`] | the data |
+//! | [`profile`], [`run`], [`collapse`], [`sharing`], [`translation`] | the data |
+//! | [`heap_error`] | the data and the text of one finding of `run --guard` |
 //! | [`footprint`] | the memory of one run over time |
 //! | [`saved`] | files |
 //! | [`summary`] | statistics of the runs; the verdicts and their words |
@@ -22,8 +23,8 @@
 //! | [`diff`] | comparison of two profiles |
 //! | `resident` | resident memory on each page kind, compared with the baseline |
 //! | [`document`] | a report as data |
-//! | [`reports`] | a file for each report |
-//! | [`mod@text`], [`html`], [`markdown`], [`csv`] | the renderers; the template and style of HTML are in `templates` |
+//! | [`reports`] | a file in `reports/` for each report; `reports/heap_errors` prints a file of findings |
+//! | [`mod@text`], [`html`], [`markdown`], [`csv`] | the renderers, in `render/`; the template and style of HTML are in `templates` |
 //! | [`quantity`], [`shell`] | how a number and a command are written |
 //! | `error` | errors of reading, writing and drawing |
 //!

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use fieldstone_wire::Cause;
+
 /// The result type of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -10,7 +12,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[non_exhaustive]
 pub enum Error {
     /// `/proc/PID/maps` cannot be read.
-    #[error("cannot read the mappings of process {pid}: {source}")]
+    #[error("cannot read the mappings of process {pid}: {}", Cause(source))]
     Mappings {
         /// The process.
         pid: u32,

@@ -114,6 +114,7 @@ fn what_cannot_be_guarded_is_refused_with_a_remedy() {
     assert!(refused(&["run", "--guard", "--guard-memory", "4K", "--", "true"]).contains("the least is 1M"));
     assert!(refused(&["run", "--region", "--keep-going", "--", "true"]).contains("--guard"));
     assert!(
-        refused(&["run", "--guard", "--guard-report", "/no/such/file", "--", "true"]).contains("cannot write findings")
+        refused(&["run", "--guard", "--guard-report", "/no/such/file", "--", "true"])
+            .contains("cannot write /no/such/file: there is no directory /no")
     );
 }

@@ -38,6 +38,8 @@ fn counters_are_separated_at_each_optimization_level() {
         let moved = count(&stats.events, |what| matches!(what, RepairEvent::PageMoved { .. }));
         let redirected = count(&stats.events, |what| matches!(what, RepairEvent::AccessRedirected { .. }));
         assert!(moved >= 1 && redirected >= 2, "{level} {more:?}: {:#?}", stats.events);
+        let is_named = |what: &RepairEvent| matches!(what, RepairEvent::AccessRedirected { code: Some(code), .. } if code.contains("counters.c:"));
+        assert!(count(&stats.events, is_named) >= 1, "{level} {more:?}: {:#?}", stats.events);
         if more.contains(&"--globals") {
             let is_named = |event: &TimedEvent| event.variables.iter().any(|name| name.starts_with("global_array"));
             let moved = |event: &&TimedEvent| matches!(event.kind, RepairEvent::PageMoved { .. });

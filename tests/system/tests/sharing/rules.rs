@@ -93,7 +93,7 @@ fn rules_are_applied_and_count_each_access() {
     assert_eq!(counted, BTreeMap::from([("words+800".to_owned(), (1, 37))]), "{events:#?}");
     assert_eq!(traced, 5);
     assert!(
-        events.iter().any(|event| matches!(&event.kind, RepairEvent::SymbolMissing { rule } if rule == "nowhere")),
+        events.iter().any(|event| matches!(&event.kind, RepairEvent::SymbolMissing { rule, .. } if rule == "nowhere")),
         "{events:#?}"
     );
 }
@@ -148,7 +148,8 @@ fn inapplicable_rules_are_always_reported() {
     let options = ["run", "--repair", "--rules", rules.to_str().unwrap()];
     let Some(output) = run(&options, Path::new("/bin/sleep"), &["0.5"]) else { return };
     let message = stderr(&output);
-    assert!(message.contains("0x10000") && message.contains("not mapped") && message.contains("nowhere"), "{message}");
+    assert!(message.contains("0x10000") && message.contains("not mapped"), "{message}");
+    assert!(message.contains("/rules:2: cannot find nowhere: ") && message.contains("\ntry: nm "), "{message}");
 }
 
 #[test]
@@ -159,7 +160,9 @@ fn a_reader_that_does_not_read_delays_no_thread() {
     std::fs::write(&rules, "log words+1600 8\n").unwrap();
     let mut child = std::process::Command::new(&program).stdout(Stdio::piped()).spawn().unwrap();
     let pid = child.id().to_string();
-    let mut repair = fieldstone(&["attach", "--repair", &pid, "--rules", rules.to_str().unwrap()]);
+    let saved = fixture.path("attached.json");
+    let options = ["--rules", rules.to_str().unwrap(), "--stats", saved.to_str().unwrap()];
+    let mut repair = fieldstone(&[["attach", "--repair", &pid].as_slice(), options.as_slice()].concat());
     let mut repair = repair.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let begun = Instant::now();
     while child.try_wait().unwrap().is_none() {
@@ -174,7 +177,11 @@ fn a_reader_that_does_not_read_delays_no_thread() {
     if !repair.wait().unwrap().success() {
         return println!("SKIP {}", errors.trim());
     }
-    assert!(text.lines().filter(|line| line.contains("words+1600")).count() >= 2000 && text.len() > 1 << 17, "{text}");
+    let is_access = |line: &&str| line.contains("words+1600");
+    assert!(text.lines().filter(is_access).count() >= 2000 && text.len() > 1 << 17, "{text}");
+    let stats: RepairStats = serde_json::from_str(&std::fs::read_to_string(&saved).unwrap()).unwrap();
+    assert_eq!(stats.events.len() + 1, text.lines().count(), "the last line is the end of the repair");
+    assert!(stats.sampling.ended && stats.command[0].ends_with(program.to_str().unwrap()), "{:?}", stats.command);
 }
 
 #[test]

@@ -1,6 +1,11 @@
 //! Breadth-first search over a Kronecker graph, after Graph500: few hubs, many leaves, neighbours
 //! spread over all memory.
 //!
+//! | file | what it decides or does |
+//! |---|---|
+//! | `graph` | the Kronecker graph |
+//! | `search` | the search, and the rules that check its result |
+//!
 //! The graph has Graph500's parameters and is stored as compressed sparse rows. A search from each
 //! of eight roots (64 in Graph500: `--roots 64`) makes a tree of parents. Graph500's rules check
 //! each tree before the next search. The rate is Graph500's too: the edges of the component divided

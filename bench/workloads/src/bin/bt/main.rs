@@ -6,6 +6,12 @@
 //!   y   40 bytes times SIDE apart          a line touches a page every few cells
 //!   z   40 bytes times SIDE squared        a line touches one page per cell, and so does the next
 //! ```
+//! | file | what it decides or does |
+//! |---|---|
+//! | `grid` | the cube, and the right-hand side |
+//! | `line` | the system of one line, and its solution |
+//! | `matrix5` | products and elimination of 5x5 matrices |
+//!
 //! A step belongs to an implicit time scheme (approximate factorisation, as in BT):
 //! 1. Compute the right-hand side from the six neighbours of each cell.
 //! 2. Solve the 5x5 block system of each line in place, in the three directions in turn.

@@ -1,6 +1,11 @@
 //! Conjugate gradient on a random sparse matrix, after NAS CG: long sequential reads of the matrix,
 //! and a random read of a vector per entry.
 //!
+//! | file | what it decides or does |
+//! |---|---|
+//! | `matrix` | the sparse matrix |
+//! | `solve` | 25 steps of conjugate gradient |
+//!
 //! NAS CG finds the smallest eigenvalue of a symmetric positive definite matrix by inverse
 //! iteration. Each round solves A z = x by 25 steps of conjugate gradient, estimates the eigenvalue
 //! as x·x / x·z, and continues with z, normalised. The difference: the matrix is the identity plus

@@ -8,9 +8,16 @@
 //! the others write. Steps that disturb other threads (sbrk, setrlimit, probes of unmapped memory)
 //! are then left out. The same seed draws the same steps. It needs Linux 5.7 (MREMAP_DONTUNMAP).
 //!
-//! Files: `model` is the expected memory, `memory` makes the calls, `probe` accesses addresses that
-//! may fault, `test_thread` compares, `steps` lists the steps. Each other file contains one family
-//! of steps.
+//! | file | what it does |
+//! |---|---|
+//! | `steps` | lists the steps with their weights, and takes them |
+//! | `model` | the expected memory |
+//! | `memory` | makes the calls |
+//! | `probe` | accesses addresses that may fault |
+//! | `test_thread` | compares memory and model |
+//! | `mapping`, `remapping`, `reservation`, `program_break` | steps that map and unmap memory |
+//! | `protection`, `advice`, `contents`, `execute` | steps that change or use mapped memory |
+//! | `forking`, `heap`, `limits`, `refusals` | fork; malloc; RLIMIT_AS; calls that must fail |
 
 mod advice;
 mod contents;

@@ -1,5 +1,12 @@
 //! Programs that misbehave on purpose: `profile` and `run` must report each clearly and survive it.
 //!
+//! | file | what it decides or does |
+//! |---|---|
+//! | `churn` | memory that is written all the time |
+//! | `ending` | ways to end, and a program that does not end |
+//! | `surroundings` | the environment at the start |
+//! | `tree` | a parent with three children |
+//!
 //! `odd MODE`; `odd --help` lists the modes. None is measured.
 
 mod churn;

@@ -48,7 +48,9 @@ pub fn repair_verdict(command: &str) -> Option<CommandVerdict> {
 
 fn all(facts: Rights<'_>) -> [CommandVerdict; 3] {
     let sharing = detection(facts, "sharing", "false sharing, detected from samples", TracedProcess::Started);
-    [sharing, repair(facts, RUN_REPAIR, TracedProcess::Started), repair(facts, REPAIR, TracedProcess::Running)]
+    let verdicts =
+        [sharing, repair(facts, RUN_REPAIR, TracedProcess::Started), repair(facts, REPAIR, TracedProcess::Running)];
+    verdicts.map(|verdict| verdict.for_user(facts.machine.root))
 }
 
 fn detection(facts: Rights<'_>, command: &str, why: &str, traced: TracedProcess) -> CommandVerdict {

@@ -81,6 +81,7 @@ fn a_good_machine_runs_every_command() {
             "run --region --pages 4k",
             "run --region --stats",
             "attach --huge",
+            "run --guard",
             "sharing",
             "run --repair",
             "attach --repair",
@@ -110,7 +111,7 @@ fn an_unprivileged_user_gets_the_command_for_root() {
 
 #[test]
 fn a_missing_prerequisite_has_a_remedy() {
-    let facts = Facts { emulator: false, may_collapse: false, ..good_machine() };
+    let mut facts = Facts { emulator: false, may_collapse: false, ..unprivileged() };
     for (command, remedy) in
         [("profile --trace", "apt-get install qemu-user"), ("attach --huge", "sudo fieldstone attach --huge")]
     {
@@ -118,6 +119,19 @@ fn a_missing_prerequisite_has_a_remedy() {
         assert_eq!(verdict.level, Level::Unavailable);
         assert!(verdict.remedy.unwrap().contains(remedy), "{command}");
     }
+    facts.machine.root = true;
+    assert_eq!(verdict(&facts, "attach --huge").remedy, None, "sudo gives root no capability");
+}
+
+#[test]
+fn root_gets_commands_without_sudo() {
+    let mut facts = good_machine();
+    facts.transparent.defrag = Some("never".into());
+    facts.counters.cycles = Counter::Denied("Permission denied".into());
+    (facts.emulator, facts.userfault, facts.pools) = (false, UserfaultSupport::default(), vec![pool(2 * MIB, 0, 0)]);
+    let remedies: Vec<String> = verdicts(&facts).into_iter().filter_map(|verdict| verdict.remedy).collect();
+    assert!(remedies.len() > 5 && remedies.iter().all(|remedy| !remedy.contains("sudo")), "{remedies:?}");
+    assert!(remedies.contains(&"sysctl vm.unprivileged_userfaultfd=1".to_owned()), "{remedies:?}");
 }
 
 #[test]
@@ -235,7 +249,7 @@ fn resource_limits_limit_the_region() {
     facts.limits = Limits { overcommit: Some(Overcommit::Strict), max_map_count: Some(1000), ..Limits::default() };
     let limited = verdict(&facts, "run --region --pages 4k");
     assert!(limited.why.contains("strict overcommit") && limited.why.contains("1000 mappings"), "{}", limited.why);
-    assert_eq!(limited.remedy.unwrap(), "echo 0 | sudo tee /proc/sys/vm/overcommit_memory");
+    assert_eq!(limited.remedy.unwrap(), "echo 0 | tee /proc/sys/vm/overcommit_memory");
 
     let group = CgroupMemory { version: 2, limit_bytes: Some(512 * MIB), usage_bytes: None };
     facts.limits = Limits { cgroup: Some(group), ..Limits::default() };
@@ -250,6 +264,7 @@ fn other_architectures_page_sizes_and_cpu_counts_are_judged() {
     facts.machine.page_bytes = 64 << 10;
     facts.machine.cpus = 1;
     assert_eq!(verdict(&facts, "run --region --pages thp").level, Level::Unavailable);
+    assert_eq!(verdict(&facts, "run --guard").level, Level::Unavailable);
     assert!(verdict(&facts, "run --region --pages 4k").why.contains("smallest page of this kernel is 64 KiB"));
     assert_eq!(verdict(&facts, "profile").level, Level::Works);
     assert_eq!(verdict(&facts, "profile --load").level, Level::Limited);

@@ -22,8 +22,9 @@ pub fn verdicts(facts: &Facts) -> Vec<CommandVerdict> {
     verdicts.extend(PageKind::ALL.iter().rev().map(|page_kind| region(facts, *page_kind)));
     verdicts.push(page_kind_report(facts));
     verdicts.push(running(facts));
-    verdicts.extend(sharing::verdicts(facts));
-    verdicts
+    verdicts.push(guard(facts));
+    let verdicts = verdicts.into_iter().map(|verdict| verdict.for_user(facts.machine.root));
+    verdicts.chain(sharing::verdicts(facts)).collect()
 }
 
 /// Profiling compares run times on different pages, so it needs two page kinds.
@@ -83,11 +84,22 @@ fn trace(facts: &Facts) -> CommandVerdict {
 fn running(facts: &Facts) -> CommandVerdict {
     let mut verdict = CommandVerdict::new("attach --huge", Level::Works, "huge pages for a running program", None);
     if !facts.may_collapse {
-        let remedy = Some("sudo fieldstone attach --huge PID".to_owned());
+        // Root without the capability, for instance in a container, gains nothing by sudo.
+        let remedy = (!facts.machine.root).then(|| "sudo fieldstone attach --huge PID".to_owned());
         verdict.lower(Level::Unavailable, "this user lacks CAP_SYS_NICE", remedy);
     }
     if facts.transparent.huge_bytes.is_none() {
         verdict.lower(Level::Unavailable, "this kernel has no transparent huge pages", None);
+    }
+    verdict
+}
+
+/// Guarding heap objects of a program that is started.
+fn guard(facts: &Facts) -> CommandVerdict {
+    let why = "finds memory errors of the heap, in programs linked dynamically with glibc 2.34 or later";
+    let mut verdict = CommandVerdict::new("run --guard", Level::Works, why, None);
+    if facts.machine.architecture != "x86_64" {
+        verdict.lower(Level::Unavailable, format!("not on {} yet", facts.machine.architecture), None);
     }
     verdict
 }
@@ -134,6 +146,6 @@ fn page_kind_report(facts: &Facts) -> CommandVerdict {
     }
     let why = "page kinds from smaps: without folios below the huge page, without physical contiguity";
     let remedy = "sudo fieldstone run --region --stats FILE -- PROGRAM".to_owned();
-    // Root without the capability, for instance in a container, gains nothing by sudo.
+    // As for `attach --huge`.
     CommandVerdict::new(command, Level::Limited, why, (!facts.machine.root).then_some(remedy))
 }

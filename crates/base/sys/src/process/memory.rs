@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use fieldstone_wire::Cause;
+
 use crate::error::denial;
 use crate::{Error, Result};
 
@@ -70,7 +72,7 @@ pub fn trace_failure(source: &io::Error) -> String {
     match source.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => denial(),
         Some(libc::ENOENT | libc::ESRCH) => "it has ended, never existed, or is a kernel thread".to_owned(),
-        _ => source.to_string(),
+        _ => Cause(source).to_string(),
     }
 }
 

@@ -38,7 +38,7 @@ fn header(line: &str) -> Option<Mapping> {
     let (start, end) = (hexadecimal(start)?, hexadecimal(end)?);
     let (permissions, rest) = rest.split_once(' ')?;
     let (offset, rest) = rest.split_once(' ')?;
-    let (_device, rest) = rest.split_once(' ')?;
+    let (device, rest) = rest.split_once(' ')?;
     // A mapping without a name may end right after its inode.
     let (inode, name) = rest.split_once(' ').unwrap_or((rest, ""));
     (start < end).then_some(())?;
@@ -47,6 +47,7 @@ fn header(line: &str) -> Option<Mapping> {
         end,
         permissions: letters(permissions)?,
         offset: hexadecimal(offset)?,
+        device: device_numbers(device)?,
         inode: inode.parse().ok()?,
         name: name.trim_start().to_owned(),
         ..Mapping::default()
@@ -57,7 +58,14 @@ fn hexadecimal(text: &str) -> Option<u64> {
     u64::from_str_radix(text, 16).ok()
 }
 
-fn letters(text: &str) -> Option<Permissions> {
+/// Parses `fe:01`.
+fn device_numbers(text: &str) -> Option<(u32, u32)> {
+    let (major, minor) = text.split_once(':')?;
+    Some((u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?))
+}
+
+/// Parses `rw-p`.
+pub(super) fn letters(text: &str) -> Option<Permissions> {
     let &[read, write, execute, kind] = text.as_bytes() else { return None };
     matches!(kind, b's' | b'p').then_some(Permissions {
         read: read == b'r',

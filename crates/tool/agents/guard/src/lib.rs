@@ -17,6 +17,7 @@
 //! | `next`, `foreign` | the program's allocator, and blocks that are not its own |
 //! | `thread` | each thread's cache of sites |
 //! | `sites`, `budget` | which allocations are guarded, and how much time that may take |
+//! | `FIRST_OF_SITE` in `tool/heap-errors` | how many first objects of a site are guarded |
 //! | `unwind`, `modules`, `probe`, `heap` | stacks |
 //! | `range` | the guarded objects |
 //! | `faults`, `dispositions` | SIGSEGV and SIGBUS, the agent's and the program's |

@@ -1,8 +1,7 @@
 //! `fieldstone attach --huge`: puts the memory of a running process on huge pages from outside.
 
-use std::fs;
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fieldstone_launch::collapse::collapse;
@@ -15,18 +14,18 @@ use fieldstone_wire::Remedy;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::output::{message, print, style};
-use crate::stats_file::write_json;
+use crate::stats_file::StatsOutput;
+use crate::target_process::check_exists;
 
 /// A collapse that takes longer than this shows a progress bar.
 const BAR_DELAY: Duration = Duration::from_secs(1);
 
-/// Collapses the memory of `target` and prints the result. Descendants are included if
-/// `with_children`.
-pub(crate) fn run(
-    target: &CollapseTarget,
-    with_children: bool,
-    stats: Option<(PathBuf, fs::File)>,
-) -> anyhow::Result<u8> {
+/// Collapses the memory of process `pid`, and prints the result or writes it to `stats`. Descendants
+/// are included if `with_children`. With `--stats -` the text goes to standard error.
+pub(crate) fn run(pid: u32, with_children: bool, stats: Option<&Path>) -> anyhow::Result<u8> {
+    check_exists("collapse", pid)?;
+    let target = &CollapseTarget::open(pid)?;
+    let output = StatsOutput::open(stats)?;
     let interrupt = Interrupt::listen_attached()?;
     let mut processes = vec![collapse_process(target, &interrupt)?];
     let mut descendants = process::descendants(target.pid()).unwrap_or_default();
@@ -48,10 +47,11 @@ pub(crate) fn run(
     }
     let result =
         Collapse { schema: Collapse::SCHEMA.into(), tool_version: env!("CARGO_PKG_VERSION").into(), processes };
-    print(&text::render(&reports::collapse::document(&result), style()))?;
-    if let Some((path, mut file)) = stats {
-        write_json(&path, &mut file, &result)?;
+    let document = || reports::collapse::document(&result);
+    if !matches!(output, StatsOutput::Text) {
+        print(&text::render(&document(), style()))?;
     }
+    output.write(&result, document)?;
     Ok(interrupt.shell_code().unwrap_or(0))
 }
 

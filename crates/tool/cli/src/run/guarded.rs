@@ -2,11 +2,10 @@
 //! find.
 
 use std::fs;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use fieldstone_heap_errors::{GuardOptions, GuardedRun, Side};
@@ -17,10 +16,10 @@ use fieldstone_report::{GuardStats, HeapError, reports};
 use fieldstone_wire::Remedy;
 use fieldstone_wire::guard::Sampling;
 
-use super::{exit_like, write_counts};
+use super::exit_like;
 use crate::output::message;
 use crate::size;
-use crate::stats_file::open_stats_file;
+use crate::stats_file::{OutputFile, StatsOutput};
 
 /// The guard agent, a shared library; empty in a cross build without a linker.
 const AGENT: &[u8] = include_bytes!(env!("GUARD_AGENT"));
@@ -136,7 +135,8 @@ impl Arguments {
             side: self.guard_side,
             keep_going: self.keep_going,
         };
-        let mut file = self.guard_report.as_deref().map(open_report).transpose()?;
+        let open = |path| OutputFile::open(path, fs::File::options().append(true));
+        let mut file = self.guard_report.as_deref().map(open).transpose()?;
         let run = GuardedRun::start(&options, move |error| print(error, &mut file))?;
         let injection = run.injection(&AgentFile::install("guard", AGENT)?);
         Ok(Some(Guard { run, injection, mode, memory_bytes }))
@@ -183,29 +183,21 @@ pub(super) fn has_findings(stats: &GuardStats) -> bool {
 pub(super) fn run(arguments: &super::Arguments) -> anyhow::Result<u8> {
     let program = Program::find(&arguments.command)?;
     program.check_guardable()?;
-    let file = open_stats_file(arguments.stats.as_deref())?;
+    let output = StatsOutput::open(arguments.stats.as_deref())?;
     let Some(guard) = arguments.guard.start()? else { bail!("cannot run: no mode is given") };
     let status = run_injected(&program, guard.injection())?;
     let stats = guard.finish(&program, outcome::describe(status));
-    let written = match arguments.stats {
-        Some(_) => write_counts(&stats, &reports::heap_errors::stats_document(&stats), file),
-        None => Ok(()),
-    };
+    let written = output.write(&stats, || reports::heap_errors::stats_document(&stats));
     Ok(exit_like(status, written)?.max(u8::from(has_findings(&stats))))
 }
 
-fn open_report(path: &Path) -> anyhow::Result<(PathBuf, fs::File)> {
-    let file = fs::File::options().append(true).create(true).open(path);
-    Ok((path.to_owned(), file.with_context(|| format!("cannot write findings to {}", path.display()))?))
-}
-
 /// Prints a finding, and appends it to the file.
-fn print(error: &HeapError, file: &mut Option<(PathBuf, fs::File)>) {
+fn print(error: &HeapError, file: &mut Option<OutputFile>) {
     message(error.text());
-    let Some((path, file)) = file else { return };
-    let line = serde_json::to_string(error).map(|line| line + "\n").map_err(std::io::Error::from);
-    if let Err(error) = line.and_then(|line| file.write_all(line.as_bytes())) {
-        message(format_args!("cannot write a finding to {}: {error}", path.display()));
+    let Some(file) = file else { return };
+    let line = serde_json::to_string(error).map_err(|source| fieldstone_report::Error::Encode { source });
+    if let Err(error) = line.and_then(|line| file.append(&(line + "\n"))) {
+        message(error);
     }
 }
 

@@ -10,7 +10,7 @@ use std::process::Command;
 use fieldstone_launch::agent::AgentFile;
 use fieldstone_launch::launch::{Injection, Treatment};
 use fieldstone_launch::program::Program;
-use fieldstone_wire::Remedy;
+use fieldstone_wire::{Cause, Remedy};
 
 use super::{SharedRecords, SharedSites, executable};
 use crate::error::{Error, Result};
@@ -111,7 +111,7 @@ fn sites_variable(path: &str) -> OsString {
 fn version(qemu: &Path) -> Result<String> {
     let unusable = |why: String| Error::Tracer { why: format!("{}: {why}", qemu.display()) };
     // Both commands terminate: QEMU prints and exits, without input.
-    let output = Command::new(qemu).arg("--version").output().map_err(|error| unusable(error.to_string()))?;
+    let output = Command::new(qemu).arg("--version").output().map_err(|error| unusable(Cause(error).to_string()))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let version = text.split_whitespace().find(|word| word.starts_with(|first: char| first.is_ascii_digit()));
     let version = version.ok_or_else(|| unusable("it prints no version".to_owned()))?;
@@ -123,7 +123,7 @@ fn version(qemu: &Path) -> Result<String> {
             VERSIONS.end()
         )));
     }
-    let help = Command::new(qemu).arg("-help").output().map_err(|error| unusable(error.to_string()))?;
+    let help = Command::new(qemu).arg("-help").output().map_err(|error| unusable(Cause(error).to_string()))?;
     if !String::from_utf8_lossy(&help.stdout).contains("-plugin") {
         return Err(unusable(format!("it was built without plugins, as a static QEMU is{INSTALL}")));
     }

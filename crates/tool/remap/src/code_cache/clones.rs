@@ -19,6 +19,7 @@ use fieldstone_rewrite::patch::JUMP_BYTES;
 use fieldstone_rewrite::walk::LoopAccess;
 use fieldstone_rewrite::{CachedMemory, Flow, HeadPatch, Liveness, Loop, LoopClone, Redirect, Registers, Walk};
 use fieldstone_sys::process::ProcessMemory;
+use fieldstone_sys::smaps::Mapping;
 use iced_x86::Instruction;
 
 use crate::code_cache::CodeCache;
@@ -26,7 +27,6 @@ use crate::code_cache::heads::{InstalledClone, JUMP, LoopHead, UnpatchedMemory, 
 use crate::code_cache::probes::MAX_CODE_PAGES;
 use crate::error::{Result, ignore_gone};
 use crate::page_table::moved::{PageMap, ProgramView, page_with};
-use crate::space::MapsEntry;
 use crate::tracer::Tracer;
 
 /// Maximum number of clones of one loop that are for single addresses.
@@ -306,9 +306,9 @@ fn is_permanent(tracer: &Tracer, request: &CloneRequest) -> Result<bool> {
     let blocks = within.blocks.iter().filter_map(|start| flow.blocks.get(start));
     let end = blocks.map(|block| block.end).max().unwrap_or(0).max(within.head + JUMP_BYTES);
     let table = tracer.mappings()?;
-    let mapping = table.iter().find(|mapping| mapping.range.contains(&within.head));
-    let is_written = |mapping: &MapsEntry| table.iter().any(|other| other.writes_file_of(mapping));
-    Ok(mapping.is_some_and(|mapping| mapping.range.end >= end && mapping.is_lasting_code() && !is_written(mapping)))
+    let mapping = table.iter().find(|mapping| mapping.range().contains(&within.head));
+    let is_written = |mapping: &Mapping| table.iter().any(|other| other.writes_file_of(mapping));
+    Ok(mapping.is_some_and(|mapping| mapping.end >= end && mapping.is_lasting_code() && !is_written(mapping)))
 }
 
 /// The innermost loop around a flow's start that can be cloned as a whole.

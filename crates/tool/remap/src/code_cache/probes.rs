@@ -115,11 +115,11 @@ impl CodeCache {
     /// If there is no memory for the probes.
     pub(crate) fn find_call_sites(&mut self, tracer: &mut Tracer) -> Result<()> {
         for mapping in tracer.mappings()?.iter().filter(|mapping| mapping.is_lasting_code()) {
-            let key = (mapping.range.start, mapping.range.end, mapping.name.clone());
+            let key = (mapping.start, mapping.end, mapping.name.clone());
             if !self.probes.searched.insert(key) {
                 continue;
             }
-            for (at, number) in calls(tracer.memory(), &mapping.range) {
+            for (at, number) in calls(tracer.memory(), &mapping.range()) {
                 if self.probes.sites.iter().any(|site| site.at == at) {
                     continue;
                 }
@@ -209,8 +209,8 @@ mod tests {
         let memory = ProcessMemory::open(std::process::id()).unwrap();
         let own = libc::mprotect as *const () as u64;
         let table = crate::space::mappings(std::process::id()).unwrap();
-        let code = table.iter().find(|mapping| mapping.range.contains(&own)).unwrap();
-        let found = calls(&memory, &code.range);
+        let code = table.iter().find(|mapping| mapping.range().contains(&own)).unwrap();
+        let found = calls(&memory, &code.range());
         let is_own = |&(at, number): &(u64, u32)| number == NUMBERS[0] && (own..own + 16).contains(&at);
         assert!(found.iter().any(is_own), "{own:#x}: {found:x?}");
     }

@@ -5,10 +5,12 @@
 
 use std::iter;
 
+use fieldstone_sys::smaps::Mapping;
+
 use crate::error::Result;
 use crate::page_table::futex;
 use crate::page_table::moved::{PageMap, page_error, page_with};
-use crate::space::{MapsEntry, peculiarity};
+use crate::space::peculiarity;
 use crate::tracer::Tracer;
 use crate::tracer::status::{has_seccomp_filter, is_kernel_worker, locked_kib, pinned_kib, threads_of};
 use crate::tracer::traced_thread::is_64_bit;
@@ -23,16 +25,16 @@ const PR_GET_TID_ADDRESS: u64 = 40;
 ///
 /// # Errors
 /// [`Error::Page`](crate::Error::Page) with the reason if it must not.
-pub(crate) fn movable_mapping(pid: u32, table: &[MapsEntry], page: u64) -> Result<&MapsEntry> {
-    let mapping = table.iter().find(|mapping| mapping.range.contains(&page));
+pub(crate) fn movable_mapping(pid: u32, table: &[Mapping], page: u64) -> Result<&Mapping> {
+    let mapping = table.iter().find(|mapping| mapping.range().contains(&page));
     let mapping = mapping.ok_or_else(|| page_error(page, "it is not mapped"))?;
-    if !mapping.is_private_data() {
+    if !mapping.has_permissions("rw-p") {
         let why = "it is no private memory that can be written: other processes, or code, may be in it";
         return Err(page_error(page, why));
     }
     // Asynchronous I/O and devices write physical memory and cause no fault.
     let is_asynchronous =
-        |mapping: &MapsEntry| mapping.name.starts_with("/[aio]") || mapping.name == "anon_inode:[io_uring]";
+        |mapping: &Mapping| mapping.name.starts_with("/[aio]") || mapping.name == "anon_inode:[io_uring]";
     let has_workers = table.iter().any(is_asynchronous) || threads_of(pid).into_iter().any(is_kernel_worker);
     if pinned_kib(pid) > 0 || has_workers {
         return Err(page_error(page, "the kernel or a device may write to the program's memory by itself"));
@@ -44,7 +46,7 @@ pub(crate) fn movable_mapping(pid: u32, table: &[MapsEntry], page: u64) -> Resul
         return Err(page_error(page, why));
     }
     // After mlockall(2) a new mapping is filled at once.
-    if mapping.is_file && locked_kib(pid) > 0 {
+    if mapping.is_file() && locked_kib(pid) > 0 {
         return Err(page_error(page, "it is a file's, and the program has locked memory"));
     }
     Ok(mapping)

@@ -61,7 +61,7 @@ impl Process {
             std::thread::sleep(BETWEEN_TRIES);
         }
         self.tracer.stop_all()?;
-        let result = self.move_now(&moved, mapping.is_file);
+        let result = self.move_now(&moved, mapping.is_file());
         let answered = self.answer_deferred();
         self.tracer.resume_all(&self.code)?;
         result.and(answered).map(|()| moved)

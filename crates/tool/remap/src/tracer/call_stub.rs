@@ -18,10 +18,10 @@
 
 use fieldstone_sys::process::ProcessMemory;
 use fieldstone_sys::ptrace::TraceeRegisters;
+use fieldstone_sys::smaps::Mapping;
 use fieldstone_sys::userfault::Message;
 
 use crate::error::{Error, Result};
-use crate::space::MapsEntry;
 
 /// Size of the stub page, and of it together with the data page that follows.
 const PAGE_BYTES: u64 = 4096;
@@ -139,18 +139,18 @@ pub(crate) fn is_busy(memory: &ProcessMemory, page: u64) -> bool {
 ///
 /// # Errors
 /// [`Error::Refused`] if no code page has enough unused bytes.
-pub(crate) fn write_bootstrap_stub(pid: u32, memory: &ProcessMemory, mappings: &[MapsEntry]) -> Result<u64> {
-    let is_code = |mapping: &&MapsEntry| mapping.permissions == "r-xp";
+pub(crate) fn write_bootstrap_stub(pid: u32, memory: &ProcessMemory, mappings: &[Mapping]) -> Result<u64> {
+    let is_code = |mapping: &&Mapping| mapping.has_permissions("r-xp");
     let vdso = mappings.iter().filter(|mapping| mapping.name == "[vdso]");
     for mapping in vdso.chain(mappings).filter(is_code) {
         let mut page = [0; 4096];
-        if memory.read_exact(mapping.range.end - PAGE_BYTES, &mut page).is_err() {
+        if memory.read_exact(mapping.end - PAGE_BYTES, &mut page).is_err() {
             continue;
         }
         let is_other = |slot: &&[u8]| !slot.starts_with(&stub_code());
         let slot = page.rchunks_exact(STUB_BYTES).take(8).position(|slot| is_other(&slot)).unwrap_or(0);
         if page.rchunks_exact(STUB_BYTES).nth(slot).is_some_and(|slot| slot.iter().all(|&byte| byte == 0)) {
-            let at = mapping.range.end - ((slot + 1) * STUB_BYTES) as u64;
+            let at = mapping.end - ((slot + 1) * STUB_BYTES) as u64;
             if memory.write(at, &stub_code()).is_ok() {
                 return Ok(at);
             }

@@ -1,5 +1,11 @@
 //! Plots as SVG, to stand inside a page.
 //!
+//! | file | what it decides or does |
+//! |---|---|
+//! | `bars` | rows of bars |
+//! | `curves` | curves between two axes |
+//! | `columns` | values in columns, with intervals |
+//!
 //! They are drawn at twice their size, because the backend knows whole pixels only, and shown at
 //! half by the `viewBox`. Ink is `currentColor`, so that a plot follows the page into its dark
 //! mode. The other colours are middle tones that stand on light and dark. Each plot has a title and

@@ -10,6 +10,12 @@
 //! Heading
 //!   what belongs to it, set in by two columns
 //! ```
+//! | file | what it decides or does |
+//! |---|---|
+//! | `table` | the widths of columns; what is shortened |
+//! | `wrap` | line breaks |
+//! | `bytes` | the map of a cache line |
+//!
 //! Plots and [`Block::Detail`] are left out. Text of a measured program has its control characters
 //! shown, not sent.
 

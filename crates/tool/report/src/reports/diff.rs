@@ -13,7 +13,7 @@ use fieldstone_stats::{Estimate, Interval};
 /// Sites that a terminal shows; the others are one row.
 const MOST_SITES: usize = 10;
 
-const FIELDS: &str = "kind,change,a_s,b_s,ratio,ratio_low,ratio_high,ratio_confidence";
+const FIELDS: &str = "kind,change,a_s,b_s,ratio,ratio_low,ratio_high,ratio_confidence,before_s,after_s";
 const WALK_FIELDS: &str = "configuration,a_walks_per_1000,b_walks_per_1000,walks_ratio,price,a_walk_ns,b_walk_ns";
 const SITE_FIELDS: &str = "site,site_place,a_walks_share,b_walks_share";
 
@@ -35,7 +35,7 @@ pub fn document(diff: &Diff, [before, after]: [&str; 2]) -> Document {
 fn kinds(diff: &Diff) -> Table {
     let columns = [
         Column::text("pages"),
-        Column::text("AFTER is"),
+        Column::text("change"),
         Column::number("BEFORE"),
         Column::number("AFTER"),
         Column::number("AFTER / BEFORE"),
@@ -46,8 +46,8 @@ fn kinds(diff: &Diff) -> Table {
         row![
             &kind.name,
             kind.change.to_string(),
-            median(kind.a_s),
-            median(kind.b_s),
+            median(kind.before_s),
+            median(kind.after_s),
             kind.ratio.map(|ratio| Unit::Ratio.of(ratio.median)),
             kind.ratio.and_then(|ratio| Value::interval(&ratio, Unit::Ratio)),
         ]
@@ -96,6 +96,7 @@ pub fn records(diff: &Diff) -> Vec<Records> {
         let median = |estimate: Option<Estimate>| full(estimate.map(|value| value.median));
         let mut fields = vec![kind.name.clone(), kind.change.to_string(), median(kind.a_s), median(kind.b_s)];
         fields.extend(estimate_fields(kind.ratio.as_ref()));
+        fields.extend([median(kind.before_s), median(kind.after_s)]);
         fields
     };
     let walks = |of: &ConfigurationDiff| {

@@ -30,6 +30,25 @@ fn it_shows_both_medians_and_the_ratio() {
 }
 
 #[test]
+fn records_name_the_two_files_and_keep_the_former_names() {
+    let diff = Diff::between(&measured(&[("4k", 2.0)], 8, 0.0), &measured(&[("4k", 3.0)], 1, 0.0));
+    let csv = crate::csv::render(&records(&diff));
+    let [header, values, ..] = &csv.lines().map(|line| line.split(',').collect()).collect::<Vec<Vec<&str>>>()[..]
+    else {
+        panic!("{csv}")
+    };
+    let value = |name| values[header.iter().position(|field| *field == name).unwrap()];
+    for (name, former, seconds) in [("before_s", "a_s", 2.0), ("after_s", "b_s", 3.0)] {
+        assert_eq!(value(name), value(former));
+        assert_eq!(value(name).parse(), Ok(seconds), "{csv}");
+    }
+    let json = serde_json::to_value(&diff.kinds[0]).unwrap();
+    assert_eq!((&json["before_s"], &json["after_s"]), (&json["a_s"], &json["b_s"]));
+    let text = text_of(&diff, Style::default());
+    assert!(text.contains("change") && text.contains("too few runs") && !text.contains("AFTER is"), "{text}");
+}
+
+#[test]
 fn different_programs_are_the_first_line_and_have_no_verdict() {
     let a = measured(&[("4k", 2.0)], 8, 0.0);
     let mut b = measured(&[("4k", 3.0)], 8, 0.0);

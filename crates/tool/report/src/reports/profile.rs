@@ -1,5 +1,11 @@
 //! A profile: which page kinds are faster, what a run costs, which memory it had, and what
 //! translation costs where it was traced.
+//!
+//! | file | what it decides or does |
+//! |---|---|
+//! | `plots` | the plots |
+//! | `records` | the fields of CSV |
+//! | `paper` | the published numbers beside the measured ones |
 
 mod paper;
 #[cfg(test)]

@@ -117,7 +117,10 @@ fn object(number: usize, group: &Group<'_>, threads: &NamedThreads<'_>) -> Block
         Block::section("The code that accesses it", [tables::code(&group.lines, threads).into()]),
         Block::section(
             "What to do",
-            std::iter::once(Block::List(group.advice()))
+            // The report leads with the advice on the first object.
+            (number > 1)
+                .then(|| Block::List(group.advice()))
+                .into_iter()
                 .chain(group.redesigns().into_iter().map(|redesign| Block::Listing(redesign.text.clone()))),
         ),
     ]);

@@ -6,6 +6,13 @@
 //!   other arenas  64 MiB·n  │ heap_info │ arena (in its first heap) │ chunk │ chunk │ ... │ top │
 //!   large block   mmap      │ chunk │
 //! ```
+//! | file | what it decides or does |
+//! |---|---|
+//! | `arena` | heaps of thread arenas |
+//! | `mapped` | blocks with their own mapping |
+//! | `walk` | the way from chunk to chunk, and which headers are consistent |
+//! | `window` | a read buffer |
+//!
 //! The memory may belong to another allocator, or only resemble chunks. `walk` describes how to
 //! distinguish them. If the headers are inconsistent twice, there is no answer.
 //!

@@ -27,6 +27,11 @@ const MAX_DEBUG_BYTES: u64 = 1 << 30;
 const MAX_SEGMENTS: usize = 256;
 const MAX_SYMBOLS: usize = 4 << 20;
 
+/// The compiler's start code: the source file of its local variables (`completed.0`), and the
+/// variable that identifies a loaded file to the C library. A program does not use them.
+const START_CODE: &str = "crtstuff.c";
+const OBJECT_HANDLE: &str = "__dso_handle";
+
 type ElfFile<'data> = ElfFile64<'data, Endianness, &'data ReadCache<&'data File>>;
 
 /// An ELF file.
@@ -175,7 +180,15 @@ impl VariableSymbols {
         let data = ReadCache::new(file);
         let file = parse(&data)?;
         let mut tables = Self::default();
+        let mut is_in_start_code = false;
         for symbol in file.symbols().chain(file.dynamic_symbols()).take(MAX_SYMBOLS) {
+            // The local symbols of a source file follow the symbol of that file.
+            if symbol.kind() == SymbolKind::File {
+                is_in_start_code = symbol.name() == Ok(START_CODE);
+            }
+            if is_in_start_code && symbol.is_local() || symbol.name() == Ok(OBJECT_HANDLE) {
+                continue;
+            }
             let into = match symbol.kind() {
                 SymbolKind::Data if !symbol.is_undefined() => &mut tables.fixed,
                 SymbolKind::Tls if !symbol.is_undefined() => &mut tables.local,
@@ -234,6 +247,19 @@ mod tests {
     use super::*;
 
     static NAMED_ONLY_HERE: [u64; 2] = [1, 2];
+
+    #[test]
+    fn variables_of_the_start_code_have_no_names() {
+        let path = std::env::current_exe().unwrap();
+        let file = File::open(&path).unwrap();
+        let data = ReadCache::new(&file);
+        let elf = parse(&data).unwrap();
+        let of_start = |name: &str| name.starts_with("completed.") || name == OBJECT_HANDLE;
+        assert!(elf.symbols().any(|symbol| symbol.name().is_ok_and(of_start)), "this program has start code");
+        let tables = VariableSymbols::read(&file).unwrap();
+        let named = tables.fixed.iter().find(|symbol| of_start(&symbol.name));
+        assert_eq!(named, None);
+    }
 
     #[test]
     fn symbols_are_read_only_if_a_string_table_has_the_name() {

@@ -1,5 +1,11 @@
 //! Descriptions of the memory of test programs, compiled in several ways. The programs print the
 //! expected addresses and sizes.
+//!
+//! | file | what it decides or does |
+//! |---|---|
+//! | `program` | builds and starts the test program |
+//! | `blocks`, `types`, `variables`, `classes` | heap blocks; types; variables; class members |
+//! | `hostile` | corrupted ELF files |
 
 mod blocks;
 mod classes;

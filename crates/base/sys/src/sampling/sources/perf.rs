@@ -23,6 +23,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::AsRawFd;
 
+use fieldstone_wire::Cause;
 use perf_event::events::Software;
 use perf_event::{Builder, Clock, Counter, SampleFlag, Sampler};
 
@@ -157,7 +158,8 @@ impl OpenedEvents<'_> {
                 }
                 Err(error) => {
                     let why = format!(
-                        "cannot map its rings ({error}): `sudo sysctl kernel.perf_event_mlock_kb=2048` raises the limit"
+                        "cannot map its rings ({}): `sudo sysctl kernel.perf_event_mlock_kb=2048` raises the limit",
+                        Cause(error)
                     );
                     return Err(Error::NotSampled { pid: self.pid, method: SamplingMethod::Perf, why });
                 }
@@ -171,8 +173,9 @@ impl OpenedEvents<'_> {
                 let paranoid =
                     kernel_file::text("/proc/sys/kernel/perf_event_paranoid").unwrap_or_else(|| "hidden".into());
                 format!(
-                    "permission denied ({error}; kernel.perf_event_paranoid is {paranoid}): `sudo sysctl \
-                     kernel.perf_event_paranoid=2` allows it for your own programs, `--cap-add PERFMON` in a container"
+                    "permission denied ({}; kernel.perf_event_paranoid is {paranoid}): `sudo sysctl \
+                     kernel.perf_event_paranoid=2` allows it for your own programs, `--cap-add PERFMON` in a container",
+                    Cause(error)
                 )
             }
             Some(libc::EMFILE | libc::ENFILE) => format!(
@@ -180,7 +183,7 @@ impl OpenedEvents<'_> {
                 self.rings.len() + self.others.len() + cpus
             ),
             Some(libc::ENOSYS) => "this kernel has no perf events".into(),
-            _ => format!("the kernel refuses the event ({error})"),
+            _ => format!("the kernel refuses the event ({})", Cause(error)),
         };
         Error::NotSampled { pid: self.pid, method: SamplingMethod::Perf, why }
     }

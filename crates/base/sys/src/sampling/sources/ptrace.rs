@@ -24,6 +24,8 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::time::{Duration, Instant};
 
+use fieldstone_wire::Cause;
+
 use super::sample_ring::{RingEntry, SampleRing, TracerPhase};
 use super::tracer;
 use crate::helper_process::block_signals;
@@ -78,7 +80,7 @@ impl Stopper {
                 "permission denied, or a debugger traces it: `sudo sysctl kernel.yama.ptrace_scope=0` \
                  allows it for your own programs, `--cap-add SYS_PTRACE` in a container",
             ),
-            _ => self.failure(&format!("the kernel refuses to trace it ({error})")),
+            _ => self.failure(&format!("the kernel refuses to trace it ({})", Cause(error))),
         }
     }
 

@@ -172,7 +172,7 @@ mod tests {
 
         let diff = csv_of_diff(&profile, &profile);
         assert!(
-            diff.lines().nth(1).is_some_and(|line| line.starts_with("4k,the same,2.") && line.split(',').count() == 8),
+            diff.lines().nth(1).is_some_and(|line| line.starts_with("4k,the same,2.") && line.split(',').count() == 10),
             "{diff}"
         );
     }

@@ -2,9 +2,10 @@
 
 use super::groups::{self, Group};
 use super::others::{self, is_true_sharing};
-use crate::quantity::{count, plural};
+use crate::quantity::{count, plural, seconds};
 use crate::sharing::Sharing;
 use crate::shell;
+use fieldstone_sharing::Verdict;
 use serde::Serialize;
 
 /// True sharing with a smaller part of the threads' time than this is not in the conclusion.
@@ -15,7 +16,7 @@ const LEAST_SHARE: f64 = 0.05;
 pub struct Headline {
     /// The finding that costs most, or that there is none.
     pub sentence: String,
-    /// What to change in the source, a sentence each.
+    /// What to change in the source, a sentence each; of an undecided result, how to decide it.
     pub advice: Vec<String>,
     /// The command that repairs it while the program runs, where one can.
     pub command: Option<String>,
@@ -28,7 +29,9 @@ impl Headline {
     pub fn of(sharing: &Sharing) -> Self {
         let groups = groups::by_object(sharing);
         let Some((first, rest)) = groups.split_first() else {
-            return Self { sentence: nothing(sharing), advice: Vec::new(), command: None, unavailable: None };
+            let sentence = nothing(sharing);
+            let advice = is_undecided(sharing).then(|| decide(sharing)).into_iter().collect();
+            return Self { sentence, advice, command: None, unavailable: None };
         };
         let mut sentence = dominant(first);
         if !rest.is_empty() {
@@ -78,17 +81,25 @@ fn nothing(sharing: &Sharing) -> String {
         return format!("No other false sharing was found.{}", ignored(sharing));
     }
     if lines == 0 {
-        let why = match sharing.sampling.apart {
-            0 => "no sample showed a line that several threads use".to_owned(),
+        return match sharing.sampling.apart {
+            0 => "No false sharing was found: no sample showed a line that several threads use.".to_owned(),
             lines => format!(
-                "several threads use {}, but it is undecided whether they run at the same time. Retry with a processor for each thread, or with a longer run",
+                "Undecided: several threads use {}, but the samples do not show whether they run at the same time.",
                 plural(lines, "line")
             ),
         };
-        return format!("No false sharing was found: {why}.");
     }
-    let mut sentence =
-        format!("No false sharing was found on {} with samples of several threads.", plural(lines, "line"));
+    let mut sentence = match undecided(sharing) {
+        0 => format!("No false sharing was found on {} with samples of several threads.", plural(lines, "line")),
+        undecided if undecided == lines => format!(
+            "Undecided: {} with samples of several threads, but too few samples to decide whether the threads run at the same time.",
+            plural(lines, "line")
+        ),
+        undecided => format!(
+            "Undecided: on {undecided} of {lines} lines with samples of several threads, too few samples show whether the threads run at the same time. No false sharing was found on the other {}.",
+            lines - undecided
+        ),
+    };
     let shared =
         groups::heaviest_first(&sharing.others).into_iter().find(|found| is_true_sharing(&found.judged.verdict));
     if let Some(found) = shared.filter(|found| found.cost.share.likely >= LEAST_SHARE) {
@@ -100,6 +111,27 @@ fn nothing(sharing: &Sharing) -> String {
         );
     }
     sentence + &ignored(sharing)
+}
+
+/// Number of lines whose verdict is undecided.
+fn undecided(sharing: &Sharing) -> u64 {
+    sharing.others.iter().filter(|found| found.judged.verdict == Verdict::Undecided).count() as u64
+}
+
+/// Whether nothing was found, and a longer run might find something.
+fn is_undecided(sharing: &Sharing) -> bool {
+    let is_apart = sharing.others.is_empty() && sharing.ignored == 0 && sharing.sampling.apart > 0;
+    undecided(sharing) > 0 || is_apart && sharing.sampling.accesses > 0
+}
+
+/// How to decide an undecided result.
+fn decide(sharing: &Sharing) -> String {
+    let longer = if sharing.pid.is_some() {
+        format!("a longer --duration than {}", seconds(sharing.duration_s))
+    } else {
+        "a longer run of the program".to_owned()
+    };
+    format!("to decide, sample again with {longer}, or with a higher --hertz, and with a processor for each thread")
 }
 
 fn ignored(sharing: &Sharing) -> String {
@@ -213,11 +245,28 @@ mod tests {
         let sampling = crate::sharing::Sampling { samples: 9, accesses: 9, apart: 2, ..Default::default() };
         let headline = Headline::of(&Sharing { sampling, ..Sharing::default() }).sentence;
         assert!(
-            headline.contains("several threads use 2 lines, but it is undecided whether they run at the same time"),
+            headline.starts_with("Undecided: several threads use 2 lines, but the samples do not show"),
             "{headline}"
         );
         let blind = crate::sharing::Sampling { samples: 9, ..Default::default() };
         let headline = Headline::of(&Sharing { sampling: blind, ..Sharing::default() }).sentence;
         assert!(headline.contains("No result: no sample showed an access"), "{headline}");
+    }
+
+    #[test]
+    fn an_undecided_verdict_leads_with_its_reason_and_how_to_decide() {
+        let mut sharing = fixture::clean();
+        sharing.others[0].judged.verdict = Verdict::Undecided;
+        let headline = Headline::of(&sharing);
+        for part in ["Undecided: on 1 of 5 lines", "too few samples", "No false sharing was found on the other 4."] {
+            assert!(headline.sentence.contains(part), "{part}: {}", headline.sentence);
+        }
+        assert!(headline.advice[0].contains("with a longer run of the program"), "{:?}", headline.advice);
+        sharing.others.truncate(1);
+        (sharing.pid, sharing.duration_s) = (Some(7), 5.0);
+        let headline = Headline::of(&sharing);
+        assert!(headline.sentence.starts_with("Undecided: 1 line with"), "{}", headline.sentence);
+        assert!(!headline.sentence.contains("No false sharing"), "{}", headline.sentence);
+        assert!(headline.advice[0].contains("a longer --duration than 5.00 s"), "{:?}", headline.advice);
     }
 }

@@ -66,6 +66,7 @@ fn each_line_has_its_map_its_users_and_its_code() {
         assert!(text.contains(part), "{part}\n{text}");
     }
     assert_eq!(text.matches("alignas(64) pthread_t tid;").count(), 1, "one remedy for three lines\n{text}");
+    assert_eq!(text.matches("declare tid with alignas(64)").count(), 1, "the advice leads, and only there\n{text}");
 }
 
 #[test]

@@ -1,45 +1,55 @@
-//! The names of the variables on contended lines, for the events of a repair.
+//! Names for the events of a repair: the variables on contended lines, and the code of redirected
+//! accesses.
+//!
+//! Names come from `/proc/PID/maps` and from files. The memory of the process is not read: a read of
+//! a moved page waits until the page is restored. So heap blocks have no names here.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use fieldstone_rewrite::page::{LINE_BYTES, PAGE_BYTES};
-use fieldstone_symbols::objects::Objects;
 
 use crate::event::{RepairEvent, TimedEvent};
+use crate::instruction_names::InstructionNames;
+use crate::memory_objects::MemoryObjects;
 
 /// The most names in one event.
 const MAX_NAMES: usize = 4;
 
-/// Names variables of one process. An event on a page has the names of the lines that were found
-/// there before.
+/// Names variables and code of one process. An event on a page has the names of the lines that were
+/// found there before.
 #[derive(Debug)]
-pub struct VariableNames {
+pub struct EventNames {
     pid: u32,
-    objects: Option<Objects>,
+    objects: Option<MemoryObjects>,
     by_line: BTreeMap<u64, Vec<String>>,
+    code: InstructionNames,
 }
 
-impl VariableNames {
+impl EventNames {
     /// No names yet. The symbols of process `pid` are read at the first found line.
     #[must_use]
-    pub const fn new(pid: u32) -> Self {
-        Self { pid, objects: None, by_line: BTreeMap::new() }
+    pub fn new(pid: u32) -> Self {
+        Self { pid, objects: None, by_line: BTreeMap::new(), code: InstructionNames::default() }
     }
 
     /// Adds the names to an event. Call it for each event, in the order of time.
     pub fn add_to(&mut self, event: &mut TimedEvent) {
-        match event.kind {
+        match &mut event.kind {
             RepairEvent::LineFound { line, .. } => {
-                let names = self.read(line);
-                self.by_line.insert(line, names);
-                event.variables = self.known(line..line + 1);
+                let names = self.read(*line);
+                self.by_line.insert(*line, names);
+                event.variables = self.known(*line..*line + 1);
             }
-            RepairEvent::LineLeft { line, .. } => event.variables = self.known(line..line + 1),
+            RepairEvent::LineLeft { line, .. } => event.variables = self.known(*line..*line + 1),
             RepairEvent::PageMoved { page, .. }
             | RepairEvent::PageRefused { page, .. }
             | RepairEvent::PageRestored { page, .. } => {
-                event.variables = self.known(page..page + PAGE_BYTES);
+                event.variables = self.known(*page..*page + PAGE_BYTES);
+            }
+            RepairEvent::AccessRedirected { ip, code, .. } => {
+                let objects = self.objects.get_or_insert_with(|| MemoryObjects::new(self.pid));
+                *code = self.code.text(*ip, objects);
             }
             RepairEvent::Exec => *self = Self::new(self.pid),
             _ => {}
@@ -48,13 +58,10 @@ impl VariableNames {
 
     /// The variables on a line; none if the process has ended.
     fn read(&mut self, line: u64) -> Vec<String> {
+        let objects = self.objects.get_or_insert_with(|| MemoryObjects::new(self.pid));
         // A library with the variable may have been loaded since.
-        let is_current = self.objects.as_mut().is_some_and(|objects| objects.refresh().is_ok());
-        if !is_current {
-            self.objects = Objects::open(self.pid).ok();
-        }
-        let mut names =
-            self.objects.as_ref().map_or_else(Vec::new, |objects| objects.variables_on_line(line, LINE_BYTES));
+        objects.reopen();
+        let mut names = objects.variables_on_line(line, LINE_BYTES);
         names.truncate(MAX_NAMES);
         names
     }
@@ -82,7 +89,7 @@ mod tests {
     fn events_on_a_line_and_on_its_page_name_its_variables() {
         let line = FOUND_LINES.0.as_ptr().addr() as u64 + LINE_BYTES;
         let page = line / PAGE_BYTES * PAGE_BYTES;
-        let mut names = VariableNames::new(std::process::id());
+        let mut names = EventNames::new(std::process::id());
         let mut named = |kind| {
             let mut event = TimedEvent::new(0.0, kind);
             names.add_to(&mut event);
@@ -95,5 +102,14 @@ mod tests {
         assert_eq!(named(moved()), expected);
         assert_eq!(named(RepairEvent::Exec), "");
         assert_eq!(named(moved()), "", "another program has other variables");
+    }
+
+    #[test]
+    fn a_redirected_access_names_its_function_file_and_line() {
+        let ip = a_redirected_access_names_its_function_file_and_line as fn() as usize as u64;
+        let mut event = TimedEvent::new(0.0, RepairEvent::AccessRedirected { ip, thread: 1, code: None });
+        EventNames::new(std::process::id()).add_to(&mut event);
+        let RepairEvent::AccessRedirected { code: Some(code), .. } = event.kind else { panic!("{event:?}") };
+        assert!(code.contains("a_redirected_access_names") && code.contains("event_names.rs:"), "{code}");
     }
 }
