@@ -19,6 +19,8 @@ pub const PAGING_VARIABLE: &CStr = c"FIELDSTONE_PAGING";
 pub const PROCESSES: usize = 256;
 /// Stores of a process.
 pub const STORES: usize = 6;
+/// The names of the stores that exist, by their index.
+pub const STORE_NAMES: [&str; 2] = ["lz4", "file"];
 /// The longest directory of a file of pages, with its final zero.
 pub const DIRECTORY_BYTES: usize = 1024;
 /// Identifies the build: both sides refuse a record of another build.
@@ -76,6 +78,30 @@ pub struct PagingCounters {
     pub store_bytes: [AtomicU64; STORES],
     /// Forked children that got all stored pages at once.
     pub children: AtomicU64,
+}
+
+impl PagingCounters {
+    /// All zeros.
+    #[must_use]
+    pub const fn new() -> Self {
+        const ZERO: AtomicU64 = AtomicU64::new(0);
+        Self {
+            resident: ZERO,
+            peak_resident: ZERO,
+            bound: ZERO,
+            evicted: ZERO,
+            evicted_zero: ZERO,
+            faults: ZERO,
+            first_accesses: ZERO,
+            loaded: [ZERO; STORES],
+            load_ns: [ZERO; STORES],
+            unmovable: ZERO,
+            refused: ZERO,
+            lost: ZERO,
+            store_bytes: [ZERO; STORES],
+            children: ZERO,
+        }
+    }
 }
 
 /// One process of a session.

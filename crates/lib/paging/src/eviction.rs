@@ -29,15 +29,17 @@ static ZEROS: Page = [0; PAGE];
 
 /// What a step of the sweep did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// Pages left memory, or a chunk turned out to have none.
-    Progress,
+enum Step {
+    /// Pages left memory.
+    Evicted,
+    /// No page of the chunk could leave memory.
+    Skipped,
     /// The address space changes: messages must be read first.
     Changing,
     /// No store took a page.
     Full,
-    /// Nothing is resident, or nothing could leave memory in a whole sweep.
-    Nothing,
+    /// No page is resident.
+    Empty,
 }
 
 impl Pager {
@@ -58,16 +60,19 @@ impl Pager {
     /// Evicts pages until at most `bound - margin` are resident. Returns false if messages must be
     /// read first.
     pub(crate) fn evict(&self, work: &mut Work, margin: usize) -> bool {
-        let mut failures = 0;
         if !self.return_held(work) {
             return false;
         }
-        while self.excess(margin) > 0 && failures < 64 {
+        let mut sweeps = 0;
+        while self.excess(margin) > 0 && sweeps < 2 {
+            let before = work.cursor;
             match self.evict_chunk(work, self.excess(margin)) {
-                Step::Progress => failures = 0,
+                Step::Evicted => sweeps = 0,
+                // The sweep began again at the lowest address.
+                Step::Skipped => sweeps += usize::from(work.cursor <= before),
                 Step::Full => return self.return_held(work),
-                Step::Nothing => failures += 1,
                 Step::Changing => return false,
+                Step::Empty => break,
             }
         }
         true
@@ -75,16 +80,16 @@ impl Pager {
 
     /// Evicts at most `wanted` pages of the next chunk.
     fn evict_chunk(&self, work: &mut Work, wanted: usize) -> Step {
-        let Some(start) = self.table.next_occupied(work.cursor) else { return Step::Nothing };
-        let Some(mut chunk) = self.table.lock_known(start) else { return Step::Nothing };
+        let Some(start) = self.table.next_occupied(work.cursor) else { return Step::Empty };
+        let Some(mut chunk) = self.table.lock_known(start) else { return Step::Empty };
         let first = if work.cursor > start && work.cursor < start + CHUNK { (work.cursor - start) / PAGE } else { 0 };
-        let candidates = take_lowest(chunk.chunk.resident & (u64::MAX << first), wanted);
+        let candidates = take_lowest(chunk.chunk.resident & !chunk.chunk.kept & (u64::MAX << first), wanted);
         if candidates == 0 {
             if chunk.chunk.resident == 0 {
                 PageTable::clear_occupied(&chunk);
             }
             work.cursor = start + CHUNK;
-            return Step::Progress;
+            return Step::Skipped;
         }
         let last = CHUNK_PAGES - candidates.leading_zeros() as usize;
         work.cursor = start + last * PAGE;
@@ -93,8 +98,8 @@ impl Pager {
         match () {
             () if work.held != 0 => Step::Full,
             () if is_changing => Step::Changing,
-            () if evicted == 0 => Step::Nothing,
-            () => Step::Progress,
+            () if evicted == 0 => Step::Skipped,
+            () => Step::Evicted,
         }
     }
 

@@ -49,6 +49,13 @@ mod store;
 mod table;
 mod userfaultfd;
 
+/// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
+pub use fieldstone_wire::paging::{PagingCounters, STORES};
+
 pub use crate::{
     child::is_served_by_parent,
     error::{Error, Result},

@@ -4,7 +4,7 @@
 
 use core::slice;
 
-use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into};
+use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
 
 use crate::arena::Arena;
 use crate::error::{Error, Result};
@@ -18,7 +18,7 @@ const MAX_COMPRESSED: usize = PAGE * 3 / 4;
 /// Bytes before the compressed page: its length.
 const HEADER: usize = 2;
 /// The largest output of lz4 for a page.
-const MAX_OUTPUT: usize = PAGE + PAGE / 255 + 64;
+const MAX_OUTPUT: usize = get_maximum_output_size(PAGE);
 /// Threads that compress at one time.
 const WORKSPACES: usize = 4;
 
@@ -114,5 +114,48 @@ impl Store for Lz4 {
 
     fn bytes(&self) -> u64 {
         self.slab.acquire().bytes() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::MAX_KEY;
+
+    #[test]
+    fn pages_that_compress_come_back_and_others_are_refused() {
+        let arena = Arena::reserve(256 << 20).unwrap().settle().unwrap();
+        let store = Lz4::new(arena, 16 << 20).unwrap();
+        let pages: Vec<Page> = (0..64_u8).map(|seed| std::array::from_fn(|at| seed ^ (at / 9) as u8)).collect();
+        let mut keys = [0; 64];
+        assert_eq!(store.put(&pages.iter().collect::<Vec<_>>(), &mut keys), Ok(64));
+        assert!(store.bytes() > 0 && keys.iter().all(|&key| key <= MAX_KEY));
+        for (page, key) in pages.iter().zip(keys) {
+            let mut back = [[0; PAGE]];
+            store.get(&[key], &mut back).unwrap();
+            assert!(back[0] == *page);
+        }
+        store.forget(&keys);
+        assert_eq!(store.bytes(), 0, "empty spans are returned");
+        let mut state = 1_u64;
+        let noise: Page = std::array::from_fn(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        });
+        assert_eq!(store.put(&[&noise], &mut keys), Err(StoreError::Full));
+    }
+
+    #[test]
+    fn a_full_store_refuses_pages_until_some_are_forgotten() {
+        let arena = Arena::reserve(256 << 20).unwrap().settle().unwrap();
+        let store = Lz4::new(arena, 128 << 10).unwrap();
+        let page: Page = std::array::from_fn(|at| (at * at % 251) as u8);
+        let (mut keys, mut key) = (Vec::new(), [0]);
+        while store.put(&[&page], &mut key) == Ok(1) {
+            keys.push(key[0]);
+        }
+        assert!(keys.len() > 64 && store.bytes() <= 128 << 10);
+        store.forget(&keys[..1]);
+        assert_eq!(store.put(&[&page], &mut key), Ok(1));
     }
 }

@@ -63,7 +63,8 @@ impl Pager {
             }
             Message::Unmapped(range) => {
                 work.adopted.remove(range.clone());
-                self.gone(work, range);
+                self.gone(work, range.clone());
+                self.table.for_each_in(range, |mut chunk, pages| chunk.chunk.kept &= !pages);
             }
         }
         true
@@ -127,6 +128,18 @@ impl Pager {
             }
         }
         Ok(())
+    }
+
+    /// Keeps pages resident until they are unmapped. A page that is stored comes back at its next
+    /// fault.
+    pub fn keep(&self, range: Range<usize>) {
+        let mut page = range.start & !(PAGE - 1);
+        while page < range.end {
+            if let Some(mut chunk) = self.table.lock(page) {
+                chunk.chunk.kept |= bits(index_of(page), 1);
+            }
+            page += PAGE;
+        }
     }
 
     /// Counts the pages that are resident although the program has given them up.

@@ -23,7 +23,7 @@ use crate::kernel;
 pub(crate) const UNIT: usize = 64;
 const SPAN: usize = 64 << 10;
 const UNITS: usize = SPAN / UNIT;
-/// The largest block, in units.
+/// The largest block, in units: a page and its header.
 const MAX_UNITS: usize = 65;
 /// No span.
 const NONE: u32 = u32::MAX;
@@ -182,6 +182,46 @@ impl Slab {
         }
         if next != NONE {
             self.span(next).previous = previous;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+        #[test]
+        fn blocks_do_not_overlap_and_all_memory_comes_back(
+            steps in proptest::collection::vec((any::<bool>(), 1..=4098_usize, any::<prop::sample::Index>()), 0..400),
+        ) {
+            let arena = Arena::reserve(64 << 20).unwrap();
+            let mut slab = Slab::new(&arena, 1 << 20).unwrap();
+            let mut blocks: BTreeMap<usize, usize> = BTreeMap::new();
+            for (is_take, bytes, index) in steps {
+                if is_take {
+                    let Some(name) = slab.take(bytes) else { continue };
+                    let start = name as usize * UNIT;
+                    let below = blocks.range(..=start).next_back();
+                    prop_assert!(below.is_none_or(|(&at, &bytes)| at + bytes <= start));
+                    let above = blocks.range(start..).next();
+                    prop_assert!(above.is_none_or(|(&at, _)| start + bytes <= at));
+                    blocks.insert(start, bytes);
+                } else if !blocks.is_empty() {
+                    let start = *index.get(&blocks.keys().copied().collect::<Vec<_>>());
+                    blocks.remove(&start);
+                    slab.free((start / UNIT) as u32);
+                }
+            }
+            for start in blocks.into_keys() {
+                slab.free((start / UNIT) as u32);
+            }
+            prop_assert_eq!(slab.bytes(), 0);
         }
     }
 }

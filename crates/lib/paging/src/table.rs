@@ -4,9 +4,9 @@
 //! ```text
 //! address   15 bits root | 14 bits leaf | 6 bits chunk | 12 bits page
 //! Root      2^15 pointers ─→ Leaf  occupied: a bit a chunk | 2^14 chunks (4 GiB of addresses)
-//! Chunk     lock | resident: a bit a page | 64 × { place in a store, check of the contents }
+//! Chunk     lock | resident, kept: a bit a page each | 64 × { place in a store, check of the contents }
 //! ```
-//! A chunk takes 536 bytes for 256 KiB of addresses: 0.2 %. Untouched chunks take no memory.
+//! A chunk takes 544 bytes for 256 KiB of addresses: 0.2 %. Untouched chunks take no memory.
 //!
 //! Invariants: a page with a place in a store is not resident. `resident` may be wrong for a moment
 //! while the program drops pages: a fault on such a page is served all the same.
@@ -51,6 +51,8 @@ impl Stored {
 pub(crate) struct Chunk {
     /// A bit for each page that the pager counts as resident.
     pub(crate) resident: u64,
+    /// A bit for each page that must stay resident.
+    pub(crate) kept: u64,
     pub(crate) stored: [Stored; CHUNK_PAGES],
 }
 

@@ -63,6 +63,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         }
         SavedFile::HeapErrors(errors) => (reports::heap_errors::document(&errors), saved::to_json(&errors)?, None),
         SavedFile::GuardStats(stats) => (reports::heap_errors::stats_document(&stats), saved::to_json(&*stats)?, None),
+        SavedFile::PagingStats(stats) => (reports::paging::document(&stats), saved::to_json(&*stats)?, None),
         SavedFile::RunStats(stats) => (reports::run::document(&stats), saved::to_json(&stats)?, None),
         SavedFile::Collapse(collapse) => (reports::collapse::document(&collapse), saved::to_json(&collapse)?, None),
     };

@@ -1,5 +1,6 @@
 //! `fieldstone run`: starts a program with its memory in a region (`--region`), repairs its false
-//! sharing (`--repair`), or guards its heap objects (`--guard`).
+//! sharing (`--repair`), guards its heap objects (`--guard`), or bounds its resident memory
+//! (`--resident`).
 //!
 //! | file | what it decides or does |
 //! |---|---|
@@ -38,7 +39,8 @@ use crate::stats_file::StatsOutput;
     override_usage = "\
 fieldstone run --region [OPTIONS] [--] <PROGRAM>...
        fieldstone run --repair [OPTIONS] [--] <PROGRAM>...
-       fieldstone run --guard[=all|1/N] [OPTIONS] [--] <PROGRAM>...",
+       fieldstone run --guard[=all|1/N] [OPTIONS] [--] <PROGRAM>...
+       fieldstone run --resident <SIZE> [OPTIONS] [--] <PROGRAM>...",
     after_help = "\
 Examples:
   fieldstone run --region -- redis-server --save ''
@@ -47,6 +49,7 @@ Examples:
   fieldstone run --region --also stacks,globals -- ./simulation
   fieldstone run --repair -- ./linear_regression points
   fieldstone run --guard=all -- ./server
+  fieldstone run --resident 2G --stats - -- ./job
 
 The program keeps its output, signals and environment, and fieldstone returns its exit code or signal. With --region, \
 a program that cannot load an agent (statically linked, or another C library) gets transparent huge pages from \
@@ -59,6 +62,9 @@ that the program starts are not repaired.
 With --guard, heap objects are put beside guard pages. An access past the end of an object, before its start or after \
 its free is reported with three stacks, and the program ends as by a fault. Without a value, a sample of the objects \
 of each allocation site is guarded, at a cost of about 1 % of processor time. --region and --guard can be combined.
+
+With --resident, pages above the bound are compressed, or written to a file without a name, and come back at their \
+next access. The results stay the same.
 
 For a running process use `fieldstone attach`."
 )]

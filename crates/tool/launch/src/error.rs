@@ -40,9 +40,11 @@ pub enum Error {
         /// An alternative.
         remedy: Option<&'static str>,
     },
-    /// The program cannot load the guard agent.
-    #[error("cannot guard {path}: it is {property} and loads no agent{}", Remedy(Some(remedy)), path = .path.display())]
-    NotGuarded {
+    /// The program cannot load an agent.
+    #[error("cannot {operation} {path}: it is {property} and loads no agent{}", Remedy(Some(remedy)), path = .path.display())]
+    NoAgent {
+        /// What the agent does: `guard`, `bound the memory of`.
+        operation: &'static str,
         /// The file, or the interpreter of the script.
         path: PathBuf,
         /// The property that prevents it: set-user-id, static, 32-bit and so on.

@@ -24,9 +24,6 @@ use crate::exec_check;
 /// The remedy for a program that cannot carry the agent.
 const WITHOUT_AGENT: &str = "`fieldstone run --region --pages thp`, which puts its memory on huge pages from outside, or `fieldstone profile --trace --pages 4k`, which needs no region";
 
-/// The remedy for a program that cannot load the guard agent.
-const GUARDED_OTHERWISE: &str = "link it dynamically with glibc, or compile it with -fsanitize=address";
-
 /// How a program's memory can be put on pages of another kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlacementMethod {
@@ -85,15 +82,24 @@ impl Program {
     /// Checks that the program can load the guard agent.
     ///
     /// # Errors
-    /// [`Error::NotGuarded`], or [`Error::NotRunnable`] if the file is no program.
+    /// [`Error::NoAgent`], or [`Error::NotRunnable`] if the file is no program.
     pub fn check_guardable(&self) -> Result<()> {
+        self.check_preload("guard", "link it dynamically with glibc, or compile it with -fsanitize=address")
+    }
+
+    /// Checks that the program can load the paging agent.
+    ///
+    /// # Errors
+    /// As [`Self::check_guardable`].
+    pub fn check_pageable(&self) -> Result<()> {
+        self.check_preload("bound the memory of", "link it dynamically with glibc")
+    }
+
+    fn check_preload(&self, operation: &'static str, remedy: &'static str) -> Result<()> {
         match self.placement_method() {
             Ok(PlacementMethod::Agent) => Ok(()),
-            Ok(PlacementMethod::Outside { file, property }) => {
-                Err(Error::NotGuarded { path: file, property, remedy: GUARDED_OTHERWISE })
-            }
-            Err(Error::NoRegion { path, property, .. }) => {
-                Err(Error::NotGuarded { path, property, remedy: GUARDED_OTHERWISE })
+            Ok(PlacementMethod::Outside { file: path, property }) | Err(Error::NoRegion { path, property, .. }) => {
+                Err(Error::NoAgent { operation, path, property, remedy })
             }
             Err(error) => Err(error),
         }

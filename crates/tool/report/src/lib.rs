@@ -23,6 +23,7 @@
 //! | [`diff`] | comparison of two profiles |
 //! | `resident` | resident memory on each page kind, compared with the baseline |
 //! | [`document`] | a report as data |
+//! | [`paging`] | the data of `run --resident` |
 //! | [`reports`] | a file in `reports/` for each report; `reports/heap_errors` prints a file of findings |
 //! | [`mod@text`], [`html`], [`markdown`], [`csv`] | the renderers, in `render/`; the template and style of HTML are in `templates` |
 //! | [`quantity`], [`shell`] | how a number and a command are written |
@@ -42,6 +43,7 @@ pub mod document;
 pub mod error;
 pub mod footprint;
 pub mod heap_error;
+pub mod paging;
 pub mod profile;
 pub mod quantity;
 mod render;
@@ -61,6 +63,7 @@ pub use document::Document;
 pub use error::Error;
 pub use footprint::{Footprint, FootprintPoint, PermissionShare};
 pub use heap_error::{GuardStats, HeapError};
+pub use paging::PagingStats;
 pub use profile::{Difference, Finding, MachineRecord, MeasuredRun, Metric, Profile, ProfiledProgram, RequestedKind};
 pub use render::{csv, html, markdown, text};
 pub use resident::Resident;

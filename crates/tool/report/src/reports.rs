@@ -11,6 +11,7 @@
 //! | `sharing` | false sharing |
 //! | `repair` | the events of a repair |
 //! | `heap_errors` | a file of findings, and the counts of `run --guard`; the text of one finding is in `crate::heap_error` |
+//! | `paging` | the counts of `run --resident` |
 //! | `machine` | the lines on the machine that measured |
 //! | `colours` | the colours of page sizes |
 //!
@@ -22,6 +23,7 @@ mod colours;
 pub mod diff;
 pub mod heap_errors;
 mod machine;
+pub mod paging;
 pub mod profile;
 pub mod repair;
 pub mod run;

@@ -1,6 +1,6 @@
 //! Reports as files: JSON, distinguished by a schema string.
 
-use crate::{Collapse, Error, GuardStats, HeapError, Profile, RunStats, Sharing};
+use crate::{Collapse, Error, GuardStats, HeapError, PagingStats, Profile, RunStats, Sharing};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs;
@@ -28,6 +28,8 @@ pub enum SavedFile {
     HeapErrors(Vec<HeapError>),
     /// The result of `fieldstone run --guard --stats`.
     GuardStats(Box<GuardStats>),
+    /// The result of `fieldstone run --resident --stats`.
+    PagingStats(Box<PagingStats>),
 }
 
 impl SavedFile {
@@ -52,6 +54,7 @@ impl SavedFile {
             Collapse::SCHEMA => decode(value, path, schema).map(|done| Self::Collapse(Box::new(done))),
             REPAIR_SCHEMA => Ok(Self::Repair(Box::new(value))),
             GuardStats::SCHEMA => decode(value, path, schema).map(|stats| Self::GuardStats(Box::new(stats))),
+            PagingStats::SCHEMA => decode(value, path, schema).map(|stats| Self::PagingStats(Box::new(stats))),
             Sharing::SCHEMA => decode(value, path, schema).map(|sharing| Self::Sharing(Box::new(sharing))),
             _ if schema.starts_with("fieldstone-") => Err(Error::OtherSchema { path: path.to_owned(), found: schema }),
             _ => Err(Error::NoSchema { path: path.to_owned() }),

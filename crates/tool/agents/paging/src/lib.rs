@@ -12,6 +12,7 @@
 //! |---|---|
 //! | `start` | the constructor: session, thread, fork |
 //! | `thread` | a thread without a libc |
+//! | `threads` | the threads of the program |
 //! | `watch` | the work of that thread |
 //! | `advice` | advice that the kernel does not report |
 //! | `maps` | the memory of the program, from `/proc/self` |
@@ -39,6 +40,7 @@ mod maps;
 mod raw;
 mod start;
 mod thread;
+mod threads;
 mod watch;
 
 /// The loader's array of constructors. A test binary does not run them.

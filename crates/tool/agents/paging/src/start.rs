@@ -8,9 +8,10 @@ use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicUsize};
 
+use fieldstone_preload::loader;
 use fieldstone_wire::paging::{PAGING_VARIABLE, PagingConfig, PagingProcess, PagingSession};
 
-use crate::{raw, thread, watch};
+use crate::{raw, thread, threads, watch};
 
 unsafe extern "C" {
     /// The environment of the process.
@@ -32,9 +33,28 @@ pub(crate) fn settings() -> Option<(&'static PagingConfig, &'static PagingProces
     unsafe { Some((&SESSION.load(Acquire).as_ref()?.config, PROCESS.load(Acquire).as_ref()?)) }
 }
 
-/// Whether memory must stay resident: that of the main thread's control block.
+/// The addresses of the files that the pager's thread executes: the agent, and libc with `memcpy`.
+/// Their variables must stay resident, or the thread would wait for itself.
+static FILES: [[AtomicUsize; 2]; 2] = [const { [const { AtomicUsize::new(0) }; 2] }; 2];
+
+/// Whether memory must stay resident: variables of the agent and of libc, and the control block of
+/// the main thread.
 pub(crate) fn is_excluded(range: &Range<usize>) -> bool {
-    range.contains(&MAIN_THREAD.load(Relaxed))
+    let has_file = FILES.iter().any(|[start, end]| range.start < end.load(Relaxed) && start.load(Relaxed) < range.end);
+    has_file || range.contains(&MAIN_THREAD.load(Relaxed))
+}
+
+/// Records the addresses of the agent and of libc. Returns false if the loader cannot tell them.
+fn record_files() -> bool {
+    loader::prepare();
+    let functions = [construct as *const () as usize, libc::memcpy as *const () as usize];
+    FILES.iter().zip(functions).all(|([start, end], function)| {
+        loader::find(function).is_some_and(|file| {
+            start.store(file.start, Relaxed);
+            end.store(file.end, Relaxed);
+            true
+        })
+    })
 }
 
 /// The constructor.
@@ -53,8 +73,12 @@ pub(crate) unsafe extern "C" fn construct() {
         return;
     };
     SESSION.store(core::ptr::from_ref(session).cast_mut(), Release);
-    // SAFETY: every thread's control block begins with its own address on x86-64.
-    MAIN_THREAD.store(unsafe { thread_pointer() }, Relaxed);
+    if !record_files() {
+        raw::write_error(b"fieldstone: a process runs without a bound: it needs glibc 2.35 or later\n");
+        return;
+    }
+    MAIN_THREAD.store(thread_pointer(), Relaxed);
+    threads::prepare();
     begin();
     // SAFETY: the handler stays valid: the loader never unloads a preloaded library.
     unsafe { libc::pthread_atfork(Some(before_fork), None, Some(begin_in_child)) };
@@ -87,11 +111,11 @@ fn begin() {
     }
 }
 
-/// # Safety
-/// The thread has a control block as the ABI of x86-64 describes it.
-unsafe fn thread_pointer() -> usize {
+/// The address of the current thread's control block.
+pub(crate) fn thread_pointer() -> usize {
     let pointer;
-    // SAFETY: the first word of the control block is its address.
+    // SAFETY: on x86-64 the first word of the control block is its address, for every thread of a
+    // libc.
     unsafe { core::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags)) };
     pointer
 }

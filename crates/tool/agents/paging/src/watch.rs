@@ -17,9 +17,12 @@ use fieldstone_paging::{Pager, Stores};
 use fieldstone_wire::paging::{PagingConfig, PagingProcess};
 
 use crate::maps::{MemorySize, for_each_mapping};
-use crate::{advice, raw, start, thread};
+use crate::{advice, raw, start, thread, threads};
 
 const PAGE: usize = 4096;
+
+/// Bytes of a thread's control block that the kernel may write when the thread ends.
+const CONTROL_BLOCK: usize = 2400;
 
 /// How much memory a program can touch in a millisecond, in pages: 8 GB/s.
 const PAGES_A_MILLISECOND: usize = 2048;
@@ -120,6 +123,7 @@ fn serve(pager: &Pager, size: &MemorySize, process: &PagingProcess, bound: usize
                 adopt(pager, &mut buffer);
             }
             pager.recount();
+            threads::take_blocks(|block| pager.keep(block..block + CONTROL_BLOCK));
             let paged = process.counters.resident.load(Relaxed) as usize;
             let unpaged = private.saturating_sub(paged + pager.own_pages());
             process.unpaged.store(unpaged as u64, Relaxed);

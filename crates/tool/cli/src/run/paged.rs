@@ -1,7 +1,10 @@
 //! `fieldstone run --resident`: starts a program with a bound on its resident memory.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::str::FromStr;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use anyhow::bail;
@@ -9,24 +12,67 @@ use clap::Args;
 use fieldstone_launch::launch::Injection;
 use fieldstone_launch::run::run_injected;
 use fieldstone_launch::shared_record::SharedRecord;
-use fieldstone_launch::{AgentFile, Program};
-use fieldstone_wire::paging::{DIRECTORY_BYTES, PAGING_VARIABLE, PagingConfig, PagingSession};
+use fieldstone_launch::{AgentFile, Program, outcome};
+use fieldstone_report::paging::{PageStore, PagedProcess};
+use fieldstone_report::{PagingStats, reports};
+use fieldstone_wire::Remedy;
+use fieldstone_wire::paging::{
+    DIRECTORY_BYTES, PAGING_VARIABLE, PagingConfig, PagingProcess, PagingSession, STORE_NAMES,
+};
 
 use super::exit_like;
-use crate::output::message;
 use crate::size;
+use crate::stats_file::StatsOutput;
 
 /// The paging agent, a shared library; empty in a cross build without a linker.
 const AGENT: &[u8] = include_bytes!(env!("PAGING_AGENT"));
+
+/// The page size.
+const PAGE: u64 = 4096;
+/// The smallest bound: below it a program would only wait for its pages.
+const LEAST_BOUND: u64 = 4 << 20;
+
+/// The stores of `--page-store`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct StoreList {
+    /// `None` without that store; the limit is `None` for a quarter of the bound.
+    lz4: Option<Option<u64>>,
+    file: Option<PathBuf>,
+}
+
+impl FromStr for StoreList {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut list = Self::default();
+        for store in text.split(',') {
+            let (name, value) = store.split_once(':').map_or((store, None), |(name, value)| (name, Some(value)));
+            match (name, value) {
+                ("lz4", _) if list.lz4.is_some() || list.file.is_some() => {
+                    return Err("give lz4 once, before file".to_owned());
+                }
+                ("lz4", limit) => list.lz4 = Some(limit.map(size::parse).transpose()?),
+                ("file", Some(directory)) if list.file.is_none() => list.file = Some(PathBuf::from(directory)),
+                ("file", _) => return Err("give file:DIRECTORY once".to_owned()),
+                _ => return Err(format!("there is no store {name}: give lz4, lz4:SIZE or file:DIRECTORY")),
+            }
+        }
+        Ok(list)
+    }
+}
 
 /// The options of `--resident`.
 #[derive(Debug, Args)]
 #[group(skip)]
 pub(crate) struct Arguments {
-    /// Bound the resident private memory of the program, like 256M; what is above is compressed, or
-    /// written to a file
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    /// Bound the resident private memory of each process, like 256M; pages above it are compressed,
+    /// or written to a file
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with_all = ["region", "repair", "guard", "pid"])]
     resident: Option<u64>,
+    /// With --resident: where pages go, hottest first: lz4[:SIZE],file:DIRECTORY; default: lz4 with
+    /// a quarter of the bound, then a file in $TMPDIR
+    #[arg(long, value_name = "LIST", requires = "resident")]
+    page_store: Option<StoreList>,
 }
 
 impl Arguments {
@@ -34,38 +80,106 @@ impl Arguments {
     pub(super) fn is_given(&self) -> bool {
         self.resident.is_some()
     }
+
+    fn config(&self) -> anyhow::Result<PagingConfig> {
+        let Some(bound_bytes) = self.resident.filter(|&bound| bound >= LEAST_BOUND) else {
+            bail!("cannot use a bound of less than 4M{}", Remedy(Some("--resident 4M")));
+        };
+        let stores = self.page_store.clone();
+        let stores =
+            stores.unwrap_or_else(|| StoreList { lz4: Some(None), file: Some(std::env::temp_dir()) });
+        let lz4_bytes = stores.lz4.map_or(0, |limit| limit.unwrap_or(bound_bytes / 4));
+        let directory = stores.file.as_deref().map_or(Ok([0; DIRECTORY_BYTES]), directory)?;
+        Ok(PagingConfig { bound_bytes, lz4_bytes, directory })
+    }
+}
+
+/// The directory as the record holds it, after a test that a file can be made there.
+fn directory(path: &Path) -> anyhow::Result<[u8; DIRECTORY_BYTES]> {
+    let shown = path.display();
+    let absolute = match std::fs::canonicalize(path) {
+        Ok(absolute) if absolute.is_dir() => absolute,
+        Ok(_) => bail!("cannot store pages in {shown}: it is no directory"),
+        Err(error) => bail!("cannot store pages in {shown}: {}", fieldstone_wire::Cause(&error)),
+    };
+    let mut bytes = [0; DIRECTORY_BYTES];
+    let text = absolute.as_os_str().as_encoded_bytes();
+    if text.len() >= DIRECTORY_BYTES {
+        bail!("cannot store pages in {shown}: its path is longer than {DIRECTORY_BYTES} bytes");
+    }
+    bytes[..text.len()].copy_from_slice(text);
+    Ok(bytes)
 }
 
 /// Runs a program with a bound.
 pub(super) fn run(arguments: &super::Arguments) -> anyhow::Result<u8> {
+    if AGENT.is_empty() || cfg!(not(target_arch = "x86_64")) {
+        bail!("cannot bound the memory of a program on this machine: --resident works on x86-64 only");
+    }
+    let config = arguments.paged.config()?;
     let program = Program::find(&arguments.command)?;
-    program.check_guardable()?;
-    let Some(bound) = arguments.paged.resident else { bail!("cannot run: no bound is given") };
-    let directory = std::env::temp_dir();
-    let record = SharedRecord::<PagingSession>::create_with(|session| {
-        session.config = PagingConfig {
-            bound_bytes: bound,
-            lz4_bytes: bound / 4,
-            directory: path_bytes(&directory),
-        };
-    })?;
+    program.check_pageable()?;
+    let output = StatsOutput::open(arguments.stats.as_deref())?;
+    let record = SharedRecord::<PagingSession>::create_with(|session| session.config = config)?;
     let variable = OsString::from(format!("{}={}", PAGING_VARIABLE.to_string_lossy(), record.path()));
     let agent = AgentFile::install("paging", AGENT)?;
-    let injection = Injection { library: agent.path().to_owned(), variable };
-    let status = run_injected(&program, injection)?;
-    if arguments.stats.is_some() {
-        for process in record.record().claimed_processes() {
-            message(format_args!("{:#?} {:?}", process.counters, process.unpaged.load(Relaxed)));
-        }
-    }
-    exit_like(status, Ok(()))
+    let status = run_injected(&program, Injection { library: agent.path().to_owned(), variable })?;
+    let stats = describe(&program, status, &config, record.record());
+    let written = output.write(&stats, || reports::paging::document(&stats));
+    exit_like(status, written)
 }
 
-fn path_bytes(path: &PathBuf) -> [u8; DIRECTORY_BYTES] {
-    let mut bytes = [0; DIRECTORY_BYTES];
-    let path = path.as_os_str().as_encoded_bytes();
-    if path.len() < DIRECTORY_BYTES {
-        bytes[..path.len()].copy_from_slice(path);
+fn describe(program: &Program, status: ExitStatus, config: &PagingConfig, session: &PagingSession) -> PagingStats {
+    PagingStats {
+        schema: PagingStats::SCHEMA.to_owned(),
+        tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+        command: program.command_line(),
+        bound_bytes: config.bound_bytes,
+        outcome: outcome::describe(status),
+        processes: session.claimed_processes().map(counts).collect(),
     }
-    bytes
+}
+
+fn counts(process: &PagingProcess) -> PagedProcess {
+    let counters = &process.counters;
+    let get = |counter: &AtomicU64| counter.load(Relaxed);
+    let stores = STORE_NAMES.iter().enumerate().map(|(index, name)| PageStore {
+        name: (*name).to_owned(),
+        loaded_pages: get(&counters.loaded[index]),
+        load_ns: get(&counters.load_ns[index]),
+        bytes: get(&counters.store_bytes[index]),
+    });
+    let name = process.name.iter().flat_map(|word| word.load(Relaxed).to_le_bytes());
+    let name = name.take_while(|&byte| byte != 0).collect::<Vec<u8>>();
+    PagedProcess {
+        pid: process.pid.load(Relaxed),
+        name: String::from_utf8_lossy(&name).into_owned(),
+        refused_errno: process.refused_errno.load(Relaxed),
+        peak_resident_bytes: get(&counters.peak_resident) * PAGE,
+        unpaged_bytes: get(&process.unpaged) * PAGE,
+        evicted_pages: get(&counters.evicted),
+        evicted_zero_pages: get(&counters.evicted_zero),
+        faults: get(&counters.faults),
+        first_accesses: get(&counters.first_accesses),
+        unmovable_pages: get(&counters.unmovable),
+        refused_pages: get(&counters.refused),
+        lost_pages: get(&counters.lost),
+        children: get(&counters.children),
+        stores: stores.collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_stores_are_parsed() {
+        let both = StoreList { lz4: Some(Some(1 << 30)), file: Some("/var/tmp".into()) };
+        assert_eq!("lz4:1G,file:/var/tmp".parse(), Ok(both));
+        assert_eq!("lz4".parse(), Ok(StoreList { lz4: Some(None), file: None }));
+        for wrong in ["", "file", "zstd", "file:/a,lz4", "lz4,lz4", "lz4:x"] {
+            assert!(wrong.parse::<StoreList>().is_err(), "{wrong}");
+        }
+    }
 }

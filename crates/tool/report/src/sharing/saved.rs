@@ -19,6 +19,7 @@ pub fn load(path: &Path) -> Result<Sharing, Error> {
         SavedFile::Repair(_) => other(crate::saved::REPAIR_SCHEMA),
         SavedFile::HeapErrors(_) => other(crate::HeapError::SCHEMA),
         SavedFile::GuardStats(_) => other(crate::GuardStats::SCHEMA),
+        SavedFile::PagingStats(_) => other(crate::PagingStats::SCHEMA),
     }
 }
 

@@ -1,0 +1,87 @@
+//! The counts of a run with a bound on resident memory.
+
+use crate::document::{Block, Document};
+use crate::paging::{PagedProcess, PageStore, PagingStats};
+use crate::quantity::{bytes, count, plural};
+
+/// The report on the counts of a run.
+#[must_use]
+pub fn document(stats: &PagingStats) -> Document {
+    let paged = stats.processes.iter().filter(|process| process.evicted_pages > 0 || process.refused_errno > 0);
+    let rest = stats.processes.iter().filter(|process| process.evicted_pages == 0 && process.refused_errno == 0).count();
+    let rest = (rest > 0).then(|| format!("{} stayed below the bound.", plural(rest as u64, "process record")));
+    let sections = paged.map(|process| section(process, stats.bound_bytes));
+    Document {
+        kind: "paging".into(),
+        subject: "Memory with a bound".into(),
+        title: crate::shell::join(&stats.command),
+        is_command: true,
+        blocks: sections.chain([Block::paragraph(rest)]).collect(),
+        tool_version: stats.tool_version.clone(),
+        ..Document::default()
+    }
+}
+
+fn section(process: &PagedProcess, bound: u64) -> Block {
+    let title = format!("Paging of {} (process {})", process.name, process.pid);
+    if process.refused_errno > 0 {
+        let why = format!("without a bound: errno {}", process.refused_errno);
+        return Block::section(title, [Block::facts([("resident", why)])]);
+    }
+    let of_faults = |store: &PageStore| {
+        let microseconds = store.load_ns as f64 / 1000.0 / store.loaded_pages.max(1) as f64;
+        format!("{} pages from {} ({microseconds:.1} µs each in the store)", count(store.loaded_pages), store.name)
+    };
+    let loaded = process.stores.iter().filter(|store| store.loaded_pages > 0).map(of_faults);
+    let first = format!("{} at pages that were stored nowhere", count(process.first_accesses));
+    let faults = loaded.chain([first]).collect::<Vec<_>>().join(", ");
+    let stored = process.stores.iter().filter(|store| store.bytes > 0);
+    let stored = stored.map(|store| format!("{} {}", store.name, bytes(store.bytes))).collect::<Vec<_>>().join(", ");
+    let problems = [
+        (process.unmovable_pages, "attempts at pages that could not leave memory"),
+        (process.refused_pages, "attempts at pages that no store took"),
+        (process.lost_pages, "pages lost"),
+    ];
+    let problems = problems.into_iter().filter(|(pages, _)| *pages > 0);
+    let problems = problems.map(|(pages, what)| format!("{} {what}", count(pages))).collect::<Vec<_>>().join(", ");
+    let resident = format!("at most {}; bound {}", bytes(process.peak_resident_bytes), bytes(bound));
+    let evicted =
+        format!("{} pages, of them {} with zeros only", count(process.evicted_pages), count(process.evicted_zero_pages));
+    Block::section(
+        title,
+        [Block::facts([
+            ("resident", resident),
+            ("evicted", evicted),
+            ("faults", format!("{}: {faults}", count(process.faults))),
+            ("in stores", stored),
+            ("not paged", bytes(process.unpaged_bytes)),
+            ("not evicted", problems),
+        ])],
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::{self, Style};
+
+    #[test]
+    fn a_process_that_was_paged_has_a_section() {
+        let store = PageStore { name: "lz4".into(), loaded_pages: 1000, load_ns: 8_000_000, bytes: 1 << 20 };
+        let paged = PagedProcess {
+            pid: 7,
+            name: "job".into(),
+            evicted_pages: 1234,
+            faults: 1100,
+            first_accesses: 100,
+            stores: vec![store],
+            ..PagedProcess::default()
+        };
+        let stats =
+            PagingStats { processes: vec![paged, PagedProcess::default()], bound_bytes: 1 << 28, ..PagingStats::default() };
+        let text = text::render(&document(&stats), Style::default());
+        assert!(text.contains("Paging of job (process 7)") && text.contains("1,234 pages"), "{text}");
+        assert!(text.contains("1,000 pages from lz4 (8.0 µs each in the store)"), "{text}");
+        assert!(text.contains("1 process record stayed below the bound."), "{text}");
+    }
+}

@@ -1,0 +1,79 @@
+//! The fixture of the tests: the command, and C programs.
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use fieldstone_report::paging::PagedProcess;
+use fieldstone_report::{PagingStats, SavedFile};
+use tempfile::TempDir;
+
+use crate::binaries;
+
+/// `fieldstone run`, with options split at spaces.
+pub(crate) fn paged(options: &str, program: &[&str]) -> Command {
+    let mut command = Command::new(binaries::command());
+    command.arg("run").args(options.split_whitespace()).arg("--").args(program);
+    command.env("FIELDSTONE_AGENT_DIR", env!("CARGO_TARGET_TMPDIR")).stdin(Stdio::null());
+    command
+}
+
+/// Runs a program with a bound; its output and the counts.
+pub(crate) fn counted(options: &str, program: &[&str]) -> (Output, PagingStats) {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("stats.json");
+    let output = paged(&format!("{options} --stats {}", file.display()), program).output().unwrap();
+    match SavedFile::load(&file) {
+        Ok(SavedFile::PagingStats(stats)) => (output, *stats),
+        other => panic!("{other:?}: {}", stderr(&output)),
+    }
+}
+
+/// The process that evicted the most pages; it has evicted some and lost none.
+pub(crate) fn largest(stats: &PagingStats) -> &PagedProcess {
+    assert!(stats.processes.iter().all(|process| process.lost_pages == 0), "{stats:?}");
+    let largest = stats.processes.iter().max_by_key(|process| process.evicted_pages).unwrap();
+    assert!(largest.evicted_pages > 0, "{stats:?}");
+    largest
+}
+
+/// Whether this user may page programs; prints why a test is skipped.
+pub(crate) fn can_page() -> bool {
+    let support = fieldstone_sys::userfault::userfault();
+    let can = (support.kernel_faults || support.device) && support.has("MOVE");
+    if !can {
+        println!("SKIP no userfaultfd for faults of the kernel, or no UFFDIO_MOVE");
+    }
+    can
+}
+
+/// A C program, compiled from its source.
+pub(crate) struct Program {
+    _directory: TempDir,
+    pub(crate) path: PathBuf,
+}
+
+impl Program {
+    /// Compiles a source; `None` without a C compiler.
+    pub(crate) fn compile(source: &str) -> Option<Self> {
+        let directory = tempfile::tempdir().unwrap();
+        let (file, path) = (directory.path().join("program.c"), directory.path().join("program"));
+        std::fs::write(&file, source).unwrap();
+        let status = Command::new("gcc").args(["-O1", "-pthread", "-o"]).args([&path, &file]).status();
+        match status {
+            Ok(status) => assert!(status.success(), "the program compiles"),
+            Err(_) => {
+                println!("SKIP no gcc");
+                return None;
+            }
+        }
+        Some(Self { _directory: directory, path })
+    }
+}
+
+pub(crate) fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+pub(crate) fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}

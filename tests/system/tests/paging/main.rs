@@ -1,0 +1,11 @@
+//! Tests of `fieldstone run --resident` with real programs.
+
+#![cfg(target_arch = "x86_64")]
+#![allow(clippy::unwrap_used, reason = "a test whose fixture fails has failed")]
+
+#[path = "../common/binaries.rs"]
+mod binaries;
+mod fixture;
+mod programs;
+mod refusals;
+mod semantics;

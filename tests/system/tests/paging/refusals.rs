@@ -1,0 +1,20 @@
+//! Options and programs that are refused before a program starts.
+
+use crate::fixture::{paged, stderr};
+
+#[test]
+fn what_cannot_work_is_refused_with_the_reason() {
+    for (options, reason) in [
+        ("--resident 1M", "a bound of less than 4M"),
+        ("--resident 64M --page-store zstd", "there is no store zstd"),
+        ("--resident 64M --page-store file:/nonexistent", "cannot store pages in /nonexistent"),
+        ("--resident 64M --page-store file:/etc/passwd", "it is no directory"),
+        ("--resident 64M --repair", "cannot be used with"),
+        ("--resident 64M --region", "cannot be used with"),
+        ("--page-store lz4 --region", "--resident"),
+    ] {
+        let output = paged(options, &["/bin/echo", "started"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{options}: {}", stderr(&output));
+        assert!(output.stdout.is_empty() && stderr(&output).contains(reason), "{options}: {}", stderr(&output));
+    }
+}
