@@ -17,7 +17,8 @@
 //! | `next`, `foreign` | the program's allocator, and blocks that are not its own |
 //! | `thread` | each thread's cache of sites |
 //! | `sites`, `budget` | which allocations are guarded, and how much time that may take |
-//! | `unwind`, `modules`, `probe`, `heap` | stacks |
+//! | `unwind`, `modules`, `probe`, `heap` | stacks of the program |
+//! | `private_stack` | stacks of the agent, for all that takes more than a few words |
 //! | `range` | the guarded objects |
 //! | `faults`, `dispositions` | SIGSEGV and SIGBUS, the agent's and the program's |
 //! | `buffers` | system calls that read or write guarded objects |
@@ -63,6 +64,7 @@ mod modules;
 mod next;
 mod operators;
 mod print;
+mod private_stack;
 mod probe;
 mod range;
 mod raw;
