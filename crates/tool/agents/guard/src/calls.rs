@@ -153,7 +153,7 @@ unsafe fn free_object(block: Block, caller: Caller) {
     let Some(inside) = Inside::enter() else { return };
     // SAFETY: the caller gives up the object; the objects refuse other addresses.
     let free = |own: Option<&_>| unsafe { slots.free_traced(object, Recorded::of(caller, 0, own).trace()) };
-    let freed = budget::charge(|| private_stack::run(free));
+    let freed = private_stack::run(free);
     drop(inside);
     if let Err(finding) = freed {
         report::refused_free(slots, &finding, caller);
