@@ -142,6 +142,16 @@ fn sampling_finds_an_error_at_a_new_site() {
 }
 
 #[test]
+fn sampling_finds_an_error_on_a_path_that_runs_ten_times_among_others() {
+    let program = compiled("bugs.c", "");
+    // A read past the end: only an object at the right side of its pages finds it.
+    for run in 0..5 {
+        let (output, found) = findings("--guard", &[&program, "read_past", "10", "100000"]);
+        assert_eq!(found.len(), 1, "run {run}: {}", stderr(&output));
+    }
+}
+
+#[test]
 fn a_stripped_program_has_files_and_offsets() {
     let program = compiled("bugs.c", "-s");
     let (output, found) = findings("--guard=all --guard-side right", &[&program, "past_end"]);
