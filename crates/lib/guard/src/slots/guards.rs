@@ -22,6 +22,8 @@ pub(crate) struct Guards {
     has_markers: bool,
     /// Some pages were closed by mprotect(2) although there are markers.
     is_mixed: AtomicBool,
+    /// Some guards were opened after a finding.
+    has_opened: AtomicBool,
 }
 
 impl Guards {
@@ -30,7 +32,16 @@ impl Guards {
         let page = memory.geometry.base;
         // SAFETY: the page is a guard and has no contents.
         let result = unsafe { advise(page..page + PAGE, Advice::GuardInstall) };
-        Self { has_markers: result.is_ok() && !force_protect, is_mixed: AtomicBool::new(false) }
+        Self {
+            has_markers: result.is_ok() && !force_protect,
+            is_mixed: AtomicBool::new(false),
+            has_opened: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether [`Guards::open_after_finding`] was called.
+    pub(crate) fn has_opened(&self) -> bool {
+        self.has_opened.load(Ordering::Relaxed)
     }
 
     pub(crate) const fn has_markers(&self) -> bool {
@@ -59,12 +70,14 @@ impl Guards {
         }
     }
 
-    /// Opens pages that were closed by either means, or never opened.
+    /// Opens pages that were closed by either means, or never opened, for a program that goes on after
+    /// a finding.
     ///
     /// # Safety
     /// The pages belong to the caller.
-    pub(crate) unsafe fn open_in_any_state(&self, pages: Range<usize>) -> Result<(), Errno> {
+    pub(crate) unsafe fn open_after_finding(&self, pages: Range<usize>) -> Result<(), Errno> {
         self.is_mixed.store(true, Ordering::Relaxed);
+        self.has_opened.store(true, Ordering::Relaxed);
         // SAFETY: the caller owns the pages.
         unsafe { self.open(pages) }
     }
