@@ -125,9 +125,17 @@ impl<const N: usize> ListCell<'_, N> {
     }
 }
 
+/// The heap, in memory: a loop that only allocates could keep its pointers in registers. Programs do
+/// other work between two allocations.
+#[inline(always)]
+fn opaque<H: ObjectHeap>(heap: &H) -> &H {
+    std::hint::black_box(heap)
+}
+
 /// A list of cells that fills the heap. `None` if there is no room for one cell.
 #[inline(always)]
 pub fn list<const N: usize, H: ObjectHeap>(heap: &H) -> Option<&ListCell<'_, N>> {
+    let heap = opaque(heap);
     let (mut list, mut value) = (None, 0);
     while let Some(cell) = heap.place(ListCell { value, next: list, contents: [value; N] }) {
         list = Some(&*cell);
@@ -171,6 +179,7 @@ pub type Forest<'a> = [Option<&'a TreeNode<'a>>; LEVELS];
 /// joined at once, as the digits of a binary counter carry.
 #[inline(always)]
 pub fn trees<H: ObjectHeap>(heap: &H) -> (u64, Forest<'_>) {
+    let heap = opaque(heap);
     let mut forest = [None; LEVELS];
     let mut leaves = 0;
     while add_leaf(heap, &mut forest, leaves).is_some() {
@@ -216,6 +225,11 @@ mod tests {
         (Bump::builder(BYTES).build().unwrap(), ComparingBump::new(BYTES).unwrap(), bumpalo_heap(BYTES))
     }
 
+    /// `bumpalo` rounds the size of its chunk up.
+    fn is_similar(count: u64, expected: u64) -> bool {
+        (expected - expected / 10..=expected + expected / 10).contains(&count)
+    }
+
     #[test]
     fn all_heaps_are_filled_with_the_same_lists() {
         let (guarded, compared, other) = heaps();
@@ -223,7 +237,7 @@ mod tests {
         let expected = (cells, 3 * cells * (cells - 1) / 2);
         assert_eq!(list::<2, _>(&guarded).unwrap().sum(), expected);
         assert_eq!(list::<2, _>(&compared).unwrap().sum(), expected);
-        assert!(list::<2, _>(&other).unwrap().sum().0.abs_diff(cells) < 32, "one chunk of about the same size");
+        assert!(is_similar(list::<2, _>(&other).unwrap().sum().0, cells), "one chunk of about the same size");
     }
 
     #[test]
@@ -236,7 +250,7 @@ mod tests {
         let expected = sums(&compared);
         assert!(expected.0 > 400, "{expected:?}");
         assert_eq!(sums(&guarded), expected);
-        assert!(sums(&other).0.abs_diff(expected.0) < 10);
+        assert!(is_similar(sums(&other).0, expected.0));
     }
 
     #[test]

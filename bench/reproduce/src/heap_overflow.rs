@@ -165,8 +165,10 @@ fn full_ns(rounds: usize, heap: &impl ObjectHeap) -> Result<f64> {
 /// The machines of 1991 whose TRAP the paper has.
 fn machine_cells() -> Vec<Cell> {
     let names = machines::with_trap();
-    let traps = names.iter().map(|name| Row::new(Quantity::Published, FULL, name.clone()).with_paper(machines::trap_id(name)));
-    let adds = names.iter().map(|name| Row::new(Quantity::Adds, ADDS, name.clone()).with_computed(machines::trap_adds(name)));
+    let traps =
+        names.iter().map(|name| Row::new(Quantity::Published, FULL, name.clone()).with_paper(machines::trap_id(name)));
+    let adds =
+        names.iter().map(|name| Row::new(Quantity::Adds, ADDS, name.clone()).with_computed(machines::trap_adds(name)));
     vec![
         machines::published("heap-overflow", MICROSECONDS, traps.collect()),
         machines::published("heap-overflow", ADDS_COLUMN, adds.collect()),
@@ -181,7 +183,9 @@ mod tests {
     #[test]
     fn each_cell_fills_its_rows() {
         let mut measured = 0;
-        for cell in cells(Scale::Quick).iter().filter(|cell| !cell.is_published() && !cell.id.contains("/instructions/")) {
+        for cell in
+            cells(Scale::Quick).iter().filter(|cell| !cell.is_published() && !cell.id.contains("/instructions/"))
+        {
             let trial = Trial {
                 cell: cell.id.clone(),
                 layout: Layout::of_seed(3),

@@ -67,12 +67,13 @@ impl FillKernels {
             let (layout, heap) = (Layout { padding, ..Layout::of_seed(0) }, Rc::clone(&heap));
             kernel!(layout, move || {
                 let mut heap = heap.borrow_mut();
-                let fill = |_| {
-                    let done = work(&heap);
+                let mut done = 0;
+                // One call in a loop: the compiler inlines it.
+                for _ in 0..FILLS {
+                    done += work(&heap);
                     heap.clear();
-                    done
-                };
-                (0..FILLS).map(fill).sum()
+                }
+                done
             })
         });
         let done = copies.iter_mut().map(|copy| copy()).max().unwrap_or(0);

@@ -169,7 +169,12 @@ impl SampledProgram {
         let run = |side: usize| {
             let words = if side == 0 { &guard[..] } else { &[] };
             let run = self.run(words)?;
-            ensure!(run.output == expected, "{} {words:?} printed {:?}, and before {expected:?}", self.name, run.output);
+            ensure!(
+                run.output == expected,
+                "{} {words:?} printed {:?}, and before {expected:?}",
+                self.name,
+                run.output
+            );
             Ok(run.cpu_s)
         };
         run(0)?;

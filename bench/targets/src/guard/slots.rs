@@ -71,7 +71,8 @@ impl GuardedHeap for ProtectedSlots {
 /// Measures one and two threads with 8,000 live objects, and one live object without a goal.
 pub(super) fn measure(goal: &Goal, limit: Duration, show: &mut dyn FnMut(GoalCell)) -> anyhow::Result<()> {
     for threads in [1, 2] {
-        let (mut own, mut other) = (LiveObjects::new(slots()?, LIVE, threads), LiveObjects::new(protected()?, LIVE, threads));
+        let (mut own, mut other) =
+            (LiveObjects::new(slots()?, LIVE, threads), LiveObjects::new(protected()?, LIVE, threads));
         let (case, note) = match threads {
             1 => ("8,000 live, 1 thread", "processor time"),
             _ => ("8,000 live, 2 threads", "wall time"),

@@ -134,7 +134,8 @@ impl Tool {
                 words.extend(prefix[1..].iter().map(OsString::from));
             }
             Loading::Preload { library, package, environment: options } => {
-                let file = find_library(library).with_context(|| format!("{package} is not installed: make packages"))?;
+                let file =
+                    find_library(library).with_context(|| format!("{package} is not installed: make packages"))?;
                 environment.push(("LD_PRELOAD", file.into_os_string()));
                 environment.extend(options.iter().map(|(name, value)| (*name, OsString::from(value))));
             }

@@ -64,8 +64,10 @@ impl Slots {
             (*slot, *pages) = (index, self.memory.geometry.pages(Slot { class, index }).into());
             count += 1;
         }
+        // Slots of one page: an object will use all of it, and it counts in the limit then.
+        let populates = class == 0 && self.budget.used() + BATCH * PAGE <= self.budget.limit();
         // SAFETY: the slots were in the quarantine, so this thread owns them now.
-        let are_open = unsafe { self.guards.open_each(pages.get(..count).unwrap_or_default(), class == 0) };
+        let are_open = unsafe { self.guards.open_each(pages.get(..count).unwrap_or_default(), populates) };
         for &index in slots.iter().take(count) {
             // SAFETY: this thread owns the slot.
             let open = || unsafe { self.guards.open(self.memory.geometry.pages(Slot { class, index })) };

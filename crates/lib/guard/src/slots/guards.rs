@@ -88,7 +88,7 @@ impl Guards {
         unsafe { protect(pages, true) }
     }
 
-    /// Opens slots of `Pages` by one call, and allocates their memory if `populates`, which saves the
+    /// Opens ranges of pages by one call, and allocates their memory if `populates`, which saves the
     /// faults of the first accesses. False if it did not: the caller opens each.
     ///
     /// # Safety
@@ -101,7 +101,7 @@ impl Guards {
         unsafe {
             let is_open = advise_each(slots, Advice::GuardRemove);
             if is_open && populates {
-                // Without it, the first access to each page faults.
+                // If it fails, the first access to each page faults.
                 advise_each(slots, Advice::PopulateWrite);
             }
             is_open
