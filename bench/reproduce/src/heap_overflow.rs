@@ -18,13 +18,12 @@ use fieldstone_stats::median;
 
 use crate::appel_li::{machines, this_machine};
 use crate::comparison::{BuiltSide, Kernel, Side, compare_sides};
-use crate::count::instructions;
 use crate::experiment::{Cell, Experiment, MeasuredValue, Needs, Quantity, Row, SampleOutcome, Scale};
 use crate::kernel;
 use crate::layout::Layout;
 use crate::trial::Trial;
 
-/// The limit check by object size, its instructions, and a full heap.
+/// The limit check by object size, and a full heap.
 #[must_use]
 pub fn experiment() -> Experiment {
     Experiment {
@@ -44,7 +43,6 @@ pub fn experiment() -> Experiment {
 }
 
 const SIZES: &str = "Allocation by object size";
-const INSTRUCTIONS: &str = "Instructions of an allocation";
 const FULL: &str = "A full heap, µs, 1991 and now";
 const ADDS: &str = "A full heap, in ADDs";
 
@@ -60,39 +58,27 @@ const REPETITIONS: u32 = 100;
 fn cells(_: Scale) -> Vec<Cell> {
     let mut cells = machine_cells();
     cells.push(Cell::new("heap-overflow/full", MICROSECONDS, 0, full_rows(), full));
-    cells.extend(size_cells::<0>("16"));
-    cells.extend(size_cells::<2>("32"));
-    cells.extend(size_cells::<6>("64"));
-    cells.extend(size_cells::<30>("256"));
-    cells.extend(pair_of_cells("trees", "a leaf of a tree", |layout| {
+    cells.push(size_cell::<0>("16"));
+    cells.push(size_cell::<2>("32"));
+    cells.push(size_cell::<6>("64"));
+    cells.push(size_cell::<30>("256"));
+    cells.push(time_cell("trees", "a leaf of a tree", |layout| {
         sides(layout, tree_leaves::<ComparingBump>, tree_leaves::<Bump>)
     }));
     cells
 }
 
-fn size_cells<const N: usize>(bytes: &'static str) -> [Cell; 2] {
-    pair_of_cells(bytes, format!("{bytes} bytes"), |layout| {
+fn size_cell<const N: usize>(bytes: &'static str) -> Cell {
+    time_cell(bytes, format!("{bytes} bytes"), |layout| {
         sides(layout, list_cells::<N, ComparingBump>, list_cells::<N, Bump>)
     })
 }
 
-/// The cells of the times and of the instructions.
-fn pair_of_cells(
-    label: &str,
-    column: impl Into<String>,
-    sides: impl Fn(Layout) -> Vec<Side<'static>> + Copy + 'static,
-) -> [Cell; 2] {
-    let (column, bytes) = (column.into(), 2 * BYTES as u64);
-    let counted = vec![Row::new(Quantity::Instructions, INSTRUCTIONS, COMPARE), Row::ratio(INSTRUCTIONS, GUARD)];
-    let id = |group: &str| format!("heap-overflow/{group}/{label}");
-    [
-        Cell::new(id("time"), column.clone(), bytes, Row::compared(SIZES, COMPARE, &[GUARD]), move |trial| {
-            compare_sides(trial, sides(trial.layout))
-        }),
-        Cell::new(id("instructions"), column, bytes, counted, move |trial| {
-            instructions(trial, COMPARE, &[GUARD], || sides(trial.layout))
-        }),
-    ]
+fn time_cell(label: &str, column: impl Into<String>, sides: impl Fn(Layout) -> Vec<Side<'static>> + 'static) -> Cell {
+    let rows = Row::compared(SIZES, COMPARE, &[GUARD]);
+    Cell::new(format!("heap-overflow/time/{label}"), column, 2 * BYTES as u64, rows, move |trial| {
+        compare_sides(trial, sides(trial.layout))
+    })
 }
 
 /// Both heaps, filled by the same workload.
@@ -183,9 +169,7 @@ mod tests {
     #[test]
     fn each_cell_fills_its_rows() {
         let mut measured = 0;
-        for cell in
-            cells(Scale::Quick).iter().filter(|cell| !cell.is_published() && !cell.id.contains("/instructions/"))
-        {
+        for cell in cells(Scale::Quick).iter().filter(|cell| !cell.is_published()) {
             let trial = Trial {
                 cell: cell.id.clone(),
                 layout: Layout::of_seed(3),
