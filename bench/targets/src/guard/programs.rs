@@ -52,7 +52,7 @@ const PROGRAMS: [SampledProgram; 4] = [
                 --dir "$directory" > /dev/null & server=$!
             ask="redis-cli -s $directory/socket"
             until $ask ping > /dev/null 2>&1; do sleep 0.02; done
-            redis-benchmark -s "$directory/socket" -q -n 600000 -r 100000 -P 16 -t set,get,lpush,lpop,zadd > /dev/null
+            redis-benchmark -s "$directory/socket" -q -n 300000 -r 100000 -P 16 -t set,get,lpush,lpop,zadd > /dev/null
             $ask shutdown nosave
             wait $server"#,
     },
@@ -63,7 +63,7 @@ const PROGRAMS: [SampledProgram; 4] = [
         script: r#"
             cpu "$@" sqlite3 :memory: "
                 CREATE TABLE t(a INTEGER PRIMARY KEY, b INTEGER, c TEXT);
-                WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < 1000000)
+                WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < 1200000)
                     INSERT INTO t SELECT x, x * 7919 % 1000003, printf('%x-%d', x * 7919 % 1000003, x) FROM n;
                 CREATE INDEX i ON t(b);
                 CREATE INDEX j ON t(c);
@@ -81,7 +81,7 @@ const PROGRAMS: [SampledProgram; 4] = [
             cpu "$@" "$python" -c '
 import json, re
 total = 0
-for lap in range(60):
+for lap in range(170):
     records = [{"id": n, "name": "user %d" % n, "tags": ["t%d" % (n % 7), "x" * (n % 900)]} for n in range(4000)]
     text = json.dumps(records)
     found = json.loads(text)

@@ -21,7 +21,7 @@
 //! guard. Larger ones are checked by a comparison.
 //!
 //! Cost: docs/guard.md of the repository has the instructions and the times. A fault costs about
-//! 2 µs, once for each call of the handler.
+//! 3 µs, once for each call of the handler.
 
 #![allow(unsafe_code, reason = "writes objects")]
 
