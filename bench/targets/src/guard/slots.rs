@@ -186,6 +186,9 @@ pub(super) fn count_guards(goal: Goal) -> anyhow::Result<GoalCell> {
     let ends: Vec<usize> =
         (0..wanted).map_while(|_| slots.alloc(layout)).map(|object| object.addr().get() + layout.size()).collect();
     let added = mappings()?.saturating_sub(before);
+    if !slots.stats().has_markers {
+        return Ok(GoalCell::skipped(goal, "guards without a mapping take Linux 6.13"));
+    }
     let kernel = File::open("/proc/self/mem").context("/proc/self/mem")?;
     let reads = |address: usize| kernel.read_exact_at(&mut [0], address as u64).is_ok();
     let count = ends.iter().take_while(|&&end| !reads(end) && reads(end - 1)).count() as f64;
@@ -204,19 +207,33 @@ fn mappings() -> anyhow::Result<usize> {
 mod tests {
     use super::*;
 
+    /// Whether an address is in a readable mapping, at a page that the kernel can read. It reads
+    /// pages of mappings that mprotect(2) made inaccessible, but no markers.
+    fn is_accessible(address: usize) -> bool {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let is_readable = |line: &str| {
+            let (range, access) = line.split_once(' ')?;
+            let (start, end) = range.split_once('-')?;
+            let hexadecimal = |text| usize::from_str_radix(text, 16).ok();
+            Some((hexadecimal(start)?..hexadecimal(end)?).contains(&address) && access.starts_with('r'))
+        };
+        let kernel = File::open("/proc/self/mem").unwrap();
+        maps.lines().any(|line| is_readable(line) == Some(true))
+            && kernel.read_exact_at(&mut [0], address as u64).is_ok()
+    }
+
+    fn check(heap: &impl GuardedHeap) {
+        let object = heap.alloc();
+        touch(object);
+        assert!(is_accessible(object) && is_accessible(object + BYTES - 1) && !is_accessible(object + BYTES));
+        // SAFETY: the object is live, and only the kernel accesses its address from here on.
+        unsafe { heap.free(object) };
+        assert!(!is_accessible(object));
+    }
+
     #[test]
     fn freed_slots_of_both_kinds_are_inaccessible() {
-        let kernel = File::open("/proc/self/mem").unwrap();
-        let reads = |address: usize| kernel.read_exact_at(&mut [0], address as u64).is_ok();
-        fn check(heap: &impl GuardedHeap, reads: impl Fn(usize) -> bool) {
-            let object = heap.alloc();
-            touch(object);
-            assert!(reads(object) && reads(object + BYTES - 1) && !reads(object + BYTES));
-            // SAFETY: the object is live, and only the kernel accesses its address from here on.
-            unsafe { heap.free(object) };
-            assert!(!reads(object));
-        }
-        check(&slots().unwrap(), reads);
-        check(&protected().unwrap(), reads);
+        check(&slots().unwrap());
+        check(&protected().unwrap());
     }
 }

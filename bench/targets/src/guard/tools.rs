@@ -20,6 +20,8 @@ use fieldstone_sys::process::wait4;
 use tempfile::TempDir;
 
 const SOURCE: &str = include_str!("pairs.c");
+/// Printed for a program that a tool ended: Electric Fence and DUMA run out of mappings.
+const FAILED: &str = "failed";
 /// Runs of each measurement.
 const RUNS: usize = 3;
 /// Pairs of a run that measures one pair.
@@ -98,16 +100,17 @@ pub(super) fn measure() -> anyhow::Result<()> {
         match tool.prepare(directory.path()) {
             Err(error) => println!("# {:32} SKIP {error:#}", tool.name),
             Ok(command) => {
-                let us = |live: &str| -> anyhow::Result<String> {
-                    if tool.is_sampled {
-                        return Ok("-".to_owned());
+                let us = |live: &str| match tool.is_sampled {
+                    true => "-".to_owned(),
+                    false => {
+                        let us = repeat(|| Ok(command.run(&[live, PAIRS, "0"])?.pair_ns / 1e3));
+                        us.map_or(FAILED.to_owned(), |us| format!("{us:.2} µs"))
                     }
-                    let runs = repeat(|| Ok(command.run(&[live, PAIRS, "0"])?.pair_ns / 1e3))?;
-                    Ok(format!("{runs:.2} µs"))
                 };
-                let cpu_s = repeat(|| Ok(command.run(&WHOLE)?.cpu_s))?;
-                let ratio = cpu_s / *plain_s.get_or_insert(cpu_s);
-                println!("# {:32} {:>12} {:>12} {ratio:>14.2}", tool.name, us("1")?, us("8000")?);
+                let cpu_s = repeat(|| Ok(command.run(&WHOLE)?.cpu_s));
+                let ratio = cpu_s.map(|cpu_s| cpu_s / *plain_s.get_or_insert(cpu_s));
+                let ratio = ratio.map_or(FAILED.to_owned(), |ratio| format!("{ratio:.2}"));
+                println!("# {:32} {:>12} {:>12} {ratio:>14}", tool.name, us("1"), us("8000"));
             }
         }
     }
