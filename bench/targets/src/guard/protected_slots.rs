@@ -26,18 +26,18 @@ const PAGE: usize = 4096;
 pub(super) struct ProtectedSlots {
     base: usize,
     bytes: usize,
-    pool: Mutex<Pool>,
+    pool: Mutex<SlotPool>,
 }
 
-struct Pool {
+struct SlotPool {
     /// The slots without an object; the one that was freed first is first.
     free: VecDeque<usize>,
-    records: Vec<Record>,
+    records: Vec<SlotRecord>,
 }
 
 /// The object of a slot.
 #[derive(Clone, Default)]
-struct Record {
+struct SlotRecord {
     bytes: usize,
     allocated_by: Option<Pid>,
     freed_by: Option<Pid>,
@@ -48,11 +48,11 @@ impl ProtectedSlots {
         let bytes = (2 * slots + 1) * PAGE;
         // SAFETY: without a requested address mmap replaces no mapping.
         let base = unsafe { mmap_anonymous(null_mut(), bytes, ProtFlags::empty(), MapFlags::PRIVATE) }?;
-        let pool = Pool { free: (0..slots).collect(), records: vec![Record::default(); slots] };
+        let pool = SlotPool { free: (0..slots).collect(), records: vec![SlotRecord::default(); slots] };
         Ok(Self { base: base.expose_provenance(), bytes, pool: Mutex::new(pool) })
     }
 
-    fn pool(&self) -> MutexGuard<'_, Pool> {
+    fn pool(&self) -> MutexGuard<'_, SlotPool> {
         self.pool.lock().expect("no holder of the lock panics")
     }
 
@@ -62,7 +62,7 @@ impl ProtectedSlots {
         let page = self.base + (2 * slot + 1) * PAGE;
         // SAFETY: the page is a slot that this call owns.
         unsafe { mprotect(pointer(page), PAGE, MprotectFlags::READ | MprotectFlags::WRITE) }.ok()?;
-        let record = Record { bytes, allocated_by: Some(gettid()), freed_by: None };
+        let record = SlotRecord { bytes, allocated_by: Some(gettid()), freed_by: None };
         self.pool().records[slot] = record;
         Some(page + PAGE - bytes)
     }
