@@ -17,13 +17,9 @@
 //! | `next`, `foreign` | the program's allocator, and blocks that are not its own |
 //! | `thread` | each thread's cache of sites |
 //! | `sites`, `budget` | which allocations are guarded, and how much time that may take |
-<<<<<<< HEAD
 //! | `FIRST_OF_SITE` in `tool/heap-errors` | how many first objects of a site are guarded |
-//! | `unwind`, `modules`, `probe`, `heap` | stacks |
-=======
 //! | `unwind`, `modules`, `probe`, `heap` | stacks of the program |
 //! | `private_stack` | stacks of the agent, for all that takes more than a few words |
->>>>>>> w-suite
 //! | `range` | the guarded objects |
 //! | `faults`, `dispositions` | SIGSEGV and SIGBUS, the agent's and the program's |
 //! | `buffers` | system calls that read or write guarded objects |
