@@ -13,7 +13,7 @@
 mod access;
 mod add;
 mod dirty;
-mod machines;
+pub(crate) mod machines;
 mod test_memory;
 mod traps;
 
@@ -24,6 +24,8 @@ use fieldstone_pages::Mechanism;
 
 use crate::experiment::{Cell, Experiment, MeasuredValue, Needs, Quantity, Row, Scale};
 use crate::trial::Trial;
+
+pub(crate) use add::add_ns;
 
 /// The four measurements, the table, Figure 2, page sizes, and access to protected pages.
 #[must_use]
@@ -167,7 +169,7 @@ fn size_row(what: &str, setting: Setting) -> String {
 }
 
 /// `Linux 6.18`.
-fn this_machine() -> &'static str {
+pub(crate) fn this_machine() -> &'static str {
     static NAME: OnceLock<String> = OnceLock::new();
     NAME.get_or_init(|| {
         let release = fieldstone_sys::machine::machine().kernel;

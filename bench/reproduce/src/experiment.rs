@@ -284,6 +284,7 @@ pub fn all() -> Vec<Experiment> {
         crate::fragmentation::experiment(),
         crate::tree_walks::experiment(),
         crate::appel_li::experiment(),
+        crate::heap_overflow::experiment(),
         crate::direct_segments::experiment(),
         crate::cachekata::experiment(),
     ]

@@ -38,6 +38,7 @@
 //! | `figure3`, `stack_blocks` | C programs on stacks of blocks |
 //! | `figure4` | random updates of a large table; a red-black tree |
 //! | `figure5` | programs with trees instead of large arrays |
+//! | `heap_overflow` | a guard page at the end of a heap against a comparison at each allocation |
 //! | `fragmentation` | availability of contiguous physical memory |
 //! | `tree_walks` | reads that find an element, in software and hardware |
 
@@ -56,6 +57,7 @@ pub mod figure4;
 pub mod figure5;
 mod folder;
 pub mod fragmentation;
+pub mod heap_overflow;
 pub mod layout;
 pub mod nodes;
 pub mod pages;

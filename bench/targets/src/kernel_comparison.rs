@@ -36,6 +36,20 @@ pub(crate) fn compare(
     compare_with_min_pairs(FEWEST_FOR_INTERVAL, goal, case, note, time_limit, own, other)
 }
 
+/// Pairs of a comparison without a goal.
+const PAIRS_WITHOUT_GOAL: usize = 20;
+
+/// Runs `own` and `other` as [`compare`] does, and prints the ratio: a comparison without a goal.
+pub(crate) fn print_ratio(name: &str, mut own: impl FnMut() -> f64, mut other: impl FnMut() -> f64) {
+    own();
+    other();
+    let run = |side: usize| Ok::<_, Infallible>(if side == 0 { own() } else { other() });
+    let Ok(rounds) = Rounds::run(2, run, |rounds| rounds.count() == PAIRS_WITHOUT_GOAL);
+    if let Some(found) = Estimate::of_median(&rounds.ratios(0, 1)) {
+        println!("# {name}: {:.3}, {:.3} to {:.3}", found.median, found.low, found.high);
+    }
+}
+
 /// The same with at least `min_pairs` pairs.
 pub(crate) fn compare_with_min_pairs(
     min_pairs: usize,

@@ -7,7 +7,7 @@
 //! stop_rule           when a measurement ends: the result has settled, or time is up
 //! cell                a line: name, measured, interval, goal, ok | MISS | UNDECIDED | SKIP reason
 //! huge_page_ratio     whether huge pages are faster on this machine
-//! region, arrays, pages, translation, stacks   the sections of these names
+//! region, arrays, pages, translation, stacks, guard   the sections of these names
 //! sharing             the section [sharing], and `make soak-sharing`
 //! ```
 //! Each goal of a section without a measurement (`goals::NOT_MEASURED_YET`) is printed as SKIP.
@@ -16,6 +16,7 @@
 mod arrays;
 mod cell;
 mod goals;
+mod guard;
 mod huge_page_ratio;
 mod kernel_comparison;
 mod pages;
@@ -50,6 +51,7 @@ const SECTIONS: &[(&str, MeasureSection)] = &[
     ("translation", |goals, arguments, limit, show| translation::measure(goals, limit, &arguments.only, show)),
     ("sharing", |goals, arguments, limit, show| sharing::measure(goals, limit, &arguments.only, arguments.runs, show)),
     ("stacks", |goals, arguments, limit, show| stacks::measure(goals, limit, &arguments.only, show)),
+    ("guard", |goals, arguments, limit, show| guard::measure(goals, limit, &arguments.only, show)),
 ];
 
 /// Measure the goals of goals.toml, cell by cell

@@ -22,7 +22,7 @@ const ADDS: u32 = 18;
 const LOOPS: u32 = 1000;
 
 /// Nanoseconds of one ADD.
-pub(super) fn add_ns(rounds: usize) -> Option<f64> {
+pub(crate) fn add_ns(rounds: usize) -> Option<f64> {
     let mut times = Vec::new();
     for _ in 0..rounds.max(3) {
         let since = Instant::now();

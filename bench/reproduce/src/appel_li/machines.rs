@@ -21,17 +21,18 @@ pub(super) fn cells() -> Vec<Cell> {
             let id = id(machine, column);
             if quotation::find(&id).is_some() { row.with_paper(id) } else { row }
         };
-        published(column, machines.iter().map(row).collect())
+        published(PAPER, column, machines.iter().map(row).collect())
     });
     let bars = [(BLACK, black as fn(&str) -> Option<f64>), (WHITE, white)].map(|(column, adds)| {
         let row = |machine: &String| Row::new(Quantity::Adds, FIGURE_2, machine.clone()).with_computed(adds(machine));
-        published(column, machines.iter().map(row).collect())
+        published(PAPER, column, machines.iter().map(row).collect())
     });
     columns.into_iter().chain(bars).collect()
 }
 
-fn published(column: &str, rows: Vec<Row>) -> Cell {
-    let id = format!("appel-li/published/{}", column.replace(' ', ""));
+/// A column of an experiment in which nothing is measured.
+pub(crate) fn published(experiment: &str, column: &str, rows: Vec<Row>) -> Cell {
+    let id = format!("{experiment}/published/{}", column.replace(' ', ""));
     let outcome = |_: &Trial| anyhow::bail!("cannot measure this cell: its numbers are quoted from the paper");
     Cell::new(id, column, 0, rows, outcome)
 }
@@ -42,6 +43,21 @@ fn id(machine: &str, column: &str) -> String {
 
 fn number(machine: &str, column: &str) -> Option<f64> {
     quotation::find(&id(machine, column))?.number()
+}
+
+/// The machines whose TRAP alone the paper has.
+pub(crate) fn with_trap() -> Vec<String> {
+    quotation::lines(PAPER).into_iter().filter(|machine| number(machine, TRAP).is_some()).collect()
+}
+
+/// The id of the quotation of a machine's TRAP.
+pub(crate) fn trap_id(machine: &str) -> String {
+    id(machine, TRAP)
+}
+
+/// Number of ADDs in the time of TRAP.
+pub(crate) fn trap_adds(machine: &str) -> Option<f64> {
+    Some(number(machine, TRAP)? / number(machine, ADD)?)
 }
 
 /// Number of ADDs in the time of TRAP+PROTN+UNPROT.

@@ -29,7 +29,11 @@ pub(crate) enum Advice {
     /// Linux 5.18: also pages that are locked.
     DontNeedLocked = general::MADV_DONTNEED_LOCKED,
     NoHugePage = general::MADV_NOHUGEPAGE,
+    PopulateWrite = general::MADV_POPULATE_WRITE,
 }
+
+/// The calling process, for calls that take a pidfd (Linux 6.15).
+const PIDFD_SELF_THREAD_GROUP: usize = (-10_001_isize).cast_unsigned();
 
 /// Makes a system call.
 ///
@@ -81,6 +85,33 @@ pub(crate) unsafe fn advise(range: Range<usize>, advice: Advice) -> Result<(), E
             result => return result.map(|_| ()),
         }
     }
+}
+
+/// Pages for [`advise_each`]: an `iovec` of the kernel.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct Pages {
+    start: usize,
+    bytes: usize,
+}
+
+impl From<Range<usize>> for Pages {
+    fn from(range: Range<usize>) -> Self {
+        Self { start: range.start, bytes: range.len() }
+    }
+}
+
+/// As [`advise`], on several ranges by one call of process_madvise(2). False if the kernel does not
+/// know the call or did a part of it only.
+///
+/// # Safety
+/// As [`advise`], for each range.
+pub(crate) unsafe fn advise_each(ranges: &[Pages], advice: Advice) -> bool {
+    let vector = ranges.as_ptr().expose_provenance();
+    let args = [PIDFD_SELF_THREAD_GROUP, vector, ranges.len(), advice as usize, 0, 0];
+    // SAFETY: the kernel reads a live array of iovecs. The caller owns the pages.
+    let done = unsafe { call(general::__NR_process_madvise, args) };
+    done == Ok(ranges.iter().map(|range| range.bytes).sum())
 }
 
 /// The calling thread's id.

@@ -25,8 +25,9 @@
 //! Invariants: `free` and `explain` take no lock and allocate nothing. `alloc` takes one lock, for a
 //! bounded time. No code here panics, uses thread-local storage, calls libc or changes errno.
 //!
-//! Cost: the table in docs/guard.md of the repository; about 5 µs for allocation, first access and
-//! free of a small object, most of it in the kernel.
+//! Cost: `make targets-guard` of the repository prints the time of allocation, first access and free
+//! of a small object, about half of that of slots by mprotect(2). Most of it is in the kernel: the
+//! table in docs/guard.md.
 
 #![allow(unsafe_code, reason = "opens, fills and closes the pages of objects")]
 
@@ -56,6 +57,7 @@ pub(crate) mod model {
 }
 
 use core::alloc::Layout;
+use core::ops::Range;
 use core::ptr::{NonNull, with_exposed_provenance_mut};
 use core::sync::atomic::Ordering;
 
@@ -183,6 +185,9 @@ impl Slots {
     fn close_beside(&self, slot: Slot, placement: Placement) -> Result<(), i32> {
         let pages = self.memory.geometry.pages(slot);
         let used = placement.used(&pages);
+        if self.guards.has_opened() {
+            self.close_opened(slot, &pages)?;
+        }
         // SAFETY: the pages are in the slot, which the caller owns, and outside of the object.
         unsafe {
             if used.start > pages.start {
@@ -190,6 +195,22 @@ impl Slots {
             }
             if used.end < pages.end {
                 self.guards.close(used.end..used.end + PAGE)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes the guards of a slot, which [`Slots::open_page`] may have opened. A guard beside a live
+    /// object stays as it is: its data may be there.
+    fn close_opened(&self, slot: Slot, pages: &Range<usize>) -> Result<(), i32> {
+        let is_live = |index| self.occupant(Slot { index, ..slot }).is_some_and(|occupant| occupant.is_live());
+        // SAFETY: the pages are guards of the slot, which the caller owns; no object is beside them.
+        unsafe {
+            if !slot.index.checked_sub(1).is_some_and(is_live) {
+                self.guards.close(pages.start - PAGE..pages.start)?;
+            }
+            if !is_live(slot.index + 1) {
+                self.guards.close(pages.end..pages.end + PAGE)?;
             }
         }
         Ok(())
@@ -261,8 +282,9 @@ impl Slots {
                 .or_else(|| padding::first_changed(object.start + object.bytes..used.end))
         };
         self.counts.live.subtract();
-        // Without markers the whole slot becomes one mapping with its guards.
-        let closed = if self.guards.has_markers() { used.clone() } else { pages };
+        // Without markers the whole slot becomes one mapping with its guards. After a finding, unused
+        // pages may be open.
+        let closed = if self.guards.has_markers() && !self.guards.has_opened() { used.clone() } else { pages };
         // SAFETY: this thread owns the slot.
         if unsafe { self.guards.close(closed) }.is_ok() {
             self.budget.release(used.len());
@@ -312,9 +334,10 @@ impl Slots {
         Some(offset.map_or(0, |(offset, occupant)| occupant.object.bytes.saturating_sub(offset)))
     }
 
-    /// Makes the page of a guard or of a freed object accessible, permanently, for a program that
-    /// goes on after a finding. The slot of the freed object is not used again. False if the address
-    /// has no such page, or the kernel refuses. Async-signal-safe.
+    /// Makes the page of a guard or of a freed object accessible, for a program that goes on after a
+    /// finding. The slot of the freed object is not used again. A guard is closed again when an object
+    /// is allocated beside it, unless the object on its other side is live. False if the address has
+    /// no such page, or the kernel refuses. Async-signal-safe.
     pub fn open_page(&self, address: usize) -> bool {
         if !self.owns(address) {
             return false;
@@ -332,7 +355,7 @@ impl Slots {
         }
         let page = address & !(PAGE - 1);
         // SAFETY: the page is a guard, or belongs to a slot without an object.
-        unsafe { self.guards.open_in_any_state(page..page + PAGE) }.is_ok()
+        unsafe { self.guards.open_after_finding(page..page + PAGE) }.is_ok()
     }
 
     /// Copies the frames of a stack; returns how many. Async-signal-safe.

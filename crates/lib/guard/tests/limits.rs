@@ -160,3 +160,38 @@ fn locked_memory_is_guarded_too() {
     });
     assert_eq!(status, 0);
 }
+
+/// Installs a seccomp filter that kills the process at process_madvise(2).
+fn kill_at_process_madvise() {
+    let instruction = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let mut program = [
+        // The number of the call is the first word.
+        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_process_madvise as u32),
+        instruction(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_KILL_PROCESS),
+        instruction(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: 4, filter: program.as_mut_ptr() };
+    // SAFETY: the kernel reads a live filter of four instructions.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
+    }
+}
+
+#[test]
+fn without_batches_no_call_is_made_that_filters_kill() {
+    let reuse = |slots: &Slots| {
+        kill_at_process_madvise();
+        for _ in 0..300 {
+            exercise(slots);
+        }
+    };
+    let builder = || Slots::builder().memory(16 << 20).quarantine(100);
+    let single = builder().without_batches().build().unwrap();
+    assert_eq!(in_child(|| reuse(&single)), 0);
+    if single.stats().has_markers {
+        let batched = builder().build().unwrap();
+        assert_eq!(in_child(|| reuse(&batched)), -libc::SIGSYS, "batches use process_madvise");
+    }
+}

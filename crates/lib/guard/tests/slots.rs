@@ -238,6 +238,26 @@ fn an_opened_page_stays_open_and_its_slot_is_not_reused() {
 }
 
 #[test]
+fn a_new_object_has_its_guards_again_and_a_live_neighbour_keeps_what_it_wrote() {
+    let slots = slots(Side::Right);
+    let [first, second, third] = [(); 3].map(|()| alloc(&slots, 100));
+    let end = |object: NonNull<u8>| address(object) + 112;
+    assert!(slots.open_page(end(first)) && slots.open_page(end(second)));
+    write(first, 112, 1);
+    free(&slots, second);
+    free(&slots, third);
+    let is_again = |object: &NonNull<u8>| {
+        let is_again = *object == second;
+        if !is_again {
+            free(&slots, *object);
+        }
+        is_again
+    };
+    let again = (0..1000).map(|_| alloc(&slots, 100)).find(is_again).unwrap();
+    assert!(is_accessible(end(first)) && read(first, 112) == 1 && !is_accessible(end(again)));
+}
+
+#[test]
 fn findings_print_as_one_line() {
     let slots = slots(Side::Right);
     let object = alloc(&slots, 24);

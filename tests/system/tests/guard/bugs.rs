@@ -51,6 +51,9 @@ fn accesses_past_the_end_are_found() {
         "on_signal_stack",
         "in_child",
         "at_exit",
+        "write_what_where",
+        "format_text",
+        "wrong_length",
     ] {
         check("bugs.c", name, "heap-buffer-overflow", SEGMENTATION_FAULT);
     }
@@ -70,7 +73,7 @@ fn a_write_into_the_padding_is_found_at_the_free() {
 
 #[test]
 fn accesses_after_the_free_are_found() {
-    for name in ["after_free", "write_after_free", "freed_list", "old_pointer", "late_callback"] {
+    for name in ["after_free", "write_after_free", "freed_list", "old_pointer", "late_callback", "moved_array"] {
         check("bugs.c", name, "use-after-free", SEGMENTATION_FAULT);
     }
 }
@@ -87,7 +90,20 @@ fn wrong_frees_are_found() {
 
 #[test]
 fn system_calls_with_wrong_buffers_are_found() {
-    for name in ["read_call", "write_call", "recv_call", "readv_call"] {
+    for name in [
+        "read_call",
+        "write_call",
+        "recv_call",
+        "readv_call",
+        "preadv_call",
+        "readlink_call",
+        "getrandom_call",
+        "fread_call",
+        "fwrite_call",
+        "read_chk",
+        "recvfrom_chk",
+        "fread_chk",
+    ] {
         check("bugs.c", name, "heap-buffer-overflow", SEGMENTATION_FAULT);
     }
     check("bugs.c", "write_freed", "use-after-free", SEGMENTATION_FAULT);
@@ -95,10 +111,22 @@ fn system_calls_with_wrong_buffers_are_found() {
 
 #[test]
 fn errors_of_cpp_are_found() {
-    for name in ["vector_index", "array_write", "aligned_new", "nothrow_new", "in_destructor"] {
+    for name in
+        ["vector_index", "array_write", "aligned_new", "nothrow_new", "in_destructor", "small_array", "wrong_object"]
+    {
         check("bugs.cpp", name, "heap-buffer-overflow", SEGMENTATION_FAULT);
     }
-    for name in ["stale_iterator", "dangling_view", "deleted_object", "captured_reference", "in_std_thread"] {
+    for name in [
+        "stale_iterator",
+        "dangling_view",
+        "deleted_object",
+        "captured_reference",
+        "in_std_thread",
+        "erased_iterator",
+        "map_node",
+        "late_function",
+        "shared_gone",
+    ] {
         check("bugs.cpp", name, "use-after-free", SEGMENTATION_FAULT);
     }
     check("bugs.cpp", "double_delete", "double-free", ABORT);
@@ -110,6 +138,16 @@ fn sampling_finds_an_error_at_a_new_site() {
     for options in ["--guard --guard-side right", "--guard=1/5000 --guard-side right"] {
         let (output, found) = findings(options, &[&program, "past_end"]);
         assert_eq!(found.len(), 1, "{options}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn sampling_finds_an_error_on_a_path_that_runs_ten_times_among_others() {
+    let program = compiled("bugs.c", "");
+    // A read past the end: only an object at the right side of its pages finds it.
+    for run in 0..5 {
+        let (output, found) = findings("--guard", &[&program, "read_past", "10", "100000"]);
+        assert_eq!(found.len(), 1, "run {run}: {}", stderr(&output));
     }
 }
 

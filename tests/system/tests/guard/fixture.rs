@@ -48,6 +48,24 @@ pub(crate) fn counted(options: &str, program: &[&str]) -> (Output, GuardStats) {
     }
 }
 
+/// The ways to select objects.
+pub(crate) const MODES: [&str; 3] = ["--guard=all", "--guard=1/3", "--guard"];
+
+/// Compares the output of a program with and without guards. A program that is not installed is
+/// printed as a skip.
+pub(crate) fn same(modes: &[&str], program: &[&str]) {
+    let Ok(plain) = Command::new(program[0]).args(&program[1..]).stdin(Stdio::null()).output() else {
+        println!("SKIP {} is not installed", program[0]);
+        return;
+    };
+    assert!(plain.status.success(), "{}", stderr(&plain));
+    for mode in modes {
+        let output = guard(mode, program).output().unwrap();
+        assert_eq!(stdout(&output), stdout(&plain), "{mode} {program:?}: {}", stderr(&output));
+        assert_eq!((stderr(&output), output.status), (stderr(&plain), plain.status), "{mode} {program:?}");
+    }
+}
+
 pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
@@ -72,7 +90,8 @@ pub(crate) fn compiled(name: &str, options: &str) -> String {
     let build = || {
         let compiler = if name.ends_with(".cpp") { "c++" } else { "cc" };
         let mut command = Command::new(compiler);
-        command.args(["-g", "-O1", "-w", "-pthread"]).args(options.split_whitespace());
+        // The compiler may remove pairs of malloc and free.
+        command.args(["-g", "-O1", "-w", "-pthread", "-fno-builtin-malloc"]).args(options.split_whitespace());
         command.arg("-o").arg(&file).arg(source(name)).arg("-ldl");
         let built = command.output().unwrap();
         assert!(built.status.success(), "{}", stderr(&built));

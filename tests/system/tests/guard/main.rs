@@ -8,6 +8,7 @@ mod binaries;
 mod bugs;
 mod fixture;
 mod handlers;
+mod interplay;
 mod options;
 mod processes;
 mod unchanged;

@@ -1,8 +1,8 @@
 //! Threads, forks, programs that execute others, small limits, and a second agent.
 
-use std::process::Command;
+use std::process::{Command, Output};
 
-use crate::fixture::{compiled, counted, findings, guard, run, stderr, stdout};
+use crate::fixture::{MODES, compiled, counted, findings, guard, marked_line, run, same, stderr, stdout};
 
 #[test]
 fn threads_and_forks_go_on_as_without_guards() {
@@ -26,16 +26,44 @@ fn a_program_that_another_one_executes_is_guarded() {
 }
 
 #[test]
-fn a_small_address_space_guards_fewer_objects() {
-    let program = compiled("bugs.c", "");
-    let command = guard("--guard=all --guard-side right", &[&program, "past_end"]);
+fn children_of_each_kind_are_guarded_and_leave_the_parent_as_it_is() {
+    let program = compiled("spawned.c", "");
+    same(&MODES, &[&program]);
+    let (output, found) = findings("--guard=all --guard-side right", &[&program, "error"]);
+    assert_eq!(found.len(), 1, "{}", stderr(&output));
+    assert_eq!(found[0].stack[0].line, marked_line("spawned.c", "spawned error"));
+    assert_eq!(stdout(&output), "from the child\nthe parent continues\n");
+    let bugs = compiled("bugs.c", "");
+    let (output, found) = findings("--guard=all --guard-side right", &[&program, "spawn", &bugs, "past_end"]);
+    assert_eq!((found.len(), output.status.code()), (1, Some(11)), "{}", stderr(&output));
+}
+
+/// Runs a program with guards and 600 MB of address space.
+fn run_in_small_space(options: &str, program: &[&str]) -> Output {
+    let command = guard(options, program);
     let words: Vec<_> = std::iter::once(command.get_program()).chain(command.get_args()).collect();
     let quoted: Vec<String> = words.iter().map(|word| format!("'{}'", word.to_str().unwrap())).collect();
     let script = format!("ulimit -v 600000; {}", quoted.join(" "));
     let mut shell = Command::new("sh");
     shell.args(["-c", &script]).env("FIELDSTONE_AGENT_DIR", env!("CARGO_TARGET_TMPDIR"));
-    let text = stderr(&shell.output().unwrap());
+    shell.output().unwrap()
+}
+
+#[test]
+fn a_small_address_space_guards_fewer_objects() {
+    let program = compiled("bugs.c", "");
+    let text = stderr(&run_in_small_space("--guard=all --guard-side right", &[&program, "past_end"]));
     assert!(text.contains("heap-buffer-overflow in "), "{text}");
+}
+
+#[test]
+fn a_program_goes_on_when_all_slots_are_in_use() {
+    let program = compiled("family.c", "");
+    let plain = Command::new(&program).output().unwrap();
+    let output = run_in_small_space("--guard=all --stats -", &[&program]);
+    let text = stderr(&output);
+    assert_eq!((stdout(&output), output.status), (stdout(&plain), plain.status), "{text}");
+    assert!(text.contains("memory limit reached"), "{text}");
 }
 
 #[test]

@@ -1,25 +1,6 @@
 //! Correct programs, small and large, do the same with guards, and nothing is reported.
 
-use std::process::{Command, Stdio};
-
-use crate::fixture::{compiled, guard, stderr, stdout};
-
-const MODES: [&str; 3] = ["--guard=all", "--guard=1/3", "--guard"];
-
-/// Compares the output of a program with and without guards. A program that is not installed is
-/// printed as a skip.
-fn same(modes: &[&str], program: &[&str]) {
-    let Ok(plain) = Command::new(program[0]).args(&program[1..]).stdin(Stdio::null()).output() else {
-        println!("SKIP {} is not installed", program[0]);
-        return;
-    };
-    assert!(plain.status.success(), "{}", stderr(&plain));
-    for mode in modes {
-        let output = guard(mode, program).output().unwrap();
-        assert_eq!(stdout(&output), stdout(&plain), "{mode} {program:?}: {}", stderr(&output));
-        assert_eq!((stderr(&output), output.status), (stderr(&plain), plain.status), "{mode} {program:?}");
-    }
-}
+use crate::fixture::{MODES, compiled, same};
 
 #[test]
 fn each_function_of_the_malloc_family_keeps_its_contract() {

@@ -4,6 +4,7 @@
 
 use std::mem::MaybeUninit;
 
+use crate::bump::last_word;
 use crate::error::Result;
 
 /// Whether a guard checks the limit.
@@ -15,12 +16,12 @@ pub(crate) fn prepare() -> Result<()> {
     Ok(())
 }
 
-/// Stores 8 bytes.
+/// Stores the last word of a `T` at `start`.
 ///
 /// # Safety
-/// The address is in memory that belongs to the caller.
-pub(crate) unsafe fn store_is_refused(address: *mut u8, word: MaybeUninit<u64>) -> bool {
+/// The word is in memory that belongs to the caller.
+pub(crate) unsafe fn store_is_refused<T>(start: *mut u8, word: MaybeUninit<u64>) -> bool {
     // SAFETY: the caller owns the memory.
-    unsafe { address.cast::<MaybeUninit<u64>>().write_unaligned(word) };
+    unsafe { start.add(last_word::<T>()).cast::<MaybeUninit<u64>>().write_unaligned(word) };
     false
 }

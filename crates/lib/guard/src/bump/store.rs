@@ -20,6 +20,7 @@ use std::mem::MaybeUninit;
 
 use fieldstone_pages::{ResumePoint, resume_faults};
 
+use crate::bump::last_word;
 use crate::error::{Error, Result};
 
 unsafe extern "C" {
@@ -37,7 +38,7 @@ pub(crate) fn prepare() -> Result<()> {
     // The linker defines the symbols only if there is an entry: this one.
     let mut word = 0_u64;
     // SAFETY: the word is a live local.
-    unsafe { store_is_refused((&raw mut word).cast(), MaybeUninit::new(1)) };
+    unsafe { store_is_refused::<u64>((&raw mut word).cast(), MaybeUninit::new(1)) };
     // SAFETY: the linker defines both symbols around the entries that `store_is_refused` emits,
     // which fulfil the requirements.
     let registered = unsafe {
@@ -47,23 +48,24 @@ pub(crate) fn prepare() -> Result<()> {
     registered.map_err(|error| Error::Signal { errno: error.errno().unwrap_or(0) })
 }
 
-/// Stores 8 bytes. True if the address is in a guard; nothing is stored then.
+/// Stores the last word of a `T` at `start`. True if it is in a guard; nothing is stored then.
 ///
 /// # Safety
-/// The address is in memory that belongs to the caller, or in a guard.
+/// The word is in memory that belongs to the caller, or in a guard.
 #[inline(always)]
-pub(crate) unsafe fn store_is_refused(address: *mut u8, word: MaybeUninit<u64>) -> bool {
+pub(crate) unsafe fn store_is_refused<T>(start: *mut u8, word: MaybeUninit<u64>) -> bool {
     // SAFETY: the instruction stores to memory of the caller. If it faults, the thread continues at
     // the label, and no register has changed.
     unsafe {
         asm!(
-            "2: mov qword ptr [{address}], {word}",
+            "2: mov qword ptr [{start} + {last_word}], {word}",
             ".pushsection fieldstone_bump_stores,\"aR\",@progbits",
             ".balign 4",
             ".long 2b - .",
             ".long {refused} - .",
             ".popsection",
-            address = in(reg) address,
+            start = in(reg) start,
+            last_word = const last_word::<T>(),
             word = in(reg) word,
             refused = label { return true },
             options(nostack, preserves_flags)

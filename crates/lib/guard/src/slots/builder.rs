@@ -43,12 +43,13 @@ pub struct SlotsBuilder {
     side: Side,
     quarantine: Option<usize>,
     seed: usize,
+    has_batches: bool,
     force_protect: bool,
 }
 
 impl SlotsBuilder {
     pub(super) const fn new() -> Self {
-        Self { memory: 64 << 20, side: Side::Both, quarantine: None, seed: 0, force_protect: false }
+        Self { memory: 64 << 20, side: Side::Both, quarantine: None, seed: 0, has_batches: true, force_protect: false }
     }
 
     /// Bounds the memory in bytes that live objects, records, page tables and stacks take together.
@@ -80,6 +81,13 @@ impl SlotsBuilder {
         self
     }
 
+    /// Changes one guard by each system call, for a process whose seccomp filter kills it at
+    /// process_madvise(2). By default, several guards are changed by one call.
+    pub const fn without_batches(mut self) -> Self {
+        self.has_batches = false;
+        self
+    }
+
     /// Uses mprotect(2), as on kernels without guard markers.
     #[doc(hidden)]
     pub const fn force_protect(mut self) -> Self {
@@ -99,7 +107,7 @@ impl SlotsBuilder {
         }
         let memory = Memory::new(self.memory)?;
         Ok(Slots {
-            guards: Guards::new(&memory, self.force_protect),
+            guards: Guards::new(&memory, self.force_protect, self.has_batches),
             budget: Budget::new(self.memory, size_of_val(memory.chains())),
             memory,
             side: self.side,

@@ -8,7 +8,7 @@
 //! ```
 //! The queue is the quarantine: freed slots are closed, and the oldest are reused. A class makes
 //! new slots while its queue is shorter than the quarantine plus a batch. New slots become ready
-//! 1 MiB at a time, and freed slots are opened 64 at a time, which saves half of the time.
+//! 1 MiB at a time, and freed slots are opened 64 at a time by one system call.
 //!
 //! Invariants: a slot is in one list at most. Only the owner of the lock changes queue and open
 //! list; `free` pushes to the [`FreedStack`] without the lock.

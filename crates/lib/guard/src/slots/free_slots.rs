@@ -2,7 +2,9 @@
 
 #![allow(unsafe_code, reason = "opens and closes pages")]
 
-use crate::kernel::{Errno, PAGE, protect};
+use core::ops::Range;
+
+use crate::kernel::{Errno, PAGE, Pages, protect};
 use crate::slots::Slots;
 use crate::slots::class::{BATCH, Class};
 use crate::slots::geometry::Slot;
@@ -53,11 +55,23 @@ impl Slots {
         if !state.is_quarantine_full(self.quarantine) && self.make_ready(class, state) {
             return;
         }
-        for _ in 0..state.reusable(if self.guards.has_markers() { BATCH } else { 1 }) {
-            let Some(index) = state.pop_oldest(records) else { return };
+        let (mut slots, mut pages) = ([0_u32; BATCH], [Pages::default(); BATCH]);
+        let mut count = 0;
+        let wanted = state.reusable(if self.guards.has_markers() { BATCH } else { 1 });
+        for (slot, pages) in slots.iter_mut().zip(&mut pages).take(wanted) {
+            let Some(index) = state.pop_oldest(records) else { break };
             self.counts.quarantined.subtract();
-            // SAFETY: the slot was in the quarantine, so this thread owns it now.
-            if unsafe { self.guards.open(self.memory.geometry.pages(Slot { class, index })) }.is_ok() {
+            (*slot, *pages) = (index, self.memory.geometry.pages(Slot { class, index }).into());
+            count += 1;
+        }
+        // Slots of one page: an object will use all of it, and it counts in the limit then.
+        let populates = class == 0 && self.budget.used() + BATCH * PAGE <= self.budget.limit();
+        // SAFETY: the slots were in the quarantine, so this thread owns them now.
+        let are_open = unsafe { self.guards.open_each(pages.get(..count).unwrap_or_default(), populates) };
+        for &index in slots.iter().take(count) {
+            // SAFETY: this thread owns the slot.
+            let open = || unsafe { self.guards.open(self.memory.geometry.pages(Slot { class, index })) };
+            if are_open || open().is_ok() {
                 state.push_open(index, records);
             } else {
                 self.counts.unprotected.add();
@@ -97,14 +111,30 @@ impl Slots {
             }
             // One mapping of all slots; its guards are markers.
             protect(start..end + PAGE, true)?;
-            let closed = (first..first + count).try_for_each(|index| {
-                let end = pages(index).end;
-                self.guards.close(end..end + PAGE)
-            });
+            let closed = self.close_behind(first..first + count, |index| pages(index).end);
             if closed.is_err() {
                 let _ = protect(start..end + PAGE, false);
             }
             closed
         }
+    }
+
+    /// Closes the guards behind slots, whose ends are given by `end`.
+    ///
+    /// # Safety
+    /// The caller owns the slots and the guards.
+    unsafe fn close_behind(&self, slots: Range<usize>, end: impl Fn(usize) -> usize) -> Result<(), Errno> {
+        let guard = |index| end(index)..end(index) + PAGE;
+        for first in slots.clone().step_by(BATCH) {
+            let batch = first..slots.end.min(first + BATCH);
+            let mut pages = [Pages::default(); BATCH];
+            pages.iter_mut().zip(batch.clone()).for_each(|(pages, index)| *pages = guard(index).into());
+            // SAFETY: the caller owns the guards.
+            if !unsafe { self.guards.close_each(pages.get(..batch.len()).unwrap_or_default()) } {
+                // SAFETY: the caller owns the guards.
+                batch.into_iter().try_for_each(|index| unsafe { self.guards.close(guard(index)) })?;
+            }
+        }
+        Ok(())
     }
 }

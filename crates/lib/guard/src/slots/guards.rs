@@ -12,7 +12,7 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use crate::kernel::{Advice, EINVAL, Errno, PAGE, advise, protect};
+use crate::kernel::{Advice, EINVAL, Errno, PAGE, Pages, advise, advise_each, protect};
 use crate::slots::memory::Memory;
 
 /// How pages are closed.
@@ -20,17 +20,32 @@ use crate::slots::memory::Memory;
 pub(crate) struct Guards {
     /// Fixed when the range is created.
     has_markers: bool,
+    /// Whether several pages may be opened or closed by one process_madvise(2).
+    has_batches: bool,
     /// Some pages were closed by mprotect(2) although there are markers.
     is_mixed: AtomicBool,
+    /// Some guards were opened after a finding.
+    has_opened: AtomicBool,
 }
 
 impl Guards {
     /// Finds out whether markers work, on the first page of a new range, which is a guard.
-    pub(crate) fn new(memory: &Memory, force_protect: bool) -> Self {
+    pub(crate) fn new(memory: &Memory, force_protect: bool, has_batches: bool) -> Self {
         let page = memory.geometry.base;
         // SAFETY: the page is a guard and has no contents.
         let result = unsafe { advise(page..page + PAGE, Advice::GuardInstall) };
-        Self { has_markers: result.is_ok() && !force_protect, is_mixed: AtomicBool::new(false) }
+        let has_markers = result.is_ok() && !force_protect;
+        Self {
+            has_markers,
+            has_batches: has_batches && has_markers,
+            is_mixed: AtomicBool::new(false),
+            has_opened: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether [`Guards::open_after_finding`] was called.
+    pub(crate) fn has_opened(&self) -> bool {
+        self.has_opened.load(Ordering::Relaxed)
     }
 
     pub(crate) const fn has_markers(&self) -> bool {
@@ -59,12 +74,14 @@ impl Guards {
         }
     }
 
-    /// Opens pages that were closed by either means, or never opened.
+    /// Opens pages that were closed by either means, or never opened, for a program that goes on after
+    /// a finding.
     ///
     /// # Safety
     /// The pages belong to the caller.
-    pub(crate) unsafe fn open_in_any_state(&self, pages: Range<usize>) -> Result<(), Errno> {
+    pub(crate) unsafe fn open_after_finding(&self, pages: Range<usize>) -> Result<(), Errno> {
         self.is_mixed.store(true, Ordering::Relaxed);
+        self.has_opened.store(true, Ordering::Relaxed);
         // SAFETY: the caller owns the pages.
         unsafe { self.open(pages) }
     }
@@ -83,5 +100,35 @@ impl Guards {
         }
         // SAFETY: the caller owns the pages.
         unsafe { protect(pages, true) }
+    }
+
+    /// Opens ranges of pages by one call, and allocates their memory if `populates`, which saves the
+    /// faults of the first accesses. False if it did not: the caller opens each.
+    ///
+    /// # Safety
+    /// The pages belong to the caller.
+    pub(crate) unsafe fn open_each(&self, slots: &[Pages], populates: bool) -> bool {
+        if !self.has_batches || self.is_mixed.load(Ordering::Relaxed) {
+            return false;
+        }
+        // SAFETY: the caller owns the pages.
+        unsafe {
+            let is_open = advise_each(slots, Advice::GuardRemove);
+            if is_open && populates {
+                // If it fails, the first access to each page faults.
+                advise_each(slots, Advice::PopulateWrite);
+            }
+            is_open
+        }
+    }
+
+    /// Closes pages by one call, and drops their contents. False if it did not: the caller closes
+    /// each.
+    ///
+    /// # Safety
+    /// As [`Guards::close`].
+    pub(crate) unsafe fn close_each(&self, pages: &[Pages]) -> bool {
+        // SAFETY: the caller owns the pages.
+        self.has_batches && unsafe { advise_each(pages, Advice::GuardInstall) }
     }
 }

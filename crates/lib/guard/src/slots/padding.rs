@@ -13,6 +13,8 @@ use core::ops::Range;
 /// Differs from zero, from ASCII, and from the usual fill bytes of allocators and debuggers.
 const PATTERN: u8 = 0xA7;
 const WORD: u64 = u64::from_le_bytes([PATTERN; 8]);
+/// Bytes that are compared together.
+const LINE: usize = 64;
 
 /// Fills bytes.
 ///
@@ -34,14 +36,17 @@ pub(crate) unsafe fn first_changed(bytes: Range<usize>) -> Option<usize> {
         // SAFETY: the address is in the range. A volatile read assumes nothing about other threads.
         unsafe { core::ptr::with_exposed_provenance::<u8>(address).read_volatile() }
     };
-    let words = bytes.start.next_multiple_of(8).min(bytes.end)..bytes.end & !7;
-    let is_filled = |address: &usize| {
+    let changed_bits = |address: usize| {
         // SAFETY: the word is aligned and in the range.
-        (unsafe { core::ptr::with_exposed_provenance::<u64>(*address).read_volatile() }) == WORD
+        (unsafe { core::ptr::with_exposed_provenance::<u64>(address).read_volatile() }) ^ WORD
     };
-    // A changed word is searched byte by byte, with all that follow.
-    let head = bytes.start..words.start;
-    let body = words.clone().step_by(8).find(|address| !is_filled(address)).unwrap_or(words.end.max(words.start));
+    // Lines of 8 words without a branch for each word. A changed line is searched byte by byte, with
+    // all that follow.
+    let lines = bytes.start.next_multiple_of(8).min(bytes.end)..bytes.end;
+    let lines = lines.start..lines.start + lines.len() / LINE * LINE;
+    let is_changed = |&line: &usize| (line..line + LINE).step_by(8).fold(0, |bits, at| bits | changed_bits(at)) != 0;
+    let head = bytes.start..lines.start;
+    let body = lines.clone().step_by(LINE).find(is_changed).unwrap_or(lines.end);
     head.chain(body..bytes.end).find(|&address| byte(address) != PATTERN)
 }
 
@@ -51,10 +56,10 @@ mod tests {
 
     #[test]
     fn each_changed_byte_is_found_at_each_alignment() {
-        let mut buffer = [0_u8; 64];
+        let mut buffer = [0_u8; 256];
         let base = buffer.as_mut_ptr().expose_provenance();
         for start in 0..16 {
-            for end in start..48 {
+            for end in (start..48).chain([100, 135, 136, 137, 200]) {
                 let range = base + start..base + end;
                 // SAFETY: the range is in the buffer.
                 unsafe { fill(range.clone()) };

@@ -2,9 +2,12 @@
 //!
 //! ```text
 //! permitted = ALLOWANCE + SHARE · processor time of the process
-//!             └─ 3/4 for known sites, 7/8 for second objects, all of it for first ones ─┘
-//! spent     = time stamp counter around the guarded calls + a charge for page faults
+//!             less 1/2 of ALLOWANCE for known sites, less 1/8 of it for second objects
+//! spent     = 2 · time stamp counter around each guarded allocation + a charge for page faults
 //! ```
+//! A free takes about as long as its allocation, and is charged with it. Otherwise the frees of
+//! objects that were permitted early would use up what is kept for new sites.
+//!
 //! The unit is time, because a guarded object costs from 3 µs to 50 µs, by the size of the program's
 //! working set. Time is counted in ticks of the time stamp counter. Its frequency is measured
 //! against the clock of the kernel.
@@ -17,22 +20,23 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::raw;
 
-/// Nanoseconds that each process may spend at its start: 6 ms, the first two objects of about 500
+/// Nanoseconds that each process may spend at its start: 10 ms, the first two objects of about 400
 /// sites.
-const ALLOWANCE_NS: u64 = 6_000_000;
-/// One part in this many of the processor time may be spent: .5 %. The fast path and what the counter
+const ALLOWANCE_NS: u64 = 10_000_000;
+/// One part in this many of the processor time may be spent: .4 %. The fast path and what the counter
 /// does not see take the rest of 1 %.
-const SHARE: u64 = 200;
+const SHARE: u64 = 250;
 /// Ticks charged for a guarded object in addition to the time of its calls: the faults on its page.
 const FAULT_TICKS: u64 = 2_000;
-/// The largest charge for one call: a thread that is preempted does not use that time.
-const LONGEST_TICKS: u64 = 1 << 18;
+/// The largest charge for one call, about 50 µs: a thread that is preempted does not use that time.
+const LONGEST_TICKS: u64 = 1 << 17;
 /// Ticks between two readings of the clocks.
 const INTERVAL_TICKS: u64 = 1 << 21;
 
 static SPENT: AtomicU64 = AtomicU64::new(0);
-/// Permitted ticks at the last reading of the clocks.
+/// Permitted ticks at the last reading of the clocks, and those of the allowance alone.
 static PERMITTED: AtomicU64 = AtomicU64::new(0);
+static ALLOWANCE: AtomicU64 = AtomicU64::new(0);
 static LAST_READING: AtomicU64 = AtomicU64::new(0);
 static START_TICKS: AtomicU64 = AtomicU64::new(0);
 static START_NS: AtomicU64 = AtomicU64::new(0);
@@ -48,25 +52,30 @@ pub(crate) enum Share {
     Known,
 }
 
+impl Share {
+    /// The ticks that are kept for sites with fewer objects. They are a part of the
+    /// allowance and not of the permitted time, so that a long run spends what it may.
+    const fn reserve(self, allowance: u64) -> u64 {
+        match self {
+            Self::New => 0,
+            Self::Young => allowance / 8,
+            Self::Known => allowance / 2,
+        }
+    }
+}
+
 /// Starts to measure the frequency of the counter.
 pub(crate) fn prepare() {
     START_TICKS.store(raw::ticks(), Relaxed);
     START_NS.store(raw::clock_ns(libc::CLOCK_MONOTONIC), Relaxed);
     // Until the frequency is known: 2 ticks a nanosecond, a low estimate.
     PERMITTED.store(ALLOWANCE_NS * 2, Relaxed);
+    ALLOWANCE.store(ALLOWANCE_NS * 2, Relaxed);
 }
 
 /// Whether a guarded object may be allocated now.
 pub(crate) fn permits(share: Share) -> bool {
-    let fits = || {
-        let permitted = PERMITTED.load(Relaxed);
-        let reserve = match share {
-            Share::New => 0,
-            Share::Young => permitted / 8,
-            Share::Known => permitted / 4,
-        };
-        SPENT.load(Relaxed) < permitted - reserve
-    };
+    let fits = || SPENT.load(Relaxed) + share.reserve(ALLOWANCE.load(Relaxed)) < PERMITTED.load(Relaxed);
     fits() || read_clocks() && fits()
 }
 
@@ -80,16 +89,17 @@ fn read_clocks() -> bool {
     let ticks = now.wrapping_sub(START_TICKS.load(Relaxed));
     let elapsed_ns = raw::clock_ns(libc::CLOCK_MONOTONIC).saturating_sub(START_NS.load(Relaxed)).max(1);
     let permitted_ns = ALLOWANCE_NS + raw::clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID) / SHARE;
-    let permitted = u128::from(permitted_ns) * u128::from(ticks) / u128::from(elapsed_ns);
-    PERMITTED.store(u64::try_from(permitted).unwrap_or(u64::MAX), Relaxed);
+    let in_ticks = |ns: u64| u64::try_from(u128::from(ns) * u128::from(ticks) / u128::from(elapsed_ns));
+    PERMITTED.store(in_ticks(permitted_ns).unwrap_or(u64::MAX), Relaxed);
+    ALLOWANCE.store(in_ticks(ALLOWANCE_NS).unwrap_or(u64::MAX), Relaxed);
     true
 }
 
-/// Runs `work` and charges its time.
+/// Runs an allocation, and charges its time and that of its free.
 pub(crate) fn charge<R>(work: impl FnOnce() -> R) -> R {
     let start = raw::ticks();
     let result = work();
-    SPENT.fetch_add(raw::ticks().wrapping_sub(start).min(LONGEST_TICKS) + FAULT_TICKS, Relaxed);
+    SPENT.fetch_add(2 * raw::ticks().wrapping_sub(start).min(LONGEST_TICKS) + FAULT_TICKS, Relaxed);
     result
 }
 
@@ -97,4 +107,28 @@ pub(crate) fn charge<R>(work: impl FnOnce() -> R) -> R {
 pub(crate) fn after_fork() {
     SPENT.store(0, Relaxed);
     prepare();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_and_second_objects_of_new_sites_go_before_those_of_known_ones() {
+        prepare();
+        let allowance = ALLOWANCE.load(Relaxed);
+        let permitted = |part: u64| {
+            SPENT.store(allowance * part / 16, Relaxed);
+            LAST_READING.store(raw::ticks(), Relaxed);
+            [Share::Known, Share::Young, Share::New].map(permits)
+        };
+        assert_eq!(permitted(7), [true, true, true]);
+        assert_eq!(permitted(9), [false, true, true]);
+        assert_eq!(permitted(15), [false, false, true]);
+        assert_eq!(permitted(17), [false, false, false]);
+        // A process that has run for long spends its share on known sites too.
+        PERMITTED.store(allowance * 10, Relaxed);
+        assert_eq!(permitted(16 * 9), [true, true, true]);
+        after_fork();
+    }
 }

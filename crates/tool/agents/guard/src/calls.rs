@@ -18,6 +18,7 @@ use fieldstone_guard::{Slots, Trace};
 use fieldstone_wire::guard::UnguardedReason;
 
 use crate::next::{self, SizedFunction, UsableFunction};
+use crate::private_stack::{self, OnPrivateStack};
 use crate::thread::{self, Inside};
 use crate::unwind::{self, Caller};
 use crate::{budget, foreign, range, report, sites, start};
@@ -38,10 +39,10 @@ pub(crate) struct Recorded {
 
 impl Recorded {
     /// The stack of `caller`, with the number of a site; 0 for a free.
-    pub(crate) fn of(caller: Caller, site: u32) -> Self {
+    pub(crate) fn of(caller: Caller, site: u32, own: Option<&OnPrivateStack>) -> Self {
         let mut words = [0; FRAMES + 1];
         words[0] = site as usize;
-        let count = 1 + unwind::stack(caller, &mut words[1..]);
+        let count = 1 + unwind::stack(caller, &mut words[1..], own);
         Self { words, count }
     }
 
@@ -61,9 +62,9 @@ fn guard(layout: Option<Layout>, caller: Caller) -> Block {
         return null_mut();
     };
     let Some(site) = sites::select(&inside, &caller, settings) else { return null_mut() };
-    let object = budget::charge(|| {
-        slots.alloc_at(layout, settings.side_of(sites::counts(site).1), Recorded::of(caller, site).trace())
-    });
+    let side = settings.side_of(sites::counts(site).1);
+    let allocate = |own: Option<&_>| slots.alloc_at(layout, side, Recorded::of(caller, site, own).trace());
+    let object = budget::charge(|| private_stack::run(allocate));
     let Some(object) = object else {
         start::count_unguarded(UnguardedReason::Memory);
         sites::postpone(&inside, &caller);
@@ -151,7 +152,8 @@ unsafe fn free_object(block: Block, caller: Caller) {
     // the object stays.
     let Some(inside) = Inside::enter() else { return };
     // SAFETY: the caller gives up the object; the objects refuse other addresses.
-    let freed = budget::charge(|| unsafe { slots.free_traced(object, Recorded::of(caller, 0).trace()) });
+    let free = |own: Option<&_>| unsafe { slots.free_traced(object, Recorded::of(caller, 0, own).trace()) };
+    let freed = private_stack::run(free);
     drop(inside);
     if let Err(finding) = freed {
         report::refused_free(slots, &finding, caller);

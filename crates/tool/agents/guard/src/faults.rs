@@ -2,14 +2,13 @@
 //!
 //! | fault | action |
 //! |---|---|
-//! | at the load of `probe` | continue at its failure path |
 //! | in a guard page or a freed object | report; then the default action, or with `--keep-going` continue |
 //! | any other | the program's own disposition (`dispositions`) |
 //!
 //! The default action is restored and the instruction repeated, so that the core dump and the exit
 //! status are those of the fault. To continue, the page is made accessible.
 
-#![allow(unsafe_code, reason = "handles signals and changes the context of a thread")]
+#![allow(unsafe_code, reason = "reads the record and the context of a signal")]
 
 use core::ffi::{c_int, c_void};
 
@@ -17,7 +16,7 @@ use fieldstone_wire::guard::Access;
 
 use crate::report::{self, Incident};
 use crate::unwind::Caller;
-use crate::{dispositions, probe, range, start};
+use crate::{dispositions, range, start};
 
 /// The bit of the page-fault error code for a write.
 const WRITE: i64 = 1 << 1;
@@ -25,12 +24,8 @@ const WRITE: i64 = 1 << 1;
 /// The handler.
 pub(crate) unsafe extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes its record and context, which live until the handler returns.
-    let (info, thread) = unsafe { (&mut *info, &mut *context.cast::<libc::ucontext_t>()) };
-    let registers = &mut thread.uc_mcontext.gregs;
-    if let Some(resume) = probe::resume_address(registers[libc::REG_RIP as usize] as usize) {
-        registers[libc::REG_RIP as usize] = resume as i64;
-        return;
-    }
+    let (info, thread) = unsafe { (&mut *info, &*context.cast::<libc::ucontext_t>()) };
+    let registers = &thread.uc_mcontext.gregs;
     // SAFETY: a fault's record has an address.
     let address = if info.si_code > 0 { unsafe { info.si_addr() as usize } } else { 0 };
     if !is_finding(address, registers) {

@@ -9,7 +9,7 @@
 
 #![allow(unsafe_code, reason = "registers handlers in libc")]
 
-use crate::{HEAP, budget, dispositions, range, start, thread, unwind};
+use crate::{HEAP, budget, dispositions, private_stack, range, start, thread, unwind};
 
 /// Registers the handlers.
 pub(crate) fn prepare() {
@@ -35,6 +35,7 @@ unsafe extern "C" fn after_in_child() {
         dispositions::after_fork();
         HEAP.after_fork();
         unwind::after_fork();
+        private_stack::after_fork();
         start::after_fork();
         thread::after_fork();
         budget::after_fork();

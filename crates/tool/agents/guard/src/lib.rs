@@ -18,7 +18,8 @@
 //! | `thread` | each thread's cache of sites |
 //! | `sites`, `budget` | which allocations are guarded, and how much time that may take |
 //! | `FIRST_OF_SITE` in `tool/heap-errors` | how many first objects of a site are guarded |
-//! | `unwind`, `modules`, `probe`, `heap` | stacks |
+//! | `unwind`, `modules`, `probe`, `heap` | stacks of the program |
+//! | `private_stack` | stacks of the agent, for all that takes more than a few words |
 //! | `range` | the guarded objects |
 //! | `faults`, `dispositions` | SIGSEGV and SIGBUS, the agent's and the program's |
 //! | `buffers` | system calls that read or write guarded objects |
@@ -64,6 +65,7 @@ mod modules;
 mod next;
 mod operators;
 mod print;
+mod private_stack;
 mod probe;
 mod range;
 mod raw;

@@ -6,6 +6,7 @@ use core::fmt::{self, Write};
 
 use fieldstone_wire::guard::{Access, FRAMES};
 
+use crate::private_stack::OnPrivateStack;
 use crate::report::{Incident, Report};
 use crate::unwind::{self};
 use crate::{calls, modules, raw, thread};
@@ -37,7 +38,7 @@ impl Write for Line {
 }
 
 /// Prints a finding.
-pub(crate) fn print(report: &Report<'_>) {
+pub(crate) fn print(report: &Report<'_>, own: Option<&OnPrivateStack>) {
     let (pid, tid) = (raw::getpid(), thread::number());
     Line::print(format_args!("fieldstone: {} in process {pid}, thread {tid}", report.kind.name()));
     match report.access {
@@ -47,7 +48,7 @@ pub(crate) fn print(report: &Report<'_>) {
         Access::Padding => Line::print(format_args!("  written behind the object some time before its free")),
     }
     let mut frames = [0; FRAMES];
-    let count = unwind::stack(report.caller, &mut frames);
+    let count = unwind::stack(report.caller, &mut frames, own);
     print_frames(&frames[..count]);
     let Some(Incident { slots, finding, .. }) = report.incident else { return };
     let object = &finding.object;

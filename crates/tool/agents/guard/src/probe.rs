@@ -1,55 +1,64 @@
 //! Reads words whose address may be wrong, as the unwinder finds them on a stack.
 //!
-//! A fault at the one load of [`read`] is recognised by its address: the fault handler continues at
-//! the failure path. So a read costs one call and no system call.
+//! The kernel answers whether a page is readable: `rt_sigprocmask` with an operation that does not
+//! exist reads its mask, changes nothing, and fails with EFAULT or EINVAL. A load that faults would
+//! be cheaper. But its signal would start at the top of an alternate signal stack on which a handler
+//! of the program may be running.
+//!
+//! Cost: one system call for each page of a stack but the first.
 
 #![allow(unsafe_code, reason = "reads memory that may not be mapped")]
 
-use core::arch::global_asm;
+use crate::raw;
 
-global_asm!(
-    ".pushsection .text.fieldstone_guard_probe,\"ax\",@progbits",
-    ".globl fieldstone_guard_probe",
-    ".hidden fieldstone_guard_probe",
-    ".hidden fieldstone_guard_probe_load",
-    ".hidden fieldstone_guard_probe_failed",
-    ".globl fieldstone_guard_probe_load",
-    ".globl fieldstone_guard_probe_failed",
-    ".type fieldstone_guard_probe, @function",
-    "fieldstone_guard_probe:",
-    "fieldstone_guard_probe_load:",
-    "mov rax, qword ptr [rdi]",
-    "mov qword ptr [rsi], rax",
-    "mov eax, 1",
-    "ret",
-    "fieldstone_guard_probe_failed:",
-    "xor eax, eax",
-    "ret",
-    ".size fieldstone_guard_probe, . - fieldstone_guard_probe",
-    ".popsection",
-);
+const PAGE: u64 = 4096;
 
-unsafe extern "C" {
-    fn fieldstone_guard_probe(address: usize, into: *mut u64) -> u32;
-    static fieldstone_guard_probe_load: u8;
-    static fieldstone_guard_probe_failed: u8;
+/// A reader of words. It remembers the last page that was readable.
+#[derive(Default)]
+pub(crate) struct Reader {
+    page: u64,
 }
 
-/// The word at an address; `None` if it is not readable. Before the fault handler is installed, the
-/// address has to be readable.
-pub(crate) fn read(address: u64) -> Option<u64> {
-    if !address.is_multiple_of(8) || address >= 1 << 47 {
-        return None;
+impl Reader {
+    /// A reader that knows the page of the caller's frame: nothing asks the kernel for it.
+    pub(crate) fn of_stack(stack_pointer: usize) -> Self {
+        Self { page: stack_pointer as u64 & !(PAGE - 1) }
     }
-    let mut word = 0;
-    // SAFETY: a fault at the load continues at the failure path; `word` is writable.
-    let is_read = unsafe { fieldstone_guard_probe(address as usize, &raw mut word) } != 0;
-    is_read.then_some(word)
+
+    /// The word at an address; `None` if the address is not aligned or not readable.
+    pub(crate) fn read(&mut self, address: u64) -> Option<u64> {
+        if !address.is_multiple_of(8) || address >= 1 << 47 {
+            return None;
+        }
+        let page = address & !(PAGE - 1);
+        if page != self.page {
+            if !raw::is_readable(address as usize) {
+                return None;
+            }
+            self.page = page;
+        }
+        // SAFETY: the page is readable. If another thread unmaps it now, the program changes the
+        // stack of a running thread, and faults itself.
+        Some(unsafe { core::ptr::with_exposed_provenance::<u64>(address as usize).read_volatile() })
+    }
 }
 
-/// Where to continue after a fault at `instruction`; `None` if it is not the load of [`read`].
-pub(crate) fn resume_address(instruction: usize) -> Option<usize> {
-    // Only the addresses of the symbols are used.
-    (instruction == &raw const fieldstone_guard_probe_load as usize)
-        .then_some(&raw const fieldstone_guard_probe_failed as usize)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_readable_words_are_read() {
+        let word = 0x1234_u64;
+        let address = (&raw const word).expose_provenance() as u64;
+        let closed = raw::map(4096).unwrap();
+        // SAFETY: the page is this test's own.
+        unsafe { libc::mprotect(closed.as_ptr().cast(), 4096, libc::PROT_NONE) };
+        let mut reader = Reader::default();
+        assert_eq!(reader.read(address), Some(0x1234));
+        for wrong in [0, 8, 4096, address + 1, !7, closed.as_ptr() as u64] {
+            assert_eq!(reader.read(wrong), None, "{wrong:#x}");
+        }
+        assert_eq!(reader.read(address), Some(0x1234));
+    }
 }

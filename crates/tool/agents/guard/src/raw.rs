@@ -1,8 +1,9 @@
 //! System calls without libc: no errno, no cancellation point, nothing that a program can interpose.
 //!
-//! After its start the agent makes these calls: `madvise`, `mprotect` and `mmap` for objects,
-//! `gettid`, `clock_gettime`, and for a finding `futex`, `getpid` and `write`. A seccomp filter that
-//! kills a process for one of them ends it, as allocators with the same calls do.
+//! After its start the agent makes these calls: `madvise`, `mprotect`, `mmap` and `munmap` for
+//! objects, `rt_sigprocmask`, `sched_yield`, `gettid`, `clock_gettime`, and for a finding `futex`,
+//! `getpid`, `rt_sigaction`, `tgkill` and `write`. A seccomp filter that kills a process for one of
+//! them ends it, as allocators with the same calls do.
 
 #![allow(unsafe_code, reason = "system calls are made through here and nowhere else in the agent")]
 
@@ -109,6 +110,15 @@ fn set_mask(how: c_int, mask: &u64, old: Option<&mut u64>) {
     let old = old.map_or(0, |old| core::ptr::from_mut(old) as usize);
     // SAFETY: both masks have the 8 bytes of the kernel's sigset_t, or the old one is null.
     unsafe { syscall(libc::SYS_rt_sigprocmask, [how as usize, core::ptr::from_ref(mask) as usize, old, 8, 0, 0]) };
+}
+
+/// Whether the 8 bytes at an address are readable. The kernel copies them as a mask, and then refuses
+/// the operation.
+pub(crate) fn is_readable(address: usize) -> bool {
+    const NO_OPERATION: usize = 0xff;
+    // SAFETY: an operation that does not exist changes nothing, and the kernel checks the address.
+    let result = unsafe { syscall(libc::SYS_rt_sigprocmask, [NO_OPERATION, address, 0, 8, 0, 0]) };
+    result == -(libc::EINVAL as isize)
 }
 
 /// Writes to standard error; errors are ignored.

@@ -3,8 +3,8 @@
 //! A place in the code is reported once: the first finding ends the process, or with `--keep-going`
 //! the place is remembered.
 //!
-//! Invariants: no allocation, no lock. A report may come from a signal handler on a small stack: the
-//! stacks of a finding go through one buffer.
+//! Invariants: no allocation, no lock. A report may come from a signal handler on a small stack: it
+//! is made on a private stack.
 
 #![allow(unsafe_code, reason = "reads code at a fault, ends the process")]
 
@@ -14,8 +14,10 @@ use core::sync::atomic::Ordering::{Relaxed, Release};
 use fieldstone_guard::{Finding, Kind, Slots};
 use fieldstone_wire::guard::{Access, CELLS, CODE_BYTES, CellState, FRAMES, FindingCell, GuardSession, Place};
 
+use crate::private_stack::{self, OnPrivateStack};
+use crate::probe::Reader;
 use crate::unwind::{self, Caller};
-use crate::{calls, print, probe, raw, sites, start, thread};
+use crate::{calls, print, raw, sites, start, thread};
 
 /// Seconds to wait for the supervisor.
 const PATIENCE_S: u32 = 10;
@@ -85,13 +87,16 @@ fn deliver(report: &Report<'_>) {
     if is_known(report.caller.instruction) {
         return;
     }
-    let is_answered = session.cells.iter().find_map(|cell| Some((cell, cell.claim()?))).is_some_and(|(cell, turn)| {
-        fill(cell, report);
-        ask(session, cell, turn)
+    private_stack::run(|own| {
+        let cell = session.cells.iter().find_map(|cell| Some((cell, cell.claim()?)));
+        let is_answered = cell.is_some_and(|(cell, turn)| {
+            fill(cell, report, own);
+            ask(session, cell, turn)
+        });
+        if !is_answered {
+            print::print(report, own);
+        }
     });
-    if !is_answered {
-        print::print(report);
-    }
 }
 
 /// Whether the place was reported before. Remembers it otherwise.
@@ -109,7 +114,7 @@ fn is_known(instruction: usize) -> bool {
     true
 }
 
-fn fill(cell: &FindingCell, report: &Report<'_>) {
+fn fill(cell: &FindingCell, report: &Report<'_>, own: Option<&OnPrivateStack>) {
     cell.pid.store(raw::getpid(), Relaxed);
     cell.thread.store(thread::number(), Relaxed);
     cell.kind.store(report.kind as u32, Relaxed);
@@ -124,7 +129,7 @@ fn fill(cell: &FindingCell, report: &Report<'_>) {
         }
     }
     let mut frames = [0; FRAMES];
-    let count = unwind::stack(report.caller, &mut frames);
+    let count = unwind::stack(report.caller, &mut frames, own);
     cell.stack.store(&frames[..count]);
     let Some(Incident { slots, finding, .. }) = report.incident else {
         cell.allocated.store(&[]);
@@ -146,9 +151,10 @@ fn fill(cell: &FindingCell, report: &Report<'_>) {
 
 /// Eight bytes of code, which may lie over two words of memory; 0 where nothing is readable.
 pub(crate) fn code_word(address: usize) -> u64 {
-    let (aligned, shift) = (address & !7, address % 8 * 8);
-    let low = probe::read(aligned as u64).unwrap_or(0) >> shift;
-    let high = if shift == 0 { 0 } else { probe::read(aligned as u64 + 8).unwrap_or(0) << (64 - shift) };
+    let (aligned, shift) = (address as u64 & !7, address % 8 * 8);
+    let mut reader = Reader::default();
+    let low = reader.read(aligned).unwrap_or(0) >> shift;
+    let high = if shift == 0 { 0 } else { reader.read(aligned + 8).unwrap_or(0) << (64 - shift) };
     low | high
 }
 

@@ -205,7 +205,9 @@ fn start(path: &CStr) -> Result<(Started, Slots), &'static str> {
     let config = &session.config;
     let side = Side::from_code(config.side).unwrap_or_default();
     let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
-    let slots = Slots::builder().memory(memory).side(side).seed(raw::ticks() as usize).build();
+    let slots = Slots::builder().memory(memory).side(side).seed(raw::ticks() as usize);
+    // The filters of programs allow what their malloc calls: madvise(2), not process_madvise(2).
+    let slots = slots.without_batches().build();
     let slots = slots.map_err(|_| "no address space for guarded objects: raise `ulimit -v`")?;
     if !sites::prepare() || !thread::prepare() {
         return Err("no address space for its tables: raise `ulimit -v`");

@@ -10,27 +10,27 @@
 //! several; a thread takes any that is free and never waits. If all are in use, the stack is the
 //! return address alone.
 //!
-//! Reading a rule takes up to 20 KiB of stack, which a coroutine or the stack of a signal handler may
-//! not have. So each unwinder has a stack of its own. Signals are blocked while a thread is on it:
-//! handlers of garbage collectors look at the stack pointer.
+//! Reading a rule takes up to 20 KiB of stack, so this runs on a private stack. Without one, the stack
+//! is the return address alone too.
 //!
-//! Cost: .3 µs for a stack of 16 frames whose rules are in the cache, and two system calls.
+//! Cost: .3 µs for a stack of 16 frames whose rules are in the cache, and a system call for each page
+//! that they are on, but the first.
 
 #![allow(unsafe_code, reason = "shares unwinders by a lock")]
 
 use alloc::boxed::Box;
 use alloc::string::String;
-use core::arch::naked_asm;
 use core::cell::UnsafeCell;
-use core::ffi::c_void;
+use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicBool, AtomicUsize};
 
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, MustNotAllocateDuringUnwind, Unwinder};
 
 use crate::modules::{self, LoadedFile};
-use crate::{probe, raw, thread};
+use crate::private_stack::OnPrivateStack;
+use crate::probe::Reader;
+use crate::{report, thread};
 
 /// Unwinders: more than processors that allocate guarded objects at one time.
 const UNWINDERS: usize = 16;
@@ -73,9 +73,6 @@ impl Caller {
 
 type Policy = MustNotAllocateDuringUnwind;
 
-/// Bytes of an unwinder's stack.
-const STACK_BYTES: usize = 256 << 10;
-
 struct State {
     unwinder: UnwinderX86_64<&'static [u8], Policy>,
     cache: CacheX86_64<Policy>,
@@ -85,8 +82,6 @@ struct State {
 
 struct Shared {
     is_used: AtomicBool,
-    /// First address of its stack; 0 until its first use.
-    stack: AtomicUsize,
     state: UnsafeCell<Option<Box<State>>>,
 }
 
@@ -94,65 +89,25 @@ struct Shared {
 unsafe impl Sync for Shared {}
 
 static POOL: [Shared; UNWINDERS] =
-    [const { Shared { is_used: AtomicBool::new(false), stack: AtomicUsize::new(0), state: UnsafeCell::new(None) } };
-        UNWINDERS];
-
-/// An unwind, as it is passed to the other stack.
-struct Request<'a> {
-    state: &'a mut Option<Box<State>>,
-    caller: Caller,
-    into: &'a mut [usize],
-    count: usize,
-}
+    [const { Shared { is_used: AtomicBool::new(false), state: UnsafeCell::new(None) } }; UNWINDERS];
 
 /// Writes the return addresses from `caller` on, innermost first. Returns their number, at least 1
-/// if there is space.
-pub(crate) fn stack(caller: Caller, into: &mut [usize]) -> usize {
+/// if there is space. Signals are blocked on a private stack, so no handler finds the unwinder in use.
+pub(crate) fn stack(caller: Caller, into: &mut [usize], own: Option<&OnPrivateStack>) -> usize {
     let Some((first, rest)) = into.split_first_mut() else { return 0 };
     *first = caller.instruction;
+    if own.is_none() {
+        return 1;
+    }
     let start = thread::number() as usize;
     let is_free = |shared: &&Shared| shared.is_used.compare_exchange(false, true, Acquire, Relaxed).is_ok();
     let shared = (0..UNWINDERS).map(|step| &POOL[(start + step) % UNWINDERS]).find(is_free);
     let Some(shared) = shared else { return 1 };
     // SAFETY: this thread set `is_used`, so no other one accesses the state until it is cleared.
     let state = unsafe { &mut *shared.state.get() };
-    let mut request = Request { state, caller, into: rest, count: 0 };
-    if let Some(top) = shared.stack_top() {
-        let mask = raw::block_signals();
-        // SAFETY: `run` gets the request, and the stack belongs to the thread that set `is_used`.
-        unsafe { call_on_stack((&raw mut request).cast(), run, top) };
-        raw::restore_signals(mask);
-    }
-    let count = request.count;
+    let count = state.get_or_insert_with(State::new).unwind(caller, rest);
     shared.is_used.store(false, Release);
     1 + count
-}
-
-impl Shared {
-    /// The end of the stack, mapped at first use.
-    fn stack_top(&self) -> Option<usize> {
-        let mut start = self.stack.load(Relaxed);
-        if start == 0 {
-            start = raw::map(STACK_BYTES)?.as_ptr() as usize;
-            self.stack.store(start, Relaxed);
-        }
-        Some(start + STACK_BYTES)
-    }
-}
-
-/// Calls `function` with `argument` on the stack that ends at `top`, a multiple of 16.
-///
-/// # Safety
-/// The stack has to be mapped and unused, and `argument` valid for `function`.
-#[unsafe(naked)]
-unsafe extern "C" fn call_on_stack(argument: *mut c_void, function: unsafe extern "C" fn(*mut c_void), top: usize) {
-    naked_asm!("push rbp", "mov rbp, rsp", "mov rsp, rdx", "call rsi", "mov rsp, rbp", "pop rbp", "ret")
-}
-
-unsafe extern "C" fn run(request: *mut c_void) {
-    // SAFETY: `stack` passes its own request, which outlives the call.
-    let request = unsafe { &mut *request.cast::<Request<'_>>() };
-    request.count = request.state.get_or_insert_with(State::new).unwind(request.caller, request.into);
 }
 
 /// In the child of a fork: gives up the unwinders that other threads of the parent used.
@@ -184,18 +139,19 @@ impl State {
             let Some(at) = FrameAddress::from_return_address(caller.instruction as u64) else { return 0 };
             at
         };
+        let mut reader = if caller.is_fault { Reader::default() } else { Reader::of_stack(caller.stack_pointer - 8) };
         let mut count = 0;
         while let Some(slot) = into.get_mut(count) {
             self.learn(at.address_for_lookup() as usize);
             let next = self
                 .unwinder
-                .unwind_frame(at, &mut registers, &mut self.cache, &mut |address| probe::read(address).ok_or(()));
+                .unwind_frame(at, &mut registers, &mut self.cache, &mut |address| reader.read(address).ok_or(()));
             let Ok(Some(next)) = next else { break };
             let Some(next_at) = FrameAddress::from_return_address(next) else { break };
             (*slot, at) = (next as usize, next_at);
             count += 1;
             if let (Some(interrupted), [.., restorer, slot]) =
-                (interrupted(next, registers.sp()), into.get_mut(..=count).unwrap_or_default())
+                (interrupted(next, registers.sp(), &mut reader), into.get_mut(..=count).unwrap_or_default())
             {
                 // One more, because readers take one off: a return address is behind its call.
                 *restorer += 1;
@@ -208,21 +164,22 @@ impl State {
         count
     }
 
-    /// Adds the file of an address, unless it is known. A file that was unloaded and replaced by
-    /// another one at the same address is replaced here too.
+    /// Adds the file of an address, unless it is known. Tables of an unloaded file are not memory any
+    /// more: if the address is in such a file, or in one that replaced it, all files are forgotten.
     fn learn(&mut self, address: usize) {
-        let Some(file) = modules::at(address) else { return };
-        let known = &self.files[..self.count];
-        if known.iter().any(|known| known.as_ref() == Some(&file)) {
-            return;
-        }
-        let overlaps = |known: &Option<LoadedFile>| {
-            known.as_ref().is_some_and(|known| known.range.start < file.range.end && file.range.start < known.range.end)
+        let file = modules::at(address);
+        let range = file.as_ref().map_or(address..address + 1, |file| file.range.clone());
+        let known = self.files[..self.count].iter().flatten();
+        let mut overlapping = known.filter(|known| known.range.start < range.end && range.start < known.range.end);
+        let is_stale = match overlapping.next() {
+            Some(known) if Some(known) == file.as_ref() => return,
+            overlapping => overlapping.is_some(),
         };
-        if self.count == FILES || known.iter().any(overlaps) {
+        if is_stale || self.count == FILES {
             self.unwinder = UnwinderX86_64::new();
             self.count = 0;
         }
+        let Some(file) = file else { return };
         if let Some(module) = module(&file) {
             self.unwinder.add_module(module);
         }
@@ -233,15 +190,21 @@ impl State {
 
 /// The code of `__restore_rt`, to which a signal handler returns: `mov $15, %rax; syscall`.
 const RESTORER: [u64; 2] = [0x0f00_0000_0fc0_c748, 0x05];
+/// The largest value of the flags of the kernel's record: the `UC_` constants of the kernel.
+const RECORD_FLAGS: u64 = 7;
 /// Where in the kernel's record on the stack are frame pointer, stack pointer and instruction.
 const RECORD: [u64; 3] = [40 + 10 * 8, 40 + 15 * 8, 40 + 16 * 8];
 
 /// The registers of the code that a signal interrupted, if a handler returns to `address` with this
 /// stack pointer. The tables of the restorer have expressions that the unwinder does not evaluate.
-fn interrupted(address: u64, stack_pointer: u64) -> Option<UnwindRegsX86_64> {
-    let has_code = crate::report::code_word(address as usize) == RESTORER[0]
-        && crate::report::code_word(address as usize + 8) & 0xff == RESTORER[1];
-    let [frame, stack, instruction] = RECORD.map(|offset| probe::read(stack_pointer.wrapping_add(offset)));
+fn interrupted(address: u64, stack_pointer: u64, reader: &mut Reader) -> Option<UnwindRegsX86_64> {
+    // The record starts with flags and a null pointer. Few stacks do, so the code is seldom read.
+    if reader.read(stack_pointer)? > RECORD_FLAGS || reader.read(stack_pointer.wrapping_add(8))? != 0 {
+        return None;
+    }
+    let has_code = report::code_word(address as usize) == RESTORER[0]
+        && report::code_word(address as usize + 8) & 0xff == RESTORER[1];
+    let [frame, stack, instruction] = RECORD.map(|offset| reader.read(stack_pointer.wrapping_add(offset)));
     has_code.then_some(UnwindRegsX86_64::new(instruction?, stack?, frame?))
 }
 

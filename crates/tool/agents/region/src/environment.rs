@@ -5,6 +5,8 @@
 
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char};
+use core::mem::MaybeUninit;
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::SeqCst};
 
 use fieldstone_wire::SESSION_VARIABLE;
@@ -34,14 +36,18 @@ static IS_COMPLETE: AtomicBool = AtomicBool::new(false);
 static LOADER: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
 
 impl SavedVariable {
-    fn store(&self, text: &[u8]) -> bool {
+    /// Stores `NAME=` and the value.
+    fn store(&self, name: &[u8], value: &[u8]) -> bool {
         // SAFETY: the constructor is the only thread, and no reader exists before `IS_COMPLETE` is
         // set.
         let bytes = unsafe { &mut *self.0.get() };
-        if text.len() >= ENTRY_BYTES {
+        if name.len() + value.len() >= ENTRY_BYTES {
             return false;
         }
-        bytes[..text.len()].copy_from_slice(text);
+        let (start, rest) = bytes.split_at_mut(name.len());
+        start.copy_from_slice(name);
+        rest[..value.len()].copy_from_slice(value);
+        rest[value.len()] = 0;
         true
     }
 
@@ -78,13 +84,13 @@ pub(crate) unsafe fn remove_agent_variables(envp: *mut *mut c_char) -> Option<&'
             let entry = CStr::from_ptr(*read);
             let mut stays = true;
             if is_variable(entry, SESSION_VARIABLE) {
-                stored.0 = SESSION_ENTRY.store(entry.to_bytes());
+                stored.0 = SESSION_ENTRY.store(entry.to_bytes(), &[]);
                 stays = false;
             } else if is_variable(entry, PRELOAD) {
-                let (first, rest) = split(entry);
-                stored.1 = PRELOAD_ENTRY.store(first);
-                stays = rest > 0;
-                strip(*read, rest, entry.to_bytes().len());
+                let text = entry.to_bytes();
+                let own = own_entry(text, own_path().to_bytes());
+                stored.1 = PRELOAD_ENTRY.store(&text[..LIST], &text[own.clone()]);
+                stays = strip(*read, own, text.len());
             }
             if stays {
                 *write = *read;
@@ -101,24 +107,52 @@ pub(crate) unsafe fn remove_agent_variables(envp: *mut *mut c_char) -> Option<&'
     complete.then(|| CStr::from_bytes_with_nul(value).ok()).flatten()
 }
 
-/// `LD_PRELOAD=agent`, and the offset of the rest of the list; zero if the list has no other entry.
-fn split(entry: &CStr) -> (&[u8], usize) {
-    let text = entry.to_bytes();
-    match text.iter().position(|&byte| byte == b':' || byte == b' ') {
-        Some(colon) if colon + 1 < text.len() => (&text[..colon], colon + 1),
-        Some(colon) => (&text[..colon], 0),
-        None => (text, 0),
+/// Where the list starts in `LD_PRELOAD=...`.
+const LIST: usize = PRELOAD.to_bytes().len() + 1;
+
+/// The path by which the agent was loaded; empty if the loader has no record of it.
+fn own_path() -> &'static CStr {
+    let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: all zeroes are a valid record. The loader fills it, and keeps the name while the agent
+    // is loaded.
+    unsafe {
+        libc::dladdr((own_path as fn() -> &'static CStr as *const ()).cast(), found.as_mut_ptr());
+        let name = found.assume_init_ref().dli_fname;
+        if name.is_null() { c"" } else { CStr::from_ptr(name) }
     }
 }
 
-/// Moves the rest of the list directly behind `LD_PRELOAD=`.
-unsafe fn strip(entry: *mut c_char, rest: usize, length: usize) {
-    let start = PRELOAD.to_bytes().len() + 1;
-    if rest > 0 {
-        // SAFETY: source and target, including the final NUL, are within the string of `length + 1`
-        // bytes.
-        unsafe { core::ptr::copy(entry.add(rest), entry.add(start), length + 1 - rest) };
+/// The place of the agent's entry in `LD_PRELOAD=...`: the one with this path, else the first. Other
+/// agents may be before it, whose constructors run later.
+fn own_entry(text: &[u8], path: &[u8]) -> Range<usize> {
+    let entry = |start: usize| {
+        let end = text[start..].iter().position(|byte| b": ".contains(byte)).map_or(text.len(), |at| start + at);
+        start..end
+    };
+    let mut own = entry(LIST);
+    while text[own.clone()] != *path {
+        if own.end == text.len() {
+            return entry(LIST);
+        }
+        own = entry(own.end + 1);
     }
+    own
+}
+
+/// Removes an entry and a separator from the list of `length` bytes. False if nothing is left.
+///
+/// # Safety
+/// `text` has to be a string of this length that no other code reads.
+unsafe fn strip(text: *mut c_char, own: Range<usize>, length: usize) -> bool {
+    let (mut start, mut end) = (own.start, own.end);
+    if end < length {
+        end += 1;
+    } else if start > LIST {
+        start -= 1;
+    }
+    // SAFETY: both are in the string with its final NUL.
+    unsafe { core::ptr::copy(text.add(end), text.add(start), length + 1 - end) };
+    length - (end - start) > LIST
 }
 
 /// Records the path of the loader that the main program names.
@@ -179,6 +213,27 @@ mod tests {
         let long = std::format!("FIELDSTONE_SESSION=/{}", "x".repeat(ENTRY_BYTES));
         assert_eq!(remaining(&[&long, "LD_PRELOAD=/agent.so"]).1, None, "nor with one that cannot be variables");
         assert!(agent_variables().is_none());
+    }
+
+    #[test]
+    fn the_agents_entry_is_found_and_removed_at_each_place() {
+        for (list, left) in [
+            ("/sites.so:/region.so:/b.so", "LD_PRELOAD=/sites.so:/b.so"),
+            ("/sites.so:/region.so", "LD_PRELOAD=/sites.so"),
+            ("/region.so /b.so", "LD_PRELOAD=/b.so"),
+            ("/other.so:/region.so.1", "LD_PRELOAD=/region.so.1"),
+            ("/region.so", "LD_PRELOAD="),
+        ] {
+            let mut text = CString::new(std::format!("LD_PRELOAD={list}")).unwrap().into_bytes_with_nul();
+            let length = text.len() - 1;
+            let own = own_entry(&text[..length], b"/region.so");
+            // SAFETY: the string has this length, and is used by this test only.
+            let stays = unsafe { strip(text.as_mut_ptr().cast(), own, length) };
+            assert_eq!(
+                (CStr::from_bytes_until_nul(&text).unwrap().to_str().unwrap(), stays),
+                (left, left.len() > LIST)
+            );
+        }
     }
 
     #[test]

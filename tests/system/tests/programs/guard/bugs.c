@@ -1,5 +1,7 @@
-/* Memory errors, one a function; the first argument selects one. The number of a weakness (CWE) is at each. A
- * line that the report must name ends in a comment: "NAME error", "NAME allocated", "NAME freed". */
+/* Memory errors, one a function; the first argument selects one. Without arguments, all are listed: the name, the
+ * number of the weakness (CWE), and where the error is. A line that the report must name ends in a comment: "NAME
+ * error", "NAME allocated", "NAME freed". The second argument is how often the error is repeated, and the third how
+ * many other allocations are made meanwhile. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -10,10 +12,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "others.h"
 
 #define NEVER __attribute__((noinline, noipa))
 static volatile char sink;
@@ -244,20 +248,128 @@ static NEVER void readv_call(void) {
     sink = (char)readv(filled_pipe(96), parts, 2); /* readv_call error */
 }
 
-static const struct { const char *name; void (*run)(void); } bugs[] = {
-#define BUG(name) {#name, name}
-    BUG(past_end), BUG(copy_too_much), BUG(copy_text), BUG(off_by_one), BUG(before_start), BUG(read_before),
-    BUG(read_past), BUG(unterminated), BUG(wrapped_size), BUG(after_free), BUG(write_after_free), BUG(freed_list),
-    BUG(old_pointer), BUG(late_callback), BUG(double_free), BUG(freed_by_realloc), BUG(realloc_of_freed),
-    BUG(moved_pointer), BUG(stack_free), BUG(global_free), BUG(in_thread), BUG(in_handler), BUG(on_signal_stack),
-    BUG(in_child), BUG(at_exit), BUG(read_call), BUG(write_call), BUG(write_freed), BUG(recv_call), BUG(readv_call),
+/* buffers of the C library */
+static NEVER FILE *filled_file(size_t bytes) {
+    FILE *file = tmpfile();
+    char text[8192];
+    memset(text, 't', sizeof text);
+    if (!file || fwrite(text, 1, bytes, file) != bytes) _exit(99);
+    rewind(file);
+    return file;
+}
+static NEVER void fread_call(void) {
+    char *p = hide(malloc(64)); /* fread_call allocated */
+    sink = (char)fread(p, 1, 8192, filled_file(8192)); /* fread_call error */
+}
+static NEVER void fwrite_call(void) {
+    char *p = hide(malloc(64)); /* fwrite_call allocated */
+    memset(p, 'w', 64);
+    sink = (char)fwrite(p, 16, 600, fopen("/dev/null", "w")); /* fwrite_call error */
+}
+static NEVER void readlink_call(void) {
+    char *p = hide(malloc(16)); /* readlink_call allocated */
+    sink = (char)readlink("/proc/self/exe", p, 100); /* readlink_call error */
+}
+static NEVER void getrandom_call(void) {
+    char *p = hide(malloc(16)); /* getrandom_call allocated */
+    sink = (char)getrandom(p, 48, 0); /* getrandom_call error */
+}
+static NEVER void preadv_call(void) {
+    char *p = hide(malloc(16)); /* preadv_call allocated */
+    struct iovec part = {p, 96};
+    sink = (char)preadv(fileno(filled_file(96)), &part, 1, 0); /* preadv_call error */
+}
+/* the same in a program built with -D_FORTIFY_SOURCE, whose compiler knows a wrong size of the buffer */
+ssize_t __read_chk(int, void *, size_t, size_t);
+ssize_t __recvfrom_chk(int, void *, size_t, size_t, int, struct sockaddr *, socklen_t *);
+size_t __fread_chk(void *, size_t, size_t, size_t, FILE *);
+static NEVER void read_chk(void) {
+    char *p = hide(malloc(64)); /* read_chk allocated */
+    sink = (char)__read_chk(filled_pipe(100), p, 4096, 4096); /* read_chk error */
+}
+static NEVER void recvfrom_chk(void) {
+    int ends[2];
+    socklen_t length = sizeof(struct sockaddr_storage);
+    struct sockaddr_storage from;
+    char text[100] = {1}, *p = hide(malloc(32)); /* recvfrom_chk allocated */
+    if (socketpair(AF_UNIX, SOCK_DGRAM, 0, ends) || send(ends[1], text, 100, 0) != 100) _exit(99);
+    sink = (char)__recvfrom_chk(ends[0], p, 100, 4096, 0, (struct sockaddr *)&from, &length); /* recvfrom_chk error */
+}
+static NEVER void fread_chk(void) {
+    char *p = hide(malloc(64)); /* fread_chk allocated */
+    sink = (char)__fread_chk(p, 1 << 20, 1, 8192, filled_file(8192)); /* fread_chk error */
+}
+/* 123: an overflow changes a pointer, by which the program writes */
+struct named { char name[24]; int *count; };
+static NEVER void write_what_where(void) {
+    static int count;
+    struct named *all = hide(malloc(sizeof *all)); /* write_what_where allocated */
+    all->count = &count;
+    memset((char *)all + sizeof *all, 'p', 8 + zero); /* write_what_where error */
+    ++*all->count;
+}
+/* 134 with 122: a text that is longer than expected */
+static NEVER void format_text(void) {
+    char *p = hide(malloc(8)); /* format_text allocated */
+    sprintf(p, "%s-%d", (char *)hide("identifier"), 12345); /* format_text error */
+}
+/* 805: the length of another object */
+static NEVER void wrong_length(void) {
+    char *small = malloc(48); /* wrong_length allocated */
+    char *large = malloc(480);
+    memset(hide(small), 0, malloc_usable_size(hide(large))); /* wrong_length error */
+}
+/* 825: a pointer into an array that has moved */
+static NEVER void moved_array(void) {
+    long *all = malloc(8 * sizeof *all); /* moved_array allocated */
+    long *last = hide(all + 7);
+    all = realloc(all, 100000 * sizeof *all); /* moved_array freed */
+    *last = (long)all; /* moved_array error */
+}
+/* Errors that are not found. 121: on the stack */
+static NEVER void on_the_stack(void) {
+    char text[16];
+    memset(hide(text), 0, 17 + zero);
+}
+/* 122: from a member into the next one */
+static NEVER void inside_object(void) {
+    struct named *all = hide(calloc(1, sizeof *all));
+    memset(all->name, 'n', 25 + zero);
+}
+/* 126: a read of the padding behind an object */
+static NEVER void read_padding(void) {
+    char *p = hide(calloc(21, 1));
+    sink = p[21 + zero];
+}
+
+static const struct { const char *name; int weakness; const char *where; void (*run)(void); } bugs[] = {
+#define BUG(name, weakness) {#name, weakness, "heap", name}
+    BUG(past_end, 122), BUG(copy_too_much, 122), BUG(copy_text, 122), BUG(off_by_one, 193), BUG(before_start, 124),
+    BUG(read_before, 127), BUG(read_past, 125), BUG(unterminated, 126), BUG(wrapped_size, 131), BUG(after_free, 416),
+    BUG(write_after_free, 416), BUG(freed_list, 416), BUG(old_pointer, 416), BUG(late_callback, 416),
+    BUG(double_free, 415), BUG(freed_by_realloc, 415), BUG(realloc_of_freed, 415), BUG(moved_pointer, 761),
+    BUG(stack_free, 590), BUG(global_free, 590), BUG(in_thread, 122), BUG(in_handler, 122), BUG(on_signal_stack, 122),
+    BUG(in_child, 122), BUG(at_exit, 126), BUG(read_call, 122), BUG(write_call, 126), BUG(write_freed, 416),
+    BUG(recv_call, 122), BUG(readv_call, 122), BUG(fread_call, 122), BUG(fwrite_call, 126), BUG(readlink_call, 122),
+    BUG(getrandom_call, 122), BUG(preadv_call, 122), BUG(read_chk, 122), BUG(recvfrom_chk, 122), BUG(fread_chk, 122),
+    BUG(write_what_where, 123), BUG(format_text, 122), BUG(wrong_length, 805), BUG(moved_array, 825),
+    {"read_padding", 126, "padding", read_padding},
+    {"inside_object", 122, "member", inside_object},
+    {"on_the_stack", 121, "stack", on_the_stack},
 };
 
 int main(int argc, char **argv) {
-    for (size_t i = 0; argc > 1 && i < sizeof bugs / sizeof *bugs; i++)
-        if (!strcmp(argv[1], bugs[i].name)) {
-            bugs[i].run();
+    for (size_t i = 0; i < sizeof bugs / sizeof *bugs; i++) {
+        if (argc < 2) {
+            printf("%s %d %s\n", bugs[i].name, bugs[i].weakness, bugs[i].where);
+        } else if (!strcmp(argv[1], bugs[i].name)) {
+            int times = argc > 2 ? atoi(argv[2]) : 1;
+            for (int done = 0; done < times; done++) {
+                allocate_others(argc > 3 ? atol(argv[3]) / times : 0);
+                bugs[i].run();
+            }
             return 0;
         }
-    return 98;
+    }
+    return argc < 2 ? 0 : 98;
 }

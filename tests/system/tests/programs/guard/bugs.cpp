@@ -1,13 +1,17 @@
 // Memory errors of C++, one a function; the comments are as in bugs.c.
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <functional>
+#include <map>
 #include <memory>
 #include <new>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
+#include "others.h"
 
 #define NEVER __attribute__((noinline, noipa))
 static volatile int sink;
@@ -79,17 +83,60 @@ static NEVER void in_destructor() {
     }
 }
 
+static NEVER void erased_iterator() {
+    std::map<int, std::string> all{{1, "one"}, {2, "two"}, {3, "three"}};
+    for (auto at = all.begin(); at != all.end(); ++at) // erased_iterator error
+        if (at->first != 9) all.erase(at); // erased_iterator freed
+}
+static NEVER void map_node() {
+    std::map<int, int> all{{1, 10}}; // map_node allocated
+    int *value = hide(&all[1]);
+    all.erase(1); // map_node freed
+    *value = 11; // map_node error
+}
+static NEVER void late_function() {
+    auto *object = new std::string("the owner of a callback"); // late_function allocated
+    std::function<int()> callback = [object] { return (int)object->size(); }; // late_function error
+    delete object; // late_function freed
+    sink = callback();
+}
+static NEVER void small_array() {
+    int *all = hide(new int[3]); // small_array allocated
+    for (std::size_t i = 0; i <= 4 + zero; i++) all[i] = 1; // small_array error
+    delete[] all;
+}
+static NEVER void wrong_object() {
+    struct Small { long a[2]; };
+    struct Large { long a[6]; };
+    auto *object = reinterpret_cast<Large *>(hide(new Small)); // wrong_object allocated
+    object->a[5] = 1; // wrong_object error
+}
+static NEVER void shared_gone() {
+    auto owner = std::make_shared<std::vector<int>>(8, 1); // shared_gone allocated
+    std::vector<int> &all = *hide(owner.get());
+    owner.reset(); // shared_gone freed
+    sink = (int)all.size(); // shared_gone error
+}
+
 int main(int argc, char **argv) {
-    struct { const char *name; void (*run)(); } bugs[] = {
-#define BUG(name) {#name, name}
-        BUG(vector_index), BUG(stale_iterator), BUG(dangling_view), BUG(deleted_object), BUG(double_delete),
-        BUG(array_write), BUG(captured_reference), BUG(aligned_new), BUG(nothrow_new), BUG(in_std_thread),
-        BUG(in_destructor),
+    const struct { const char *name; int weakness; void (*run)(); } bugs[] = {
+#define BUG(name, weakness) {#name, weakness, name}
+        BUG(vector_index, 125), BUG(stale_iterator, 416), BUG(dangling_view, 416), BUG(deleted_object, 416),
+        BUG(double_delete, 415), BUG(array_write, 122), BUG(captured_reference, 416), BUG(aligned_new, 122),
+        BUG(nothrow_new, 122), BUG(in_std_thread, 416), BUG(in_destructor, 126), BUG(erased_iterator, 416),
+        BUG(map_node, 416), BUG(late_function, 416), BUG(small_array, 122), BUG(wrong_object, 843),
+        BUG(shared_gone, 416),
     };
     for (auto &bug : bugs)
-        if (argc > 1 && !std::strcmp(argv[1], bug.name)) {
-            bug.run();
+        if (argc < 2) {
+            std::printf("%s %d heap\n", bug.name, bug.weakness);
+        } else if (!std::strcmp(argv[1], bug.name)) {
+            int times = argc > 2 ? std::atoi(argv[2]) : 1;
+            for (int done = 0; done < times; done++) {
+                allocate_others(argc > 3 ? std::atol(argv[3]) / times : 0);
+                bug.run();
+            }
             return 0;
         }
-    return 98;
+    return argc < 2 ? 0 : 98;
 }
