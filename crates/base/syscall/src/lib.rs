@@ -3,7 +3,7 @@
 //!
 //! | file | |
 //! |---|---|
-//! | `x86_64`, `aarch64`, `riscv64` | the instruction of each architecture |
+//! | `arch`: `x86_64`, `aarch64` or `riscv64` | the instruction of this architecture |
 //!
 //! Invariants: a call changes no errno, is no cancellation point, and cannot be interposed.
 #![no_std]

@@ -84,22 +84,21 @@ impl PagingCounters {
     /// All zeros.
     #[must_use]
     pub const fn new() -> Self {
-        const ZERO: AtomicU64 = AtomicU64::new(0);
         Self {
-            resident: ZERO,
-            peak_resident: ZERO,
-            bound: ZERO,
-            evicted: ZERO,
-            evicted_zero: ZERO,
-            faults: ZERO,
-            first_accesses: ZERO,
-            loaded: [ZERO; STORES],
-            load_ns: [ZERO; STORES],
-            unmovable: ZERO,
-            refused: ZERO,
-            lost: ZERO,
-            store_bytes: [ZERO; STORES],
-            children: ZERO,
+            resident: AtomicU64::new(0),
+            peak_resident: AtomicU64::new(0),
+            bound: AtomicU64::new(0),
+            evicted: AtomicU64::new(0),
+            evicted_zero: AtomicU64::new(0),
+            faults: AtomicU64::new(0),
+            first_accesses: AtomicU64::new(0),
+            loaded: [const { AtomicU64::new(0) }; STORES],
+            load_ns: [const { AtomicU64::new(0) }; STORES],
+            unmovable: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+            store_bytes: [const { AtomicU64::new(0) }; STORES],
+            children: AtomicU64::new(0),
         }
     }
 }

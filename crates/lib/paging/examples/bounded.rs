@@ -24,9 +24,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     spawn(|| while pager.serve(10).is_ok() {});
     let access = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: the kernel chooses the address.
-    let memory = unsafe {
-        libc::mmap(std::ptr::null_mut(), BYTES, access, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
-    };
+    let memory =
+        unsafe { libc::mmap(std::ptr::null_mut(), BYTES, access, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0) };
     assert_ne!(memory, libc::MAP_FAILED);
     let start = memory.expose_provenance();
     pager.adopt(start..start + BYTES, true).map_err(std::io::Error::from_raw_os_error)?;
@@ -37,7 +36,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let wrong = words.iter().enumerate().filter(|&(index, &word)| word != index as u64 / 7).count();
     assert_eq!(wrong, 0, "each word has its value");
-    let mib = |pages: u64| pages * 4096 >> 20;
+    let mib = |pages: u64| (pages * 4096) >> 20;
     let stored: u64 = COUNTERS.store_bytes.iter().map(|bytes| bytes.load(Relaxed)).sum();
     println!("{} MiB used, at most {} MiB of it resident", BYTES >> 20, mib(COUNTERS.peak_resident.load(Relaxed)));
     println!("{} faults; the stores have {} MiB", COUNTERS.faults.load(Relaxed), stored >> 20);

@@ -4,7 +4,7 @@
 //! base                                        limit
 //! | tables | lanes | spans | tables | ...     |      never freed; untouched pages take no memory
 //! ```
-//! One range makes the pager's memory easy to tell from the program's: it is never paged, and it is
+//! One range separates the pager's memory from the program's: it is never paged, and it is
 //! counted apart.
 
 #![allow(unsafe_code, reason = "hands out parts of a mapping")]

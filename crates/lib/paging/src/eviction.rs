@@ -16,9 +16,9 @@
 
 use core::ops::Range;
 
+use crate::count::{add, value};
 use crate::kernel::{self, EAGAIN, EINVAL, ENOENT, PAGE};
 use crate::pager::{Pager, Work};
-use crate::count::{add, value};
 use crate::store::Page;
 use crate::table::{CHUNK, CHUNK_PAGES, LockedChunk, PageTable, Stored, bits};
 

@@ -36,7 +36,7 @@ impl TempFile {
     pub(crate) fn open(arena: &'static Arena, directory: &CStr) -> Result<Self> {
         let flags = general::O_TMPFILE | general::O_RDWR | general::O_CLOEXEC;
         let file = kernel::open(directory, flags).map_err(|errno| Error::Store { store: "file", errno })?;
-        // SAFETY: zeros are valid numbers.
+        // SAFETY: an array of numbers may have any bytes, zeros included.
         let used = unsafe { arena.place() }.ok_or(Error::Full { bytes: arena.range().len() })?;
         Ok(Self { file, used, next: Lock::new(0), pages: AtomicU64::new(0) })
     }
@@ -55,7 +55,7 @@ impl TempFile {
         Some((start, count))
     }
 
-    fn give_back(&self, page: usize) {
+    fn release(&self, page: usize) {
         self.used[page / 64].fetch_and(!(1 << (page % 64)), Ordering::Relaxed);
         self.pages.fetch_sub(1, Ordering::Relaxed);
     }
@@ -74,7 +74,7 @@ impl Store for TempFile {
             };
             for index in 0..count {
                 if let Err(errno) = kernel::write_at(&self.file, pages[done], (start + index) * PAGE) {
-                    (start + index..start + count).for_each(|page| self.give_back(page));
+                    (start + index..start + count).for_each(|page| self.release(page));
                     return if done == 0 { Err(StoreError::Failed(errno)) } else { Ok(done) };
                 }
                 keys[done] = (start + index) as u32;
@@ -94,7 +94,7 @@ impl Store for TempFile {
     fn forget(&self, keys: &[u32]) {
         let mut next = self.next.acquire();
         for &key in keys {
-            self.give_back(key as usize);
+            self.release(key as usize);
             *next = (*next).min(key as usize);
         }
     }

@@ -7,9 +7,9 @@
 //! The copy makes the whole page appear at one instant, so no thread sees a part of it. A fault at
 //! the page behind the last run doubles the run, up to 16 pages; another one ends it.
 
+use crate::count::add;
 use crate::kernel::{self, EAGAIN, EEXIST, PAGE};
 use crate::pager::{AHEAD, Pager, Work};
-use crate::count::add;
 use crate::store::Page;
 use crate::table::{CHUNK_PAGES, LockedChunk, Stored, bits, index_of};
 
@@ -55,9 +55,8 @@ impl Pager {
 
     /// How many pages from `first` on are alike and may be filled together.
     fn run_length(&self, chunk: &LockedChunk<'_>, first: usize, wanted: usize, is_stored: bool) -> usize {
-        let is_alike = |&index: &usize| {
-            chunk.chunk.stored[index].is_some() == is_stored && chunk.chunk.resident >> index & 1 == 0
-        };
+        let is_alike =
+            |&index: &usize| chunk.chunk.stored[index].is_some() == is_stored && chunk.chunk.resident >> index & 1 == 0;
         let count = 1 + (first + 1..CHUNK_PAGES).take(wanted - 1).take_while(is_alike).count();
         if count > 1 && self.has_guard(chunk.page(first), count) { 1 } else { count }
     }

@@ -62,7 +62,8 @@ pub(crate) unsafe fn forbid(range: Range<usize>) -> Result<(), Errno> {
 /// The caller owns the range and gives up its contents.
 pub(crate) unsafe fn discard(range: Range<usize>) {
     // SAFETY: the caller owns the range. For its own ordinary memory the call cannot fail.
-    let _ = unsafe { call(general::__NR_madvise, [range.start, range.len(), general::MADV_DONTNEED as usize, 0, 0, 0]) };
+    let _ =
+        unsafe { call(general::__NR_madvise, [range.start, range.len(), general::MADV_DONTNEED as usize, 0, 0, 0]) };
 }
 
 /// Makes each page of a range writable and owned by this process alone, as a write would.
@@ -119,7 +120,7 @@ pub(crate) fn open_userfaultfd() -> Result<Descriptor, Errno> {
     let by_device = open(c"/dev/userfaultfd", general::O_RDWR | general::O_CLOEXEC)
         // SAFETY: USERFAULTFD_IOC_NEW takes flags and returns a descriptor.
         .and_then(|device| unsafe { call(general::__NR_ioctl, [device.0 as usize, 0xAA00, flags as usize, 0, 0, 0]) });
-    // SAFETY: userfaultfd(2) takes flags only.
+    // SAFETY: userfaultfd(2) takes flags only, and reads no memory.
     let number = by_device.or_else(|_| unsafe { call(general::__NR_userfaultfd, [flags as usize, 0, 0, 0, 0, 0]) })?;
     Ok(Descriptor(number as i32))
 }
@@ -127,7 +128,7 @@ pub(crate) fn open_userfaultfd() -> Result<Descriptor, Errno> {
 /// Opens a userfaultfd for faults of user code, which every user may.
 pub(crate) fn open_user_userfaultfd() -> Result<Descriptor, Errno> {
     let flags = general::O_CLOEXEC | general::O_NONBLOCK | general::UFFD_USER_MODE_ONLY;
-    // SAFETY: userfaultfd(2) takes flags only.
+    // SAFETY: userfaultfd(2) takes flags only, and reads no memory.
     let number = unsafe { call(general::__NR_userfaultfd, [flags as usize, 0, 0, 0, 0, 0]) }?;
     Ok(Descriptor(number as i32))
 }

@@ -28,7 +28,9 @@
 #![cfg_attr(not(test), no_std)]
 #![allow(
     clippy::cast_possible_truncation,
-    reason = "64-bit Linux: addresses have 64 bits, and numbers of pages in a batch, a span and a store fit by construction"
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    reason = "64-bit Linux: an address, a descriptor and a result are one and the same register; numbers of pages in a batch, a span and a store fit by construction"
 )]
 
 mod arena;

@@ -46,11 +46,7 @@ impl Lz4 {
     pub(crate) fn new(arena: &'static Arena, bytes: usize) -> Result<Self> {
         let slab = Slab::new(arena, bytes).ok_or(Error::Full { bytes: arena.range().len() })?;
         let workspace = || Lock::new(Workspace { table: CompressTable::small(), output: [0; MAX_OUTPUT] });
-        Ok(Self {
-            slab: Lock::new(slab),
-            workspaces: core::array::from_fn(|_| workspace()),
-            limit: bytes as u64,
-        })
+        Ok(Self { slab: Lock::new(slab), workspaces: core::array::from_fn(|_| workspace()), limit: bytes as u64 })
     }
 
     fn put_page(&self, page: &Page) -> core::result::Result<u32, StoreError> {

@@ -113,14 +113,33 @@ impl Pager {
             list[1] = Some(put(arena, TempFile::open(arena, directory)?).ok_or(full)?);
         }
         let table = PageTable::new(arena).ok_or(full)?;
-        // SAFETY: zeros are valid pages.
+        // SAFETY: the memory is fresh and large enough, and zeros are valid pages.
         let buffer = unsafe { arena.take(AHEAD * PAGE).ok_or(full)?.cast().as_mut() };
-        // SAFETY: zeros are an empty set.
+        // SAFETY: the memory is fresh and large enough, and zeros are an empty set.
         let ranges = || unsafe { Some(arena.take(size_of::<Ranges>())?.cast().as_mut()) };
         let (adopted, recount) = (ranges().ok_or(full)?, ranges().ok_or(full)?);
         let staging = staging(arena, &fd).ok_or(full)?;
         counters.bound.store((bound / PAGE) as u64, Relaxed);
-        Ok(Self { fd, table, counters, arena, wiped, pagemap: kernel::open(c"/proc/self/pagemap", READ_ONLY).ok(), work: Lock::new(Work { staging, buffer, cursor: 0, held: 0, held_chunk: 0, adopted, recount, next: 0, run: 1 }), stores: list })
+        Ok(Self {
+            fd,
+            table,
+            counters,
+            arena,
+            wiped,
+            pagemap: kernel::open(c"/proc/self/pagemap", READ_ONLY).ok(),
+            work: Lock::new(Work {
+                staging,
+                buffer,
+                cursor: 0,
+                held: 0,
+                held_chunk: 0,
+                adopted,
+                recount,
+                next: 0,
+                run: 1,
+            }),
+            stores: list,
+        })
     }
 
     /// The addresses of the pager's own memory, which it does not page.

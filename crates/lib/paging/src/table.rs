@@ -119,7 +119,7 @@ impl PageTable {
     /// An empty table in the arena. `None` when that is used up.
     #[allow(unsafe_code, reason = "places the root in zeroed memory")]
     pub(crate) fn new(arena: &'static Arena) -> Option<Self> {
-        // SAFETY: null pointers are valid.
+        // SAFETY: zeros are null pointers, which are valid in an `AtomicPtr`.
         unsafe { arena.place() }.map(|root| Self { root, arena })
     }
 

@@ -62,7 +62,7 @@ impl Userfaultfd {
 
     fn with_features(descriptor: Descriptor, features: u32) -> Result<Self, Errno> {
         let mut api = uapi::uffdio_api { api: uapi::UFFD_API.into(), features: features.into(), ioctls: 0 };
-        // SAFETY: UFFDIO_API takes this structure.
+        // SAFETY: UFFDIO_API reads and writes this structure only, a live local.
         unsafe { kernel::ioctl(&descriptor, request::UFFDIO_API, &mut api) }?;
         Ok(Self(descriptor))
     }
@@ -94,19 +94,19 @@ impl Userfaultfd {
     pub(crate) fn register(&self, range: Range<usize>) -> Result<(), Errno> {
         let mode = uapi::UFFDIO_REGISTER_MODE_MISSING.into();
         let mut argument = uapi::uffdio_register { range: of(&range), mode, ioctls: 0 };
-        // SAFETY: UFFDIO_REGISTER takes this structure.
+        // SAFETY: UFFDIO_REGISTER reads and writes this structure only, a live local.
         unsafe { kernel::ioctl(&self.0, request::UFFDIO_REGISTER, &mut argument) }.map(drop)
     }
 
     /// Ends the reports for a range, and wakes the threads that wait there.
     pub(crate) fn unregister(&self, range: Range<usize>) -> Result<(), Errno> {
-        // SAFETY: UFFDIO_UNREGISTER takes this structure.
+        // SAFETY: UFFDIO_UNREGISTER reads this structure only, a live local.
         unsafe { kernel::ioctl(&self.0, request::UFFDIO_UNREGISTER, &mut of(&range)) }.map(drop)
     }
 
     /// Wakes the threads that wait for pages of a range.
     pub(crate) fn wake(&self, range: Range<usize>) -> Result<(), Errno> {
-        // SAFETY: UFFDIO_WAKE takes this structure.
+        // SAFETY: UFFDIO_WAKE reads this structure only, a live local.
         unsafe { kernel::ioctl(&self.0, request::UFFDIO_WAKE, &mut of(&range)) }.map(drop)
     }
 

@@ -5,6 +5,7 @@
 //! | file | what it decides or does |
 //! |---|---|
 //! | `guarded` | `run --guard` |
+//! | `paged` | `--resident` |
 //! | `repaired` | `run --repair` |
 
 mod guarded;
@@ -151,7 +152,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         arguments.guard.check_without_repair()?;
         return repaired::run(arguments);
     }
-    if arguments.paged.is_given() {
+    if arguments.paged.is_given()? {
         return paged::run(arguments);
     }
     if !arguments.region {

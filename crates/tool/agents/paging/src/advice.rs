@@ -28,8 +28,10 @@ static HAS_WIPED: AtomicBool = AtomicBool::new(false);
 ///
 /// # Safety
 /// As libc's function.
+// A test binary would interpose its own calls.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-unsafe extern "C" fn madvise(address: *mut c_void, bytes: usize, advice: c_int) -> c_int {
+#[cfg_attr(test, expect(dead_code, reason = "only the loader binds calls to it"))]
+pub(crate) unsafe extern "C" fn madvise(address: *mut c_void, bytes: usize, advice: c_int) -> c_int {
     let start = address.addr();
     if advice == libc::MADV_WIPEONFORK {
         HAS_WIPED.store(true, Relaxed);

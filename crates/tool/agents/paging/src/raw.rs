@@ -45,8 +45,9 @@ pub(crate) unsafe fn unmap(range: Range<usize>) {
 /// Opens a file.
 pub(crate) fn open(path: &CStr, flags: i32) -> Option<i32> {
     // SAFETY: the path is a C string.
-    let file =
-        unsafe { syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags as usize, 0, 0, 0]) };
+    let file = unsafe {
+        syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags as usize, 0, 0, 0])
+    };
     (!failed(file)).then_some(file as i32)
 }
 
@@ -99,10 +100,8 @@ pub(crate) fn write_error(text: &[u8]) {
 
 /// Sleeps for some milliseconds.
 pub(crate) fn sleep(milliseconds: u32) {
-    let pause = libc::timespec {
-        tv_sec: i64::from(milliseconds / 1000),
-        tv_nsec: i64::from(milliseconds % 1000) * 1_000_000,
-    };
+    let pause =
+        libc::timespec { tv_sec: i64::from(milliseconds / 1000), tv_nsec: i64::from(milliseconds % 1000) * 1_000_000 };
     // SAFETY: the kernel reads the record, which outlives the call.
     unsafe { syscall(libc::SYS_nanosleep, [&raw const pause as usize, 0, 0, 0, 0, 0]) };
 }

@@ -44,7 +44,7 @@ pub(crate) fn is_excluded(range: &Range<usize>) -> bool {
     has_file || range.contains(&MAIN_THREAD.load(Relaxed))
 }
 
-/// Records the addresses of the agent and of libc. Returns false if the loader cannot tell them.
+/// Records the addresses of the agent and of libc. Returns false if the loader cannot find them.
 fn record_files() -> bool {
     loader::prepare();
     let functions = [construct as *const () as usize, libc::memcpy as *const () as usize];
@@ -97,7 +97,7 @@ unsafe extern "C" fn begin_in_child() {
 
 /// Starts the thread for this process.
 fn begin() {
-    // SAFETY: the session stays mapped.
+    // SAFETY: null, or the session, which stays mapped for the life of the process.
     let Some(session) = (unsafe { SESSION.load(Acquire).as_ref() }) else { return };
     let process = session.claim_process(raw::getpid());
     PROCESS.store(process.map_or(null_mut(), |process| core::ptr::from_ref(process).cast_mut()), Release);

@@ -49,8 +49,10 @@ pub(crate) fn prepare() {
 ///
 /// # Safety
 /// As libc's function.
+// A test binary would interpose its own calls.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-unsafe extern "C" fn pthread_create(
+#[cfg_attr(test, expect(dead_code, reason = "only the loader binds calls to it"))]
+pub(crate) unsafe extern "C" fn pthread_create(
     thread: *mut c_void,
     attributes: *const c_void,
     routine: Routine,

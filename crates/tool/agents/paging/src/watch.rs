@@ -59,7 +59,9 @@ pub(crate) fn await_pages() {
     }
     let children = start::settings().map_or(0, |(_, process)| process.counters.children.load(SeqCst));
     if children == CHILDREN.load(SeqCst) {
-        raw::write_error(b"fieldstone: a forked process ends: its parent ended before it had copied the child's memory\n");
+        raw::write_error(
+            b"fieldstone: a forked process ends: its parent ended before it had copied the child's memory\n",
+        );
         raw::end_process();
     }
 }
@@ -131,7 +133,9 @@ fn serve(pager: &Pager, size: &MemorySize, process: &PagingProcess, bound: usize
             process.counters.bound.store(left as u64, Relaxed);
             if unpaged > bound - bound / LEAST_SHARE && !has_warned {
                 has_warned = true;
-                raw::write_error(b"fieldstone: the bound of --resident is exceeded: memory that cannot be paged takes most of it\n");
+                raw::write_error(
+                    b"fieldstone: the bound of --resident is exceeded: memory that cannot be paged takes most of it\n",
+                );
             }
         }
         match pager.serve(INTERVAL) {

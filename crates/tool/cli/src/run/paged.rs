@@ -76,9 +76,13 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// Whether a bound is requested.
-    pub(super) fn is_given(&self) -> bool {
-        self.resident.is_some()
+    /// Whether a bound is requested. Fails if stores are given without one: clap does not report that
+    /// beside an option that excludes the bound.
+    pub(super) fn is_given(&self) -> anyhow::Result<bool> {
+        if self.page_store.is_some() && self.resident.is_none() {
+            bail!("cannot use --page-store without a bound{}", Remedy(Some("--resident SIZE")));
+        }
+        Ok(self.resident.is_some())
     }
 
     fn config(&self) -> anyhow::Result<PagingConfig> {
@@ -86,8 +90,7 @@ impl Arguments {
             bail!("cannot use a bound of less than 4M{}", Remedy(Some("--resident 4M")));
         };
         let stores = self.page_store.clone();
-        let stores =
-            stores.unwrap_or_else(|| StoreList { lz4: Some(None), file: Some(std::env::temp_dir()) });
+        let stores = stores.unwrap_or_else(|| StoreList { lz4: Some(None), file: Some(std::env::temp_dir()) });
         let lz4_bytes = stores.lz4.map_or(0, |limit| limit.unwrap_or(bound_bytes / 4));
         let directory = stores.file.as_deref().map_or(Ok([0; DIRECTORY_BYTES]), directory)?;
         Ok(PagingConfig { bound_bytes, lz4_bytes, directory })

@@ -1,14 +1,15 @@
 //! The counts of a run with a bound on resident memory.
 
 use crate::document::{Block, Document};
-use crate::paging::{PagedProcess, PageStore, PagingStats};
+use crate::paging::{PageStore, PagedProcess, PagingStats};
 use crate::quantity::{bytes, count, plural};
 
 /// The report on the counts of a run.
 #[must_use]
 pub fn document(stats: &PagingStats) -> Document {
     let paged = stats.processes.iter().filter(|process| process.evicted_pages > 0 || process.refused_errno > 0);
-    let rest = stats.processes.iter().filter(|process| process.evicted_pages == 0 && process.refused_errno == 0).count();
+    let rest =
+        stats.processes.iter().filter(|process| process.evicted_pages == 0 && process.refused_errno == 0).count();
     let rest = (rest > 0).then(|| format!("{} stayed below the bound.", plural(rest as u64, "process record")));
     let sections = paged.map(|process| section(process, stats.bound_bytes));
     Document {
@@ -45,8 +46,11 @@ fn section(process: &PagedProcess, bound: u64) -> Block {
     let problems = problems.into_iter().filter(|(pages, _)| *pages > 0);
     let problems = problems.map(|(pages, what)| format!("{} {what}", count(pages))).collect::<Vec<_>>().join(", ");
     let resident = format!("at most {}; bound {}", bytes(process.peak_resident_bytes), bytes(bound));
-    let evicted =
-        format!("{} pages, of them {} with zeros only", count(process.evicted_pages), count(process.evicted_zero_pages));
+    let evicted = format!(
+        "{} pages, of them {} with zeros only",
+        count(process.evicted_pages),
+        count(process.evicted_zero_pages)
+    );
     Block::section(
         title,
         [Block::facts([
@@ -77,8 +81,11 @@ mod tests {
             stores: vec![store],
             ..PagedProcess::default()
         };
-        let stats =
-            PagingStats { processes: vec![paged, PagedProcess::default()], bound_bytes: 1 << 28, ..PagingStats::default() };
+        let stats = PagingStats {
+            processes: vec![paged, PagedProcess::default()],
+            bound_bytes: 1 << 28,
+            ..PagingStats::default()
+        };
         let text = text::render(&document(&stats), Style::default());
         assert!(text.contains("Paging of job (process 7)") && text.contains("1,234 pages"), "{text}");
         assert!(text.contains("1,000 pages from lz4 (8.0 µs each in the store)"), "{text}");
