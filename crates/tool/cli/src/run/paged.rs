@@ -69,7 +69,7 @@ pub(crate) struct Arguments {
     /// or written to a file
     #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with_all = ["region", "repair", "guard", "pid"])]
     resident: Option<u64>,
-    /// With --resident: where pages go, hottest first: lz4[:SIZE],file:DIRECTORY; default: lz4 with
+    /// With --resident: where pages go, hottest first: `lz4[:SIZE],file:DIRECTORY`; default: lz4 with
     /// a quarter of the bound, then a file in $TMPDIR
     #[arg(long, value_name = "LIST", requires = "resident")]
     page_store: Option<StoreList>,
