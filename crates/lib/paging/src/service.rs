@@ -28,11 +28,22 @@ impl Pager {
             let mut messages: [uffd_msg; BATCH] = unsafe { core::mem::zeroed() };
             let count = self.fd.read(&mut messages)?;
             let mut work = self.work.acquire();
+            let (mut faults, mut fault_count) = ([0; BATCH], 0);
             for message in &messages[..count] {
                 // SAFETY: the kernel has just written it, and it is parsed once.
-                if let Some(message) = unsafe { parse(message) } {
-                    has_gone |= self.act(&mut work, message);
+                match unsafe { parse(message) } {
+                    Some(Message::Fault(page)) => {
+                        faults[fault_count] = page;
+                        fault_count += 1;
+                    }
+                    Some(change) => has_gone |= self.follow(&mut work, change),
+                    None => {}
                 }
+            }
+            // The kernel lists faults before changes. A thread whose change was read runs on: a
+            // fault that is served first could bring back contents that it has dropped.
+            for &page in &faults[..fault_count] {
+                self.fill(&mut work, page);
             }
         } else {
             let mut work = self.work.acquire();
@@ -42,13 +53,10 @@ impl Pager {
         Ok(has_gone)
     }
 
-    /// Acts on a message; whether memory was unmapped, dropped or moved.
-    fn act(&self, work: &mut Work, message: Message) -> bool {
-        match message {
-            Message::Fault(page) => {
-                self.fill(work, page);
-                return false;
-            }
+    /// Follows a change of the address space; whether memory was unmapped, dropped or moved.
+    fn follow(&self, work: &mut Work, change: Message) -> bool {
+        match change {
+            Message::Fault(_) => return false,
             Message::Fork(descriptor) => {
                 let child = Userfaultfd::of_child(descriptor);
                 self.complete_child(work, &child);

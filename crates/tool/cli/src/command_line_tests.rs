@@ -7,7 +7,7 @@ use super::Arguments;
 /// An option with its value, and the modes in which it has an effect.
 type ModeOption = (&'static str, &'static [&'static str]);
 
-const RUN: [ModeOption; 15] = [
+const RUN: [ModeOption; 16] = [
     ("--rules rules", &["--repair"]),
     ("--consolidate", &["--repair"]),
     ("--pages thp", &["--region"]),
@@ -19,7 +19,8 @@ const RUN: [ModeOption; 15] = [
     ("--guard-side left", &["--guard"]),
     ("--guard-report file", &["--guard"]),
     ("--keep-going", &["--guard"]),
-    ("--stats file", &["--region", "--repair", "--guard"]),
+    ("--page-store lz4", &["--resident 64M"]),
+    ("--stats file", &["--region", "--repair", "--guard", "--resident 64M"]),
     ("--pid 1", &[]),
     ("--children", &[]),
     ("--help", &[]),
@@ -51,7 +52,7 @@ fn subcommands() -> Vec<Command> {
 #[test]
 fn each_accepted_option_has_an_effect_in_its_mode() {
     for (command, program, modes, options) in [
-        ("run", "-- true", ["--region", "--repair", "--guard"].as_slice(), RUN.as_slice()),
+        ("run", "-- true", ["--region", "--repair", "--guard", "--resident 64M"].as_slice(), RUN.as_slice()),
         ("attach", "", &["--huge 1", "--repair 1"], &ATTACH),
     ] {
         for mode in modes {

@@ -152,7 +152,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         arguments.guard.check_without_repair()?;
         return repaired::run(arguments);
     }
-    if arguments.paged.is_given()? {
+    if arguments.paged.is_given() {
         return paged::run(arguments);
     }
     if !arguments.region {

@@ -11,7 +11,8 @@ fn what_cannot_work_is_refused_with_the_reason() {
         ("--resident 64M --page-store file:/etc/passwd", "it is no directory"),
         ("--resident 64M --repair", "cannot be used with"),
         ("--resident 64M --region", "cannot be used with"),
-        ("--page-store lz4 --region", "--resident"),
+        ("--page-store lz4 --region", "cannot be used with"),
+        ("--page-store lz4", "--resident"),
     ] {
         let output = paged(options, &["/bin/echo", "started"]).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{options}: {}", stderr(&output));

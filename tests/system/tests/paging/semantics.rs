@@ -153,3 +153,26 @@ int main(void) {
     return 0;
 }"#);
 }
+
+#[test]
+fn no_contents_come_back_after_madvise_although_another_thread_reads() {
+    run(r#"
+static volatile int is_over;
+static void *work(void *sum) { while (!is_over) for (unsigned long i = 0; i < 3000; i += 5) *(volatile unsigned long *)sum += at(i)[0]; return 0; }
+int main(void) {
+    map();
+    unsigned long sum = 0;
+    pthread_t thread;
+    CHECK(!pthread_create(&thread, 0, work, &sum));
+    for (unsigned long round = 1; round <= 30; round++) {
+        for (unsigned long i = 0; i < 3000; i++) at(i)[0] = round;
+        for (unsigned long i = 3000; i < PAGES; i += 2) CHECK(at(i)[0] == i * 3 + 1);
+        CHECK(!madvise(at(0), 3000 * PAGE, MADV_DONTNEED));
+        for (unsigned long i = 0; i < 3000; i++) CHECK(at(i)[0] == 0);
+    }
+    is_over = 1;
+    CHECK(!pthread_join(thread, 0));
+    check(3000, PAGES);
+    return 0;
+}"#);
+}

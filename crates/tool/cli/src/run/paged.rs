@@ -61,28 +61,41 @@ impl FromStr for StoreList {
     }
 }
 
+/// The other modes of `run`, and their options: clap does not require an option that conflicts with
+/// a given one, so each of them is listed.
+const OTHER_MODES: [&str; 12] = [
+    "region",
+    "region_options",
+    "repair",
+    "rules",
+    "consolidate",
+    "guard",
+    "guard_memory",
+    "guard_side",
+    "guard_report",
+    "keep_going",
+    "pid",
+    "children",
+];
+
 /// The options of `--resident`.
 #[derive(Debug, Args)]
 #[group(skip)]
 pub(crate) struct Arguments {
     /// Bound the resident private memory of each process, like 256M; pages above it are compressed,
     /// or written to a file
-    #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with_all = ["region", "repair", "guard", "pid"])]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with_all = OTHER_MODES)]
     resident: Option<u64>,
     /// With --resident: where pages go, hottest first: `lz4[:SIZE],file:DIRECTORY`; default: lz4 with
     /// a quarter of the bound, then a file in $TMPDIR
-    #[arg(long, value_name = "LIST", requires = "resident")]
+    #[arg(long, value_name = "LIST", requires = "resident", conflicts_with_all = OTHER_MODES)]
     page_store: Option<StoreList>,
 }
 
 impl Arguments {
-    /// Whether a bound is requested. Fails if stores are given without one: clap does not report that
-    /// beside an option that excludes the bound.
-    pub(super) fn is_given(&self) -> anyhow::Result<bool> {
-        if self.page_store.is_some() && self.resident.is_none() {
-            bail!("cannot use --page-store without a bound{}", Remedy(Some("--resident SIZE")));
-        }
-        Ok(self.resident.is_some())
+    /// Whether a bound is requested.
+    pub(super) const fn is_given(&self) -> bool {
+        self.resident.is_some()
     }
 
     fn config(&self) -> anyhow::Result<PagingConfig> {
