@@ -1,10 +1,10 @@
 //! The end of a run: exit code and signal are the program's, and no process remains.
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use crate::common::{kill, wait_until};
-use crate::fixture::{child, counted, is_running, region, run, stderr, workload};
+use crate::fixture::{child, counted, is_running, region, run, stderr, stdout, workload};
 
 const SIGINT: i32 = 2;
 const SIGABRT: i32 = 6;
@@ -33,10 +33,24 @@ fn the_signal_is_the_program_s() {
 
 #[test]
 fn unwritable_statistics_do_not_hide_the_program_s_exit_code() {
+    // The disk is full when the program ends, and was not when it started.
+    let directory = tempfile::tempdir().unwrap();
+    let (disk, command) = (directory.path().display(), crate::binaries::command());
     for (program, code) in [("exit 7", 7), ("exit 0", 2)] {
-        let output = run("--stats /dev/full", &["sh", "-c", program]);
-        assert_eq!(output.status.code(), Some(code), "{program}");
-        assert!(stderr(&output).contains("cannot write /dev/full"), "{}", stderr(&output));
+        let script = format!(
+            "mount -t tmpfs -o size=8k none {disk} || exit 99
+             exec {command} run --region --stats {disk}/stats -- \
+                 sh -c 'echo ran; dd if=/dev/zero of={disk}/fill bs=4k 2>/dev/null; {program}'"
+        );
+        let mut unshare = Command::new("unshare");
+        unshare.args(["-m", "sh", "-c", &script]).env("FIELDSTONE_AGENT_DIR", env!("CARGO_TARGET_TMPDIR"));
+        let output = unshare.stdin(Stdio::null()).output().unwrap();
+        if matches!(output.status.code(), Some(1 | 99)) && stdout(&output).is_empty() {
+            println!("SKIP no tmpfs can be mounted here");
+            return;
+        }
+        assert_eq!((stdout(&output).as_str(), output.status.code()), ("ran\n", Some(code)), "{}", stderr(&output));
+        assert!(stderr(&output).contains(&format!("cannot write {disk}/stats: No space")), "{}", stderr(&output));
     }
 }
 

@@ -102,10 +102,9 @@ fn statistics_have_the_command_as_given() {
 }
 
 #[test]
-fn a_full_disk_prevents_the_statistics_but_not_the_run() {
+fn a_full_disk_is_reported_before_the_run() {
     let output = run("--stats /dev/full", &["echo", "ran"]);
-    assert_eq!(stdout(&output), "ran\n");
-    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert_eq!((stdout(&output).as_str(), output.status.code()), ("", Some(2)), "{}", stderr(&output));
     assert!(stderr(&output).contains("/dev/full") && stderr(&output).contains("No space"), "{}", stderr(&output));
 }
 
