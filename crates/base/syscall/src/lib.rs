@@ -7,6 +7,7 @@
 //!
 //! Invariants: a call changes no errno, is no cancellation point, and cannot be interposed.
 #![no_std]
+#![allow(unsafe_code, reason = "makes system calls")]
 #![allow(
     clippy::cast_possible_truncation,
     reason = "64-bit Linux: the number of a system call and a register have the same width"
@@ -22,10 +23,29 @@ struct Readme;
 #[cfg_attr(target_arch = "riscv64", path = "riscv64.rs")]
 mod arch;
 
+use core::ffi::c_long;
+
 pub use arch::syscall;
+
+/// An errno.
+pub type Errno = i32;
 
 /// Whether the result of a system call is an error. Its errno is then `-result`.
 #[must_use]
 pub const fn failed(result: isize) -> bool {
     -4095 <= result && result < 0
+}
+
+/// Makes the system call `number`.
+///
+/// # Errors
+/// The errno of the call.
+///
+/// # Safety
+/// The caller upholds the requirements of the call.
+#[inline]
+pub unsafe fn call(number: u32, args: [usize; 6]) -> Result<usize, Errno> {
+    // SAFETY: the caller upholds the requirements of the call.
+    let result = unsafe { syscall(c_long::from(number), args) };
+    if failed(result) { Err(-result as Errno) } else { Ok(result.cast_unsigned()) }
 }

@@ -20,7 +20,7 @@ use core::mem::size_of;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
-use crate::{MAGIC, Mismatch};
+use crate::{MAGIC, Mismatch, ProcessName};
 
 mod finding;
 
@@ -102,8 +102,8 @@ impl UnguardedReason {
 pub struct GuardProcess {
     /// The process id in the process's own pid namespace; 0 while the entry is free.
     pub pid: AtomicU32,
-    /// The name of the program, 16 bytes in the order of memory, padded with zeros.
-    pub name: [AtomicU64; 2],
+    /// The name of the program.
+    pub name: ProcessName,
     /// Findings so far, those that were not reported again included.
     pub findings: AtomicU32,
     /// Allocations so far. A thread counts its own in batches.

@@ -20,6 +20,7 @@
 //! | `trace` | the record of the tracing plugin |
 //! | `isolation` | a program's requests for cache lines of its own |
 //! | `remedy` | the form of messages: cause, then remedy; I/O errors in words |
+//! | `process_name` | the name of a process |
 //! | `guard` | the record of `run --guard`: settings, counters, findings |
 //! | `paging` | the record of `run --resident`: settings, counters |
 #![no_std]
@@ -31,6 +32,7 @@ pub mod mosaic;
 mod page_kind;
 pub mod paging;
 mod placement_reason;
+mod process_name;
 mod remedy;
 mod session;
 pub mod sites;
@@ -41,6 +43,7 @@ pub mod trace;
 pub use mixture::{Mixture, UnknownMixture};
 pub use page_kind::{PageKind, UnknownPageKind};
 pub use placement_reason::PlacementReason;
+pub use process_name::ProcessName;
 pub use remedy::{Cause, Remedy};
 pub use session::{BUILD, Config, MAGIC, Mismatch, NAME_BYTES, SESSION_VARIABLE, SLOTS, Session};
 pub use slot::{DormancyReason, ProcessPhase, ProcessSlot};

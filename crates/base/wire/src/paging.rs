@@ -10,7 +10,7 @@ use core::mem::size_of;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
-use crate::{MAGIC, Mismatch};
+use crate::{MAGIC, Mismatch, ProcessName};
 
 /// The environment variable whose value is the path of the record.
 pub const PAGING_VARIABLE: &CStr = c"FIELDSTONE_PAGING";
@@ -111,8 +111,8 @@ pub struct PagingProcess {
     pub pid: AtomicU32,
     /// The errno for which the process is not paged; 0 if it is.
     pub refused_errno: AtomicU32,
-    /// The name of the program, 16 bytes in the order of memory, padded with zeros.
-    pub name: [AtomicU64; 2],
+    /// The name of the program.
+    pub name: ProcessName,
     /// Private memory that is not paged, in pages.
     pub unpaged: AtomicU64,
     /// What the pager did.

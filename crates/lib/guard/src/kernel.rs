@@ -7,14 +7,12 @@
 
 use core::ops::Range;
 
-use fieldstone_syscall::{failed, syscall};
+pub(crate) use fieldstone_syscall::Errno;
+use fieldstone_syscall::call;
 use linux_raw_sys::{errno, general};
 
 /// The granularity of guards in bytes: a multiple of each page size that the architecture's kernels use.
 pub(crate) const PAGE: usize = if cfg!(target_arch = "aarch64") { 65536 } else { 4096 };
-
-/// An errno.
-pub(crate) type Errno = i32;
 
 /// The kernel does not know the operation, or it does not work for this memory.
 pub(crate) const EINVAL: Errno = errno::EINVAL.cast_signed();
@@ -34,16 +32,6 @@ pub(crate) enum Advice {
 
 /// The calling process, for calls that take a pidfd (Linux 6.15).
 const PIDFD_SELF_THREAD_GROUP: usize = (-10_001_isize).cast_unsigned();
-
-/// Makes a system call.
-///
-/// # Safety
-/// The caller upholds the requirements of the call.
-unsafe fn call(number: u32, args: [usize; 6]) -> Result<usize, Errno> {
-    // SAFETY: the caller upholds the requirements of the call.
-    let result = unsafe { syscall(number.into(), args) };
-    if failed(result) { Err(-result as Errno) } else { Ok(result.cast_unsigned()) }
-}
 
 /// Maps fresh private anonymous memory without a reservation of swap space.
 pub(crate) fn map(bytes: usize, is_accessible: bool) -> Result<usize, Errno> {

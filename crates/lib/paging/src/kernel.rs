@@ -7,14 +7,12 @@
 
 use core::ops::Range;
 
-use fieldstone_syscall::{failed, syscall};
+pub use fieldstone_syscall::Errno;
+use fieldstone_syscall::call;
 use linux_raw_sys::{errno, general};
 
 /// The page size in bytes.
 pub(crate) const PAGE: usize = 4096;
-
-/// An errno.
-pub type Errno = i32;
 
 pub(crate) const EAGAIN: Errno = errno::EAGAIN.cast_signed();
 pub(crate) const EBUSY: Errno = errno::EBUSY.cast_signed();
@@ -27,16 +25,6 @@ pub(crate) const ENOMEM: Errno = errno::ENOMEM.cast_signed();
 pub(crate) const ENOSPC: Errno = errno::ENOSPC.cast_signed();
 pub(crate) const EOPNOTSUPP: Errno = errno::EOPNOTSUPP.cast_signed();
 pub(crate) const ESRCH: Errno = errno::ESRCH.cast_signed();
-
-/// Makes a system call.
-///
-/// # Safety
-/// The caller upholds the requirements of the call.
-unsafe fn call(number: u32, args: [usize; 6]) -> Result<usize, Errno> {
-    // SAFETY: the caller upholds the requirements of the call.
-    let result = unsafe { syscall(number.into(), args) };
-    if failed(result) { Err(-result as Errno) } else { Ok(result.cast_unsigned()) }
-}
 
 /// Maps fresh private memory for reading and writing, without a reservation of swap space.
 pub(crate) fn map(bytes: usize) -> Result<usize, Errno> {

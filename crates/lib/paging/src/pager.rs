@@ -203,7 +203,6 @@ impl Pager {
             let count = if index == 0 { pages.len() } else { 1 };
             let count = store.put(&pages[..count], &mut keys[..count]).ok().filter(|&count| count > 0)?;
             debug_assert!(keys[..count].iter().all(|&key| key <= MAX_KEY));
-            self.count_bytes(index, store);
             Some((index, keys, count))
         })
     }
@@ -227,12 +226,16 @@ impl Pager {
         let (index, key) = parts(stored.place);
         if let Some(store) = self.stores[index] {
             store.forget(&[key]);
-            self.count_bytes(index, store);
         }
     }
 
-    fn count_bytes(&self, index: usize, store: &dyn Store) {
-        self.counters.store_bytes[index].store(store.bytes(), Relaxed);
+    /// Records the sizes of the stores.
+    pub(crate) fn count_bytes(&self) {
+        for (store, bytes) in self.stores.iter().zip(&self.counters.store_bytes) {
+            if let Some(store) = store {
+                bytes.store(store.bytes(), Relaxed);
+            }
+        }
     }
 }
 

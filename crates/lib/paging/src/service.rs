@@ -50,6 +50,7 @@ impl Pager {
             let spare = self.spare();
             self.evict(&mut work, spare);
         }
+        self.count_bytes();
         Ok(has_gone)
     }
 

@@ -120,7 +120,7 @@ fn counts(process: &GuardProcess) -> GuardedProcess {
     });
     GuardedProcess {
         pid: process.pid.load(Relaxed),
-        name: name_of(process),
+        name: process.name.to_string(),
         findings: process.findings.load(Relaxed),
         allocations,
         guarded,
@@ -129,11 +129,6 @@ fn counts(process: &GuardProcess) -> GuardedProcess {
         peak_memory_bytes: process.peak_bytes.load(Relaxed),
         reserved_bytes: process.reserved_bytes.load(Relaxed),
     }
-}
-
-fn name_of(process: &GuardProcess) -> String {
-    let bytes = process.name.iter().flat_map(|word| word.load(Relaxed).to_le_bytes());
-    String::from_utf8_lossy(&bytes.take_while(|&byte| byte != 0).collect::<Vec<u8>>()).into_owned()
 }
 
 /// The state of the thread.

@@ -83,13 +83,7 @@ static HEAP: heap::Heap = heap::Heap::new();
 mod hooks {
     #![allow(unsafe_code, reason = "places functions where the loader looks for them")]
 
-    /// Aborts: after a panic the state of the agent is unknown. Tests show no panic.
-    #[cfg(all(panic = "abort", not(test)))]
-    #[panic_handler]
-    fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-        // SAFETY: `abort` takes no arguments and ends the process.
-        unsafe { libc::abort() }
-    }
+    fieldstone_preload::abort_on_panic!();
 
     #[used]
     #[cfg_attr(not(test), unsafe(link_section = ".init_array"))]

@@ -7,21 +7,12 @@
 
 #![allow(unsafe_code, reason = "system calls are made through here and nowhere else in the agent")]
 
-use core::ffi::{CStr, c_int, c_void};
+use core::ffi::{c_int, c_void};
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU32;
 
-use fieldstone_syscall::{failed, syscall};
-
-/// Maps zeroed private memory without a charge for what is not touched. `None` without address
-/// space.
-pub(crate) fn map(bytes: usize) -> Option<NonNull<u8>> {
-    let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;
-    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
-    // SAFETY: the kernel chooses the address, so no existing mapping changes.
-    let mapped = unsafe { syscall(libc::SYS_mmap, [0, bytes, access, flags, usize::MAX, 0]) };
-    if failed(mapped) { None } else { NonNull::new(core::ptr::with_exposed_provenance_mut(mapped as usize)) }
-}
+pub(crate) use fieldstone_preload::process::{getpid, map, map_file, write_error};
+use fieldstone_syscall::syscall;
 
 /// Unmaps memory of [`map`].
 ///
@@ -30,36 +21,6 @@ pub(crate) fn map(bytes: usize) -> Option<NonNull<u8>> {
 pub(crate) unsafe fn unmap(memory: NonNull<u8>, bytes: usize) {
     // SAFETY: the caller guarantees that the range is mapped and not in use.
     unsafe { syscall(libc::SYS_munmap, [memory.as_ptr() as usize, bytes, 0, 0, 0, 0]) };
-}
-
-/// Opens the file at `path` and maps its first `bytes` bytes, shared. `None` if it is shorter.
-pub(crate) fn map_file(path: &CStr, bytes: usize) -> Option<NonNull<u8>> {
-    let flags = (libc::O_RDWR | libc::O_CLOEXEC | libc::O_NONBLOCK) as usize;
-    let at = libc::AT_FDCWD as usize;
-    // SAFETY: `path` is a C string.
-    let fd = unsafe { syscall(libc::SYS_openat, [at, path.as_ptr() as usize, flags, 0, 0, 0]) };
-    if failed(fd) {
-        return None;
-    }
-    let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;
-    // SAFETY: the kernel chooses the address; the descriptor is this function's own.
-    let mapped = unsafe {
-        let end = syscall(libc::SYS_lseek, [fd as usize, 0, libc::SEEK_END as usize, 0, 0, 0]);
-        let mapped = if !failed(end) && end as usize >= bytes {
-            syscall(libc::SYS_mmap, [0, bytes, access, libc::MAP_SHARED as usize, fd as usize, 0])
-        } else {
-            -1
-        };
-        syscall(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]);
-        mapped
-    };
-    if failed(mapped) { None } else { NonNull::new(core::ptr::with_exposed_provenance_mut(mapped as usize)) }
-}
-
-/// The process, in its own pid namespace.
-pub(crate) fn getpid() -> u32 {
-    // SAFETY: the call has no arguments and cannot fail.
-    unsafe { syscall(libc::SYS_getpid, [0; 6]) as u32 }
 }
 
 /// The current thread.
@@ -119,12 +80,6 @@ pub(crate) fn is_readable(address: usize) -> bool {
     // SAFETY: an operation that does not exist changes nothing, and the kernel checks the address.
     let result = unsafe { syscall(libc::SYS_rt_sigprocmask, [NO_OPERATION, address, 0, 8, 0, 0]) };
     result == -(libc::EINVAL as isize)
-}
-
-/// Writes to standard error; errors are ignored.
-pub(crate) fn write_error(text: &[u8]) {
-    // SAFETY: the kernel reads the bytes of `text`, which is borrowed until the call returns.
-    unsafe { syscall(libc::SYS_write, [2, text.as_ptr() as usize, text.len(), 0, 0, 0]) };
 }
 
 /// Ends the process at once.

@@ -11,25 +11,18 @@
 //! The agent's two environment variables stay, so that programs that this one executes are guarded
 //! too. A step that fails leaves the program unguarded, and one line says so on standard error.
 
-#![allow(unsafe_code, reason = "runs as a constructor, reads the environment, maps the session")]
+#![allow(unsafe_code, reason = "runs as a constructor, and maps the session")]
 
-use core::ffi::{CStr, c_char};
+use core::ffi::CStr;
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 
 use fieldstone_guard::{Side, Slots};
-use fieldstone_preload::loader;
+use fieldstone_preload::{loader, process};
 use fieldstone_wire::guard::{GUARD_VARIABLE, GuardProcess, GuardSession, Sampling, UnguardedReason};
 
 use crate::{budget, buffers, dispositions, foreign, fork, next, range, raw, sites, thread};
-
-unsafe extern "C" {
-    /// The environment of the process; null until libc has started.
-    static environ: *const *const c_char;
-    /// The base name of the program, as it was called.
-    static program_invocation_short_name: *const c_char;
-}
 
 /// The user's settings.
 pub(crate) struct Settings {
@@ -147,14 +140,13 @@ pub(crate) fn record_memory() {
 
 /// Starts the agent, unless that was done or libc has not started yet.
 pub(crate) fn begin() {
-    // SAFETY: libc defines the variable; before its start the loader's zero is read.
-    if STATE.load(Relaxed) == STARTED || unsafe { environ.is_null() } || !next::search() {
+    if STATE.load(Relaxed) == STARTED || !process::is_started() || !next::search() {
         return;
     }
     if STATE.compare_exchange(NEW, STARTING, AcqRel, Acquire).is_err() {
         return;
     }
-    if let Some(path) = session_path() {
+    if let Some(path) = process::variable(GUARD_VARIABLE) {
         match start(path) {
             // SAFETY: only the thread that set `STARTING` comes here, and no reader exists before
             // `STARTED`.
@@ -176,23 +168,6 @@ pub(crate) fn begin() {
         }
     }
     STATE.store(STARTED, Release);
-}
-
-/// The path of the session in the environment.
-fn session_path() -> Option<&'static CStr> {
-    // SAFETY: `environ` is not null, and ends in null; no other code changes it during the start.
-    unsafe {
-        let mut entry = environ;
-        while !(*entry).is_null() {
-            let text: &'static CStr = CStr::from_ptr(*entry);
-            let rest = text.to_bytes_with_nul().strip_prefix(GUARD_VARIABLE.to_bytes());
-            if let Some(path) = rest.and_then(|rest| rest.strip_prefix(b"=")) {
-                return CStr::from_bytes_with_nul(path).ok();
-            }
-            entry = entry.add(1);
-        }
-    }
-    None
 }
 
 fn start(path: &CStr) -> Result<(Started, Slots), &'static str> {
@@ -238,27 +213,11 @@ fn start(path: &CStr) -> Result<(Started, Slots), &'static str> {
 fn claim_process(session: &'static GuardSession, reserved: usize) {
     if let Some(process) = session.claim_process(raw::getpid()) {
         process.reserved_bytes.store(reserved as u64, Relaxed);
-        for (word, bytes) in process.name.iter().zip(program_name().as_chunks::<8>().0) {
-            word.store(u64::from_le_bytes(*bytes), Relaxed);
-        }
+        process.name.set(process::program_name());
         PROCESS.store(core::ptr::from_ref(process).cast_mut(), Release);
     } else {
         PROCESS.store(null_mut(), Release);
     }
-}
-
-/// The first bytes of the name of the program.
-fn program_name() -> [u8; 16] {
-    let mut bytes = [0; 16];
-    // SAFETY: libc sets the variable to a C string at its start, which is over.
-    let name = unsafe { program_invocation_short_name };
-    if !name.is_null() {
-        // SAFETY: libc sets the variable to a C string, which it never changes.
-        let name = unsafe { CStr::from_ptr(name) }.to_bytes();
-        let count = name.len().min(15);
-        bytes[..count].copy_from_slice(&name[..count]);
-    }
-    bytes
 }
 
 /// In the child of a fork: it counts for itself.

@@ -4,28 +4,9 @@
 
 use core::ffi::CStr;
 use core::ops::Range;
-use core::ptr::NonNull;
 
+pub(crate) use fieldstone_preload::process::{getpid, map, map_file, write_error};
 use fieldstone_syscall::{failed, syscall};
-
-/// Maps a file, shared and writable. `None` if it cannot be opened.
-pub(crate) fn map_file(path: &CStr, bytes: usize) -> Option<NonNull<u8>> {
-    let file = open(path, libc::O_RDWR | libc::O_CLOEXEC)?;
-    let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;
-    // SAFETY: the kernel chooses the address, so no existing mapping changes.
-    let mapped = unsafe { syscall(libc::SYS_mmap, [0, bytes, access, libc::MAP_SHARED as usize, file as usize, 0]) };
-    close(file);
-    if failed(mapped) { None } else { NonNull::new(core::ptr::with_exposed_provenance_mut(mapped.cast_unsigned())) }
-}
-
-/// Maps zeroed private memory. `None` without address space.
-pub(crate) fn map(bytes: usize) -> Option<NonNull<u8>> {
-    let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;
-    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
-    // SAFETY: the kernel chooses the address, so no existing mapping changes.
-    let mapped = unsafe { syscall(libc::SYS_mmap, [0, bytes, access, flags, usize::MAX, 0]) };
-    if failed(mapped) { None } else { NonNull::new(core::ptr::with_exposed_provenance_mut(mapped.cast_unsigned())) }
-}
 
 /// madvise(2) for the program; a negated errno.
 pub(crate) fn advise(start: usize, bytes: usize, advice: i32) -> isize {
@@ -71,12 +52,6 @@ pub(crate) fn read_start(file: i32, into: &mut [u8]) -> usize {
     usize::try_from(read).unwrap_or(0)
 }
 
-/// The process id.
-pub(crate) fn getpid() -> u32 {
-    // SAFETY: the call has no arguments.
-    unsafe { syscall(libc::SYS_getpid, [0; 6]) as u32 }
-}
-
 /// Sets the signal mask of the current thread; returns the old one.
 pub(crate) fn set_mask(mask: u64) -> u64 {
     let mut old = 0_u64;
@@ -90,12 +65,6 @@ pub(crate) fn set_mask(mask: u64) -> u64 {
 pub(crate) fn set_thread_name(name: &CStr) {
     // SAFETY: the name is a C string.
     unsafe { syscall(libc::SYS_prctl, [libc::PR_SET_NAME as usize, name.as_ptr() as usize, 0, 0, 0, 0]) };
-}
-
-/// Writes to standard error; errors are ignored.
-pub(crate) fn write_error(text: &[u8]) {
-    // SAFETY: the kernel reads the bytes of `text`, which is borrowed until the call returns.
-    unsafe { syscall(libc::SYS_write, [2, text.as_ptr() as usize, text.len(), 0, 0, 0]) };
 }
 
 /// Sleeps for some milliseconds.

@@ -1,24 +1,16 @@
 //! The start of the agent, and the session that it shares with the supervisor.
 
-#![allow(unsafe_code, reason = "runs as a constructor, reads the environment, maps the session")]
+#![allow(unsafe_code, reason = "runs as a constructor, and maps the session")]
 
-use core::ffi::{CStr, c_char};
 use core::ops::Range;
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicUsize};
 
-use fieldstone_preload::loader;
+use fieldstone_preload::{loader, process};
 use fieldstone_wire::paging::{PAGING_VARIABLE, PagingConfig, PagingProcess, PagingSession};
 
 use crate::{raw, thread, threads, watch};
-
-unsafe extern "C" {
-    /// The environment of the process.
-    static environ: *const *const c_char;
-    /// The base name of the program, as it was called.
-    static program_invocation_short_name: *const c_char;
-}
 
 static SESSION: AtomicPtr<PagingSession> = AtomicPtr::new(null_mut());
 static PROCESS: AtomicPtr<PagingProcess> = AtomicPtr::new(null_mut());
@@ -62,7 +54,7 @@ fn record_files() -> bool {
 /// # Safety
 /// Only the loader may call this.
 pub(crate) unsafe extern "C" fn construct() {
-    let Some(path) = session_path() else { return };
+    let Some(path) = process::variable(PAGING_VARIABLE) else { return };
     let session = raw::map_file(path, size_of::<PagingSession>())
         // SAFETY: mapped for the life of the process and long enough; all fields that change are
         // atomic.
@@ -102,9 +94,7 @@ fn begin() {
     let process = session.claim_process(raw::getpid());
     PROCESS.store(process.map_or(null_mut(), |process| core::ptr::from_ref(process).cast_mut()), Release);
     if let Some(process) = process {
-        for (word, bytes) in process.name.iter().zip(program_name().as_chunks::<8>().0) {
-            word.store(u64::from_le_bytes(*bytes), Relaxed);
-        }
+        process.name.set(process::program_name());
         if !thread::spawn(watch::run) {
             raw::write_error(b"fieldstone: a process runs without a bound: it cannot start a thread\n");
         }
@@ -118,35 +108,4 @@ pub(crate) fn thread_pointer() -> usize {
     // libc.
     unsafe { core::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags)) };
     pointer
-}
-
-/// The path of the session in the environment.
-fn session_path() -> Option<&'static CStr> {
-    // SAFETY: libc has started, so `environ` ends in null; nothing changes it during the start.
-    unsafe {
-        let mut entry = environ;
-        while !entry.is_null() && !(*entry).is_null() {
-            let text: &'static CStr = CStr::from_ptr(*entry);
-            let rest = text.to_bytes_with_nul().strip_prefix(PAGING_VARIABLE.to_bytes());
-            if let Some(path) = rest.and_then(|rest| rest.strip_prefix(b"=")) {
-                return CStr::from_bytes_with_nul(path).ok();
-            }
-            entry = entry.add(1);
-        }
-    }
-    None
-}
-
-/// The first bytes of the name of the program.
-fn program_name() -> [u8; 16] {
-    let mut bytes = [0; 16];
-    // SAFETY: libc sets the variable to a C string at its start, which is over.
-    let name = unsafe { program_invocation_short_name };
-    if !name.is_null() {
-        // SAFETY: libc sets the variable to a C string, which it never changes.
-        let name = unsafe { CStr::from_ptr(name) }.to_bytes();
-        let count = name.len().min(15);
-        bytes[..count].copy_from_slice(&name[..count]);
-    }
-    bytes
 }

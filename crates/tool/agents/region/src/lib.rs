@@ -92,13 +92,7 @@ mod hooks {
 
     use core::ffi::{c_char, c_int};
 
-    /// Aborts: after a panic the state of the program's memory is unknown. Tests show no panic.
-    #[cfg(all(panic = "abort", not(test)))]
-    #[panic_handler]
-    fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-        // SAFETY: `abort` takes no arguments and ends the process.
-        unsafe { libc::abort() }
-    }
+    fieldstone_preload::abort_on_panic!();
 
     #[used]
     #[cfg_attr(not(test), unsafe(link_section = ".init_array"))]

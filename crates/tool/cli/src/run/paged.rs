@@ -165,11 +165,9 @@ fn counts(process: &PagingProcess) -> PagedProcess {
         load_ns: get(&counters.load_ns[index]),
         bytes: get(&counters.store_bytes[index]),
     });
-    let name = process.name.iter().flat_map(|word| word.load(Relaxed).to_le_bytes());
-    let name = name.take_while(|&byte| byte != 0).collect::<Vec<u8>>();
     PagedProcess {
         pid: process.pid.load(Relaxed),
-        name: String::from_utf8_lossy(&name).into_owned(),
+        name: process.name.to_string(),
         refused_errno: process.refused_errno.load(Relaxed),
         peak_resident_bytes: get(&counters.peak_resident) * PAGE,
         unpaged_bytes: get(&process.unpaged) * PAGE,
