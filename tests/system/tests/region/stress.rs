@@ -19,6 +19,12 @@ fn memory_calls_work_on_transparent_pages() {
     passes("--pages thp", 3..4, 100, 4);
 }
 
+/// With this seed, step 35 moves a range again that has left the region as two mappings.
+#[test]
+fn a_range_that_left_the_region_can_move_and_grow() {
+    passes("", 9..10, 200, 2);
+}
+
 #[test]
 fn memory_calls_work_on_small_pages() {
     passes("--pages 4k", 4..5, 200, 1);

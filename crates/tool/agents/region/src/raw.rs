@@ -60,6 +60,12 @@ pub(crate) fn map_new(address: usize, bytes: usize, prot: i32, flags: i32) -> Ra
     OCCUPIED
 }
 
+/// Whether all of a range is mapped: msync(2) with `MS_ASYNC` has no other effect since Linux 2.6.19.
+pub(crate) fn is_mapped(address: usize, bytes: usize) -> bool {
+    // SAFETY: msync with MS_ASYNC changes no memory.
+    !failed(unsafe { syscall(libc::SYS_msync, [address, bytes, libc::MS_ASYNC as usize, 0, 0, 0]) })
+}
+
 /// `munmap(2)`.
 ///
 /// # Safety

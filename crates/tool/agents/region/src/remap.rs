@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "moves the program's own mappings as it asks")]
 
 use core::ops::Range;
+use core::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use fieldstone_wire::{PageKind, PlacementReason};
 
@@ -18,6 +19,10 @@ use crate::raw::{self, RawResult};
 use crate::state::{TABLE, address_of, contains, count_served, granule_of, kind, overlaps, page_of, reserve};
 use crate::table::{GRANULE, GranuleState, PAGE};
 use crate::{growth, numa_policy, small};
+
+/// Whether a range of several kernel mappings has moved out of the region. From then on such ranges
+/// may be anywhere.
+static HAS_SPLIT_RANGES_OUTSIDE: AtomicBool = AtomicBool::new(false);
 
 /// The arguments of `mremap`.
 #[derive(Clone, Copy)]
@@ -44,7 +49,7 @@ pub(crate) fn mremap(call: MremapCall) -> RawResult {
     };
     let targets_region = call.flags & libc::MREMAP_FIXED != 0 && overlaps(call.new, new_bytes);
     if !overlaps(call.old, old_bytes) && !targets_region {
-        return call.forward();
+        return remap_outside(call, old_bytes, new_bytes);
     }
     if call.flags & !libc::MREMAP_MAYMOVE != 0 || old_bytes == 0 || !call.old.is_multiple_of(PAGE) {
         return remap_fixed(call, old_bytes, new_bytes);
@@ -74,10 +79,7 @@ fn remap_fixed(call: MremapCall, old_bytes: usize, new_bytes: usize) -> RawResul
     if keep && !fixed {
         return move_keeping_old(call, old_bytes);
     }
-    let mut result = call.forward();
-    if fixed && spans_several_mappings(result, call) && move_fixed_mappings(call, old_bytes, new_bytes, keep) {
-        result = call.new.cast_signed();
-    }
+    let result = remap_outside(call, old_bytes, new_bytes);
     if raw::failed(result) {
         return result;
     }
@@ -88,9 +90,60 @@ fn remap_fixed(call: MremapCall, old_bytes: usize, new_bytes: usize) -> RawResul
     result
 }
 
+/// Forwards the call to the kernel, which chooses the new address unless the program did. If the
+/// kernel refused because the range spans several mappings, makes the call mapping by mapping.
+fn remap_outside(call: MremapCall, old_bytes: usize, new_bytes: usize) -> RawResult {
+    let result = call.forward();
+    if !spans_several_mappings(result, call) {
+        return result;
+    }
+    let address = if call.flags & libc::MREMAP_FIXED != 0 {
+        move_fixed_mappings(call, old_bytes, new_bytes).then_some(call.new)
+    } else if new_bytes < old_bytes {
+        return result;
+    } else if grows_outside(call) && grow_in_place(call.old, old_bytes, new_bytes - old_bytes) {
+        Some(call.old)
+    } else if call.flags & libc::MREMAP_MAYMOVE != 0 {
+        move_anywhere(call, old_bytes, new_bytes)
+    } else {
+        return NO_MEMORY;
+    };
+    let Some(address) = address else { return result };
+    if !contains(address) {
+        HAS_SPLIT_RANGES_OUTSIDE.store(true, SeqCst);
+    }
+    address.cast_signed()
+}
+
+/// Whether a call may grow a range in place. In the region that takes claimed addresses (see
+/// [`grow`]).
+fn grows_outside(call: MremapCall) -> bool {
+    call.flags & libc::MREMAP_DONTUNMAP == 0 && !contains(call.old)
+}
+
+/// Moves mapping by mapping to an address that the kernel chooses.
+fn move_anywhere(call: MremapCall, old_bytes: usize, new_bytes: usize) -> Option<usize> {
+    // SAFETY: without MAP_FIXED the call replaces no mapping.
+    let target = unsafe { raw::map_anonymous(0, new_bytes, libc::PROT_NONE, libc::MAP_NORESERVE) };
+    if raw::failed(target) {
+        return None;
+    }
+    let target = target.cast_unsigned();
+    let keep = call.flags & libc::MREMAP_DONTUNMAP != 0;
+    match move_mappings(call.old, old_bytes, target, new_bytes - old_bytes, keep) {
+        Ok(()) => Some(target),
+        Err(moved) => {
+            // SAFETY: this call mapped the range; what had moved there has moved back.
+            unsafe { raw::munmap(target + moved, new_bytes - moved) };
+            None
+        }
+    }
+}
+
 /// Moves to an address that the program gives. As in the kernel, a part that shrinks away is
 /// unmapped first.
-fn move_fixed_mappings(call: MremapCall, old_bytes: usize, new_bytes: usize, keep: bool) -> bool {
+fn move_fixed_mappings(call: MremapCall, old_bytes: usize, new_bytes: usize) -> bool {
+    let keep = call.flags & libc::MREMAP_DONTUNMAP != 0;
     let moved = old_bytes.min(new_bytes);
     if moved < old_bytes && raw::failed(munmap(call.old + moved, old_bytes - moved)) {
         return false;
@@ -103,7 +156,7 @@ fn move_keeping_old(call: MremapCall, bytes: usize) -> RawResult {
     if call.flags & libc::MREMAP_MAYMOVE == 0 || whole_pages(call.new_bytes) != Some(bytes) || bytes == 0 {
         return call.forward();
     }
-    let Some(target) = placement::occupy(bytes) else { return call.forward() };
+    let Some(target) = placement::occupy(bytes) else { return remap_outside(call, bytes, bytes) };
     let fixed = MremapCall { flags: call.flags | libc::MREMAP_FIXED, new: target, ..call };
     let result = complete_move(fixed.forward(), call, target, bytes, bytes);
     if !raw::failed(result) {
@@ -133,7 +186,10 @@ fn complete_move(result: RawResult, call: MremapCall, target: usize, bytes: usiz
 
 /// Whether the kernel refused a call because one mapping of the program is several in the kernel.
 fn spans_several_mappings(result: RawResult, call: MremapCall) -> bool {
-    result == -(libc::EFAULT as RawResult) && contains(call.old)
+    result == -(libc::EFAULT as RawResult)
+        && call.old_bytes > 0
+        && (contains(call.old) || HAS_SPLIT_RANGES_OUTSIDE.load(SeqCst))
+        && raw::is_mapped(call.old, call.old_bytes)
 }
 
 fn shrink(call: MremapCall, old_bytes: usize, new_bytes: usize) -> RawResult {
@@ -174,7 +230,7 @@ fn grow(call: MremapCall, old_bytes: usize, new_bytes: usize) -> RawResult {
 /// Moves to newly claimed addresses; the kernel chooses them if the region is full.
 fn move_elsewhere(call: MremapCall, old_bytes: usize, new_bytes: usize) -> RawResult {
     let Some(target) = placement::occupy(new_bytes) else {
-        let result = call.forward();
+        let result = remap_outside(call, old_bytes, new_bytes);
         if !raw::failed(result) {
             release(call.old, old_bytes);
         }

@@ -170,17 +170,11 @@ fn undo(granule: usize, bits: &PageBits, run: core::ops::Range<usize>) {
 /// occupies stay used.
 fn free_run(granule: usize, bits: &PageBits, first: usize, pages: usize, is_occupied: bool) {
     for page in first..first + pages {
-        let mapped = || is_mapped(address_of(granule) + page * PAGE);
+        let mapped = || raw::is_mapped(address_of(granule) + page * PAGE, PAGE);
         if !(is_occupied && !bits::all_set(&bits.spare, page, 1) && mapped()) {
             TABLE.unclaim_page(granule, bits, page);
         }
     }
-}
-
-/// Whether a page is mapped: msync(2) with `MS_ASYNC` has no other effect since Linux 2.6.19.
-fn is_mapped(address: usize) -> bool {
-    // SAFETY: msync with MS_ASYNC changes no memory.
-    !raw::failed(unsafe { raw::syscall(libc::SYS_msync, [address, PAGE, libc::MS_ASYNC as usize, 0, 0, 0]) })
 }
 
 /// Frees pages of a granule that the kernel has unmapped.
