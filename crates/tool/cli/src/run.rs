@@ -19,8 +19,9 @@ use std::process::ExitStatus;
 
 use anyhow::bail;
 use clap::{ArgGroup, Args};
+use fieldstone_launch::launch::Injection;
 use fieldstone_launch::program::PlacementMethod;
-use fieldstone_launch::run::{run as run_program, run_from_outside};
+use fieldstone_launch::run::{run as run_program, run_from_outside, run_injected};
 use fieldstone_launch::{AgentFile, Program, RegionOptions, outcome};
 use fieldstone_report::error::with_causes;
 use fieldstone_report::reports;
@@ -65,7 +66,7 @@ its free is reported with three stacks, and the program ends as by a fault. With
 of each allocation site is guarded, at a cost of about 1 % of processor time. --region and --guard can be combined.
 
 With --resident, pages above the bound are compressed, or written to a file without a name, and come back at their \
-next access. The results stay the same.
+next access. The results stay the same. --resident can be combined with --region on ordinary pages, and with --guard.
 
 For a running process use `fieldstone attach`."
 )]
@@ -85,10 +86,10 @@ pub(crate) struct Arguments {
     #[arg(long, requires = "repair")]
     consolidate: bool,
     /// The old form of `attach --huge`
-    #[arg(long, value_name = "PID", hide = true, conflicts_with_all = ["region", "guard", "reserve", "prefault", "process", "also", "command"])]
+    #[arg(long, value_name = "PID", hide = true, conflicts_with_all = ["region", "guard", "resident", "reserve", "prefault", "process", "also", "command"])]
     pid: Option<u32>,
     /// The old form of `attach --huge --children`
-    #[arg(long, requires = "pid", hide = true, conflicts_with_all = ["region", "repair", "guard"])]
+    #[arg(long, requires = "pid", hide = true, conflicts_with_all = ["region", "repair", "guard", "resident"])]
     children: bool,
     /// With --region: set the page kind: thp, hugetlb, hugetlb-1g, folio-64k or 4k; thp:25% puts a
     /// quarter on huge pages
@@ -150,21 +151,47 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     }
     if arguments.repair {
         arguments.guard.check_without_repair()?;
+        arguments.paged.check_without_repair()?;
         return repaired::run(arguments);
     }
-    if arguments.paged.is_given() {
-        return paged::run(arguments);
+    if arguments.region {
+        return run_in_region(arguments);
     }
-    if !arguments.region {
-        if arguments.guard.is_given() {
-            return guarded::run(arguments);
-        }
-        bail!(no_mode(&arguments.command));
+    if arguments.guard.is_given() || arguments.paged.bound().is_some() {
+        return run_without_region(arguments);
     }
-    run_in_region(arguments)
+    bail!(no_mode(&arguments.command));
 }
 
-/// Runs a program with its memory in a region, with `--guard` also with guarded objects.
+/// Runs a program with guarded objects, with a bound on its resident memory, or both.
+fn run_without_region(arguments: &Arguments) -> anyhow::Result<u8> {
+    let program = Program::find(&arguments.command)?;
+    let output = StatsOutput::open(arguments.stats.as_deref())?;
+    let guard = arguments.guard.start(&program, arguments.paged.bound())?;
+    let bound = arguments.paged.start(&program)?;
+    let status = run_injected(&program, injections(guard.as_ref(), bound.as_ref()))?;
+    let guarded = guard.map(|guard| guard.finish(&program, outcome::describe(status)));
+    let has_findings = guarded.as_ref().is_some_and(guarded::has_findings);
+    let paged = bound.map(|bound| bound.finish(&program, outcome::describe(status)));
+    let written = match (paged, guarded) {
+        (Some(mut stats), guarded) => {
+            stats.guard = guarded;
+            output.write(&stats, || reports::paging::document(&stats))
+        }
+        (None, Some(stats)) => output.write(&stats, || reports::heap_errors::stats_document(&stats)),
+        (None, None) => Ok(()),
+    };
+    Ok(exit_like(status, written)?.max(u8::from(has_findings)))
+}
+
+/// What loads the agents of `--guard` and `--resident`. The paging agent comes last: it uses the
+/// functions of libc, and asks the other agents for memory that must stay resident.
+fn injections(guard: Option<&guarded::Guard>, bound: Option<&paged::Bound>) -> Vec<Injection> {
+    let guard = guard.map(guarded::Guard::injection);
+    guard.into_iter().chain(bound.map(paged::Bound::injection)).collect()
+}
+
+/// Runs a program with its memory in a region, and with what `--guard` and `--resident` add.
 fn run_in_region(arguments: &Arguments) -> anyhow::Result<u8> {
     if arguments.reserve > 0 && arguments.pages.kind() == PageKind::Hugetlb1g {
         bail!(
@@ -172,10 +199,8 @@ fn run_in_region(arguments: &Arguments) -> anyhow::Result<u8> {
             Remedy(Some("echo 2 | sudo tee /sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages"))
         );
     }
+    arguments.paged.check_pages(arguments.pages.kind())?;
     let program = Program::find(&arguments.command)?;
-    if arguments.guard.is_given() {
-        program.check_guardable()?;
-    }
     let way = program.placement_method()?;
     let options = RegionOptions {
         pages: arguments.pages,
@@ -185,12 +210,13 @@ fn run_in_region(arguments: &Arguments) -> anyhow::Result<u8> {
         also: arguments.also.chosen(),
     };
     let output = StatsOutput::open(arguments.stats.as_deref())?;
-    let guard = arguments.guard.start()?;
+    let guard = arguments.guard.start(&program, arguments.paged.bound())?;
+    let bound = arguments.paged.start(&program)?;
     let mut finished = match &way {
         PlacementMethod::Agent => {
             warn_of_empty_pool(arguments);
-            let injection = guard.as_ref().map(guarded::Guard::injection);
-            run_program(&program, &options, &place_agent()?, output.is_given(), injection)?
+            let added = injections(guard.as_ref(), bound.as_ref());
+            run_program(&program, &options, &place_agent()?, output.is_given(), added)?
         }
         PlacementMethod::Outside { file, property: what } => {
             check_from_outside(arguments, file, what)?;
@@ -200,7 +226,10 @@ fn run_in_region(arguments: &Arguments) -> anyhow::Result<u8> {
     finished.notes.iter().for_each(message);
     let guarded = guard.map(|guard| guard.finish(&program, String::new()));
     let has_findings = guarded.as_ref().is_some_and(guarded::has_findings);
-    finished.stats.iter_mut().for_each(|stats| stats.guard.clone_from(&guarded));
+    if let Some(stats) = &mut finished.stats {
+        stats.guard = guarded;
+        stats.paging = bound.map(|bound| bound.finish(&program, outcome::describe(finished.status)));
+    }
     let written = match &finished.stats {
         Some(stats) => output.write(stats, || reports::run::document(stats)),
         None => Ok(()),

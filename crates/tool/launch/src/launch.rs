@@ -4,7 +4,7 @@
 //! Untouched    as the user starts it
 //! Traceable    as Untouched, and other children of this process may trace it (PR_SET_PTRACER, for Yama)
 //! SmallPages   no transparent huge page in it or its children (PR_SET_THP_DISABLE): the 4 KiB baseline
-//! Injected     with a library preloaded
+//! Injected     with libraries preloaded
 //! Region       with the agent, which places memory in one region; optionally further libraries
 //! Emulated     an emulator runs it and gets the program's command as arguments
 //! ```
@@ -42,8 +42,8 @@ pub enum Treatment {
     Traceable,
     /// No transparent huge pages.
     SmallPages,
-    /// With a preloaded library. Programs that it starts load the library too.
-    Injected(Injection),
+    /// With preloaded libraries. Programs that it starts load them too.
+    Injected(Vec<Injection>),
     /// With its memory in a region.
     Region {
         /// Properties of the region.
@@ -54,8 +54,8 @@ pub enum Treatment {
         watched: bool,
         /// A library to preload before the agent. It is not passed on across exec.
         injection: Option<Injection>,
-        /// A library to preload behind the agent, passed on across exec.
-        last: Option<Injection>,
+        /// Libraries to preload behind the agent, passed on across exec.
+        last: Vec<Injection>,
     },
     /// Run by an emulator.
     Emulated {
@@ -132,7 +132,7 @@ pub fn launch(program: &Program, treatment: &Treatment, wiring: ChildOptions) ->
             let all: Vec<&Injection> = injection.iter().chain([&region]).chain(last).collect();
             (Some(session), injected(program, &all))
         }
-        Treatment::Injected(injection) => (None, injected(program, &[injection])),
+        Treatment::Injected(injections) => (None, injected(program, &injections.iter().collect::<Vec<_>>())),
         Treatment::Emulated { file, arguments } => {
             (None, ExecVectors::new(file, arguments, &["LD_PRELOAD"], Vec::new()))
         }
@@ -192,7 +192,8 @@ impl ChildSetup {
 }
 
 /// The variables that are replaced, or removed, in the program's environment.
-const REPLACED_VARIABLES: [&str; 4] = ["LD_PRELOAD", "FIELDSTONE_SESSION", "FIELDSTONE_SITES", "FIELDSTONE_GUARD"];
+const REPLACED_VARIABLES: [&str; 5] =
+    ["LD_PRELOAD", "FIELDSTONE_SESSION", "FIELDSTONE_SITES", "FIELDSTONE_GUARD", "FIELDSTONE_PAGING"];
 
 /// The vectors of the program with these libraries preloaded, then the user's own.
 fn injected(program: &Program, injections: &[&Injection]) -> std::io::Result<ExecVectors> {

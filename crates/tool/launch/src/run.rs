@@ -31,14 +31,14 @@ pub struct RunResult {
     pub notes: Vec<String>,
 }
 
-/// Runs `program` with a preloaded library in the foreground until it ends. Signals to this process
+/// Runs `program` with preloaded libraries in the foreground until it ends. Signals to this process
 /// are forwarded to it.
 ///
 /// # Errors
 /// The program cannot be started.
-pub fn run_injected(program: &Program, injection: Injection) -> Result<ExitStatus> {
+pub fn run_injected(program: &Program, injections: Vec<Injection>) -> Result<ExitStatus> {
     let mut forwarder = SignalForwarder::prepare()?;
-    let running = forwarder.launch(program, &Treatment::Injected(injection))?;
+    let running = forwarder.launch(program, &Treatment::Injected(injections))?;
     forwarder.wait_for_exit(running.child.id())
 }
 
@@ -52,7 +52,7 @@ pub fn run(
     options: &RegionOptions,
     agent: &AgentFile,
     stats: bool,
-    last: Option<Injection>,
+    last: Vec<Injection>,
 ) -> Result<RunResult> {
     let reservation = reserve_pages(options)?;
     let mut forwarder = SignalForwarder::prepare()?;
@@ -134,5 +134,6 @@ fn describe(
         outcome: outcome::describe(status),
         processes,
         guard: None,
+        paging: None,
     }
 }

@@ -5,6 +5,7 @@
 //! | `arena` | memory until the functions that an agent interposes are found |
 //! | `loader` | the loaded file of an address, by the dynamic loader and without a lock |
 //! | `process` | name and environment of the process; memory and messages at the start |
+//! | `unpaged` | memory of an agent that the paging agent leaves resident |
 //!
 //! [`abort_on_panic`] defines the panic handler of a shipped agent.
 //!
@@ -23,6 +24,7 @@ pub mod arena;
 #[cfg(target_arch = "x86_64")]
 pub mod loader;
 pub mod process;
+pub mod unpaged;
 
 /// Defines the panic handler of a shipped agent, which has no std: it aborts, because the state of
 /// the agent is unknown then. In other profiles std provides the handler.

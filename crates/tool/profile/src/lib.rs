@@ -339,7 +339,7 @@ impl ProfileSession<'_> {
     fn region_treatment(&self, kind: Mixture, watched: bool, injection: Option<Injection>) -> Treatment {
         let (process, also) = (self.plan.process.clone(), self.plan.also);
         let options = RegionOptions { process, also, ..RegionOptions::on(kind) };
-        Treatment::Region { options, agent: self.agent.clone(), watched, injection, last: None }
+        Treatment::Region { options, agent: self.agent.clone(), watched, injection, last: Vec::new() }
     }
 
     /// Runs the program with the site recorder. A failed run is a result; only an interrupt is an

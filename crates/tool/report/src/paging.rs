@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::GuardStats;
+
 /// The counts of `fieldstone run --resident --stats`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -18,6 +20,9 @@ pub struct PagingStats {
     pub outcome: String,
     /// Each process, in the order of their starts.
     pub processes: Vec<PagedProcess>,
+    /// The counts of guarded allocations; `None` without `--guard`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guard: Option<GuardStats>,
 }
 
 impl PagingStats {

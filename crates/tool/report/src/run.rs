@@ -7,8 +7,8 @@
 //! Addresses are JSON numbers. They are page-aligned and below 2^57, so a reader that keeps numbers
 //! as doubles has them exactly.
 
-use crate::GuardStats;
 use crate::quantity::{bytes, count};
+use crate::{GuardStats, PagingStats};
 use fieldstone_wire::Remedy;
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +35,9 @@ pub struct RunStats {
     /// The counts of guarded allocations; `None` without `--guard`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guard: Option<GuardStats>,
+    /// The counts of paging; `None` without `--resident`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paging: Option<PagingStats>,
 }
 
 impl RunStats {

@@ -5,6 +5,7 @@
 
 #[path = "../common/binaries.rs"]
 mod binaries;
+mod combined;
 mod fixture;
 mod programs;
 mod refusals;

@@ -9,9 +9,9 @@ fn what_cannot_work_is_refused_with_the_reason() {
         ("--resident 64M --page-store zstd", "there is no store zstd"),
         ("--resident 64M --page-store file:/nonexistent", "cannot store pages in /nonexistent"),
         ("--resident 64M --page-store file:/etc/passwd", "it is no directory"),
-        ("--resident 64M --repair", "cannot be used with"),
-        ("--resident 64M --region", "cannot be used with"),
-        ("--page-store lz4 --region", "cannot be used with"),
+        ("--resident 64M --repair", "cannot combine --repair with --resident"),
+        ("--resident 64M --region --pages hugetlb", "cannot combine --pages hugetlb with --resident"),
+        ("--page-store lz4 --region", "--resident"),
         ("--page-store lz4", "--resident"),
     ] {
         let output = paged(options, &["/bin/echo", "started"]).output().unwrap();

@@ -10,6 +10,7 @@ use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::{Acquire, Release};
 
 use fieldstone_guard::Slots;
+use fieldstone_preload::unpaged::AddressRange;
 
 /// First address of the range.
 pub(crate) static BASE: AtomicUsize = AtomicUsize::new(0);
@@ -34,6 +35,16 @@ pub(crate) unsafe fn install(slots: Slots) {
     unsafe { (*SLOTS.0.get()).write(slots) };
     BASE.store(base, Release);
     SPAN.store(span, Release);
+}
+
+/// The guarded objects stay resident: a page behind a guard must not come back from a store when
+/// the guard is removed.
+// A test binary does not export it.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(test, expect(dead_code, reason = "only the paging agent calls it"))]
+pub(crate) extern "C" fn fieldstone_unpaged_range() -> AddressRange {
+    let start = BASE.load(Acquire);
+    AddressRange { start, end: start + SPAN.load(Acquire) }
 }
 
 /// The objects; `None` until the agent has started, and in a program that is not guarded.

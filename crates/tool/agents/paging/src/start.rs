@@ -2,12 +2,13 @@
 
 #![allow(unsafe_code, reason = "runs as a constructor, and maps the session")]
 
+use core::ffi::c_void;
 use core::ops::Range;
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicUsize};
 
-use fieldstone_preload::{loader, process};
+use fieldstone_preload::{loader, process, unpaged};
 use fieldstone_wire::paging::{PAGING_VARIABLE, PagingConfig, PagingProcess, PagingSession};
 
 use crate::{raw, thread, threads, watch};
@@ -29,11 +30,30 @@ pub(crate) fn settings() -> Option<(&'static PagingConfig, &'static PagingProces
 /// Their variables must stay resident, or the thread would wait for itself.
 static FILES: [[AtomicUsize; 2]; 2] = [const { [const { AtomicUsize::new(0) }; 2] }; 2];
 
-/// Whether memory must stay resident: variables of the agent and of libc, and the control block of
-/// the main thread.
+/// Memory of the guard agent that must stay resident.
+static GUARDED: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
+/// Whether memory must stay resident: variables of the agent and of libc, guarded objects, and the
+/// control block of the main thread.
 pub(crate) fn is_excluded(range: &Range<usize>) -> bool {
-    let has_file = FILES.iter().any(|[start, end]| range.start < end.load(Relaxed) && start.load(Relaxed) < range.end);
-    has_file || range.contains(&MAIN_THREAD.load(Relaxed))
+    let mut excluded = FILES.iter().chain([&GUARDED]);
+    excluded.any(|[start, end]| range.start < end.load(Relaxed) && start.load(Relaxed) < range.end)
+        || range.contains(&MAIN_THREAD.load(Relaxed))
+}
+
+/// The function that returns the memory of the guard agent; null without that agent.
+static FIND_GUARDED: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+
+/// Records the memory of the guard agent. Call it before anything is paged: the function reads
+/// variables of that agent.
+pub(crate) fn record_guarded() {
+    let function = FIND_GUARDED.load(Acquire);
+    if !function.is_null() {
+        // SAFETY: the only function of this name has this type, and needs no libc.
+        let range = unsafe { core::mem::transmute::<*mut c_void, unpaged::Function>(function) }();
+        GUARDED[0].store(range.start, Relaxed);
+        GUARDED[1].store(range.end, Relaxed);
+    }
 }
 
 /// Records the addresses of the agent and of libc. Returns false if the loader cannot find them.
@@ -70,6 +90,8 @@ pub(crate) unsafe extern "C" fn construct() {
         return;
     }
     MAIN_THREAD.store(thread_pointer(), Relaxed);
+    // SAFETY: the name is a C string.
+    FIND_GUARDED.store(unsafe { libc::dlsym(libc::RTLD_DEFAULT, unpaged::NAME.as_ptr()) }, Release);
     threads::prepare();
     begin();
     // SAFETY: the handler stays valid: the loader never unloads a preloaded library.

@@ -93,6 +93,7 @@ fn watch(config: &PagingConfig, process: &'static PagingProcess) {
         }
         raw::sleep((room / PAGES_A_MILLISECOND / 2).clamp(1, 100) as u32);
     }
+    start::record_guarded();
     let stores = Stores { lz4_bytes: config.lz4_bytes as usize, file: config.directory() };
     match Pager::new(bound * PAGE, stores, &process.counters, advice::visit_wiped) {
         Ok(pager) => {

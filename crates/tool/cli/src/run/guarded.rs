@@ -10,16 +10,14 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use fieldstone_heap_errors::{GuardOptions, GuardedRun, Side};
 use fieldstone_launch::launch::Injection;
-use fieldstone_launch::run::run_injected;
-use fieldstone_launch::{AgentFile, Program, outcome};
-use fieldstone_report::{GuardStats, HeapError, reports};
+use fieldstone_launch::{AgentFile, Program};
+use fieldstone_report::{GuardStats, HeapError};
 use fieldstone_wire::Remedy;
 use fieldstone_wire::guard::Sampling;
 
-use super::exit_like;
 use crate::output::message;
 use crate::size;
-use crate::stats_file::{OutputFile, StatsOutput};
+use crate::stats_file::OutputFile;
 
 /// The guard agent, a shared library; empty in a cross build without a linker.
 const AGENT: &[u8] = include_bytes!(env!("GUARD_AGENT"));
@@ -119,12 +117,15 @@ impl Arguments {
     }
 
     /// Starts to receive findings; `None` if no guards are requested.
-    pub(super) fn start(&self) -> anyhow::Result<Option<Guard>> {
+    /// Guarded objects stay resident: by default they take at most a quarter of `bound`.
+    pub(super) fn start(&self, program: &Program, bound: Option<u64>) -> anyhow::Result<Option<Guard>> {
         let Some(mode) = self.guard else { return Ok(None) };
+        program.check_guardable()?;
         if AGENT.is_empty() || cfg!(not(target_arch = "x86_64")) {
             bail!("cannot guard a program on this machine: --guard works on x86-64 only");
         }
-        let memory_bytes = self.guard_memory.unwrap_or_else(|| mode.memory_bytes());
+        let default = bound.map_or(u64::MAX, |bound| bound / 4).min(mode.memory_bytes()).max(SMALLEST_MEMORY);
+        let memory_bytes = self.guard_memory.unwrap_or(default);
         if memory_bytes < SMALLEST_MEMORY {
             bail!("cannot use --guard-memory {memory_bytes}: the least is 1M");
         }
@@ -177,18 +178,6 @@ impl Guard {
 /// Whether a process found an error.
 pub(super) fn has_findings(stats: &GuardStats) -> bool {
     stats.processes.iter().any(|process| process.findings > 0)
-}
-
-/// Runs a program with guards alone.
-pub(super) fn run(arguments: &super::Arguments) -> anyhow::Result<u8> {
-    let program = Program::find(&arguments.command)?;
-    program.check_guardable()?;
-    let output = StatsOutput::open(arguments.stats.as_deref())?;
-    let Some(guard) = arguments.guard.start()? else { bail!("cannot run: no mode is given") };
-    let status = run_injected(&program, guard.injection())?;
-    let stats = guard.finish(&program, outcome::describe(status));
-    let written = output.write(&stats, || reports::heap_errors::stats_document(&stats));
-    Ok(exit_like(status, written)?.max(u8::from(has_findings(&stats))))
 }
 
 /// Prints a finding, and appends it to the file.

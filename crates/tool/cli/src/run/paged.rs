@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::ExitStatus;
 use std::str::FromStr;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,19 +9,16 @@ use std::sync::atomic::Ordering::Relaxed;
 use anyhow::bail;
 use clap::Args;
 use fieldstone_launch::launch::Injection;
-use fieldstone_launch::run::run_injected;
 use fieldstone_launch::shared_record::SharedRecord;
-use fieldstone_launch::{AgentFile, Program, outcome};
+use fieldstone_launch::{AgentFile, Program};
+use fieldstone_report::PagingStats;
 use fieldstone_report::paging::{PageStore, PagedProcess};
-use fieldstone_report::{PagingStats, reports};
-use fieldstone_wire::Remedy;
 use fieldstone_wire::paging::{
     DIRECTORY_BYTES, PAGING_VARIABLE, PagingConfig, PagingProcess, PagingSession, STORE_NAMES,
 };
+use fieldstone_wire::{PageKind, Remedy};
 
-use super::exit_like;
 use crate::size;
-use crate::stats_file::StatsOutput;
 
 /// The paging agent, a shared library; empty in a cross build without a linker.
 const AGENT: &[u8] = include_bytes!(env!("PAGING_AGENT"));
@@ -61,41 +57,63 @@ impl FromStr for StoreList {
     }
 }
 
-/// The other modes of `run`, and their options: clap does not require an option that conflicts with
-/// a given one, so each of them is listed.
-const OTHER_MODES: [&str; 12] = [
-    "region",
-    "region_options",
-    "repair",
-    "rules",
-    "consolidate",
-    "guard",
-    "guard_memory",
-    "guard_side",
-    "guard_report",
-    "keep_going",
-    "pid",
-    "children",
-];
-
 /// The options of `--resident`.
 #[derive(Debug, Args)]
 #[group(skip)]
 pub(crate) struct Arguments {
     /// Bound the resident private memory of each process, like 256M; pages above it are compressed,
     /// or written to a file
-    #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with_all = OTHER_MODES)]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with_all = ["pid", "children"])]
     resident: Option<u64>,
     /// With --resident: where pages go, hottest first: `lz4[:SIZE],file:DIRECTORY`; default: lz4 with
     /// a quarter of the bound, then a file in $TMPDIR
-    #[arg(long, value_name = "LIST", requires = "resident", conflicts_with_all = OTHER_MODES)]
+    #[arg(long, value_name = "LIST", requires = "resident")]
     page_store: Option<StoreList>,
 }
 
 impl Arguments {
-    /// Whether a bound is requested.
-    pub(super) const fn is_given(&self) -> bool {
-        self.resident.is_some()
+    /// The requested bound.
+    pub(super) const fn bound(&self) -> Option<u64> {
+        self.resident
+    }
+
+    /// Fails if a bound is requested beside a repair.
+    pub(super) fn check_without_repair(&self) -> anyhow::Result<()> {
+        if self.resident.is_some() {
+            bail!(
+                "cannot combine --repair with --resident: a repair moves pages with false sharing to other addresses, \
+                 and a pager takes them away{}",
+                Remedy(Some("fieldstone run --region --resident SIZE -- PROGRAM, or --repair alone"))
+            );
+        }
+        Ok(())
+    }
+
+    /// Fails if a bound is requested beside hugetlb pages.
+    pub(super) fn check_pages(&self, kind: PageKind) -> anyhow::Result<()> {
+        if self.resident.is_some() && matches!(kind, PageKind::Hugetlb2m | PageKind::Hugetlb1g) {
+            bail!(
+                "cannot combine --pages {kind} with --resident: the kernel moves no hugetlb page out of a program{}",
+                Remedy(Some("--pages thp"))
+            );
+        }
+        Ok(())
+    }
+
+    /// Prepares a bound for a program; `None` if none is requested.
+    pub(super) fn start(&self, program: &Program) -> anyhow::Result<Option<Bound>> {
+        if self.resident.is_none() {
+            return Ok(None);
+        }
+        if AGENT.is_empty() || cfg!(not(target_arch = "x86_64")) {
+            bail!("cannot bound the memory of a program on this machine: --resident works on x86-64 only");
+        }
+        let config = self.config()?;
+        program.check_pageable()?;
+        let record = SharedRecord::<PagingSession>::create_with(|session| session.config = config)?;
+        let variable = OsString::from(format!("{}={}", PAGING_VARIABLE.to_string_lossy(), record.path()));
+        let library = AgentFile::install("paging", AGENT)?.path().to_owned();
+        Ok(Some(Bound { config, record, injection: Injection { library, variable } }))
     }
 
     fn config(&self) -> anyhow::Result<PagingConfig> {
@@ -127,32 +145,30 @@ fn directory(path: &Path) -> anyhow::Result<[u8; DIRECTORY_BYTES]> {
     Ok(bytes)
 }
 
-/// Runs a program with a bound.
-pub(super) fn run(arguments: &super::Arguments) -> anyhow::Result<u8> {
-    if AGENT.is_empty() || cfg!(not(target_arch = "x86_64")) {
-        bail!("cannot bound the memory of a program on this machine: --resident works on x86-64 only");
-    }
-    let config = arguments.paged.config()?;
-    let program = Program::find(&arguments.command)?;
-    program.check_pageable()?;
-    let output = StatsOutput::open(arguments.stats.as_deref())?;
-    let record = SharedRecord::<PagingSession>::create_with(|session| session.config = config)?;
-    let variable = OsString::from(format!("{}={}", PAGING_VARIABLE.to_string_lossy(), record.path()));
-    let agent = AgentFile::install("paging", AGENT)?;
-    let status = run_injected(&program, Injection { library: agent.path().to_owned(), variable })?;
-    let stats = describe(&program, status, &config, record.record());
-    let written = output.write(&stats, || reports::paging::document(&stats));
-    exit_like(status, written)
+/// A run with a bound.
+pub(super) struct Bound {
+    config: PagingConfig,
+    record: SharedRecord<PagingSession>,
+    injection: Injection,
 }
 
-fn describe(program: &Program, status: ExitStatus, config: &PagingConfig, session: &PagingSession) -> PagingStats {
-    PagingStats {
-        schema: PagingStats::SCHEMA.to_owned(),
-        tool_version: env!("CARGO_PKG_VERSION").to_owned(),
-        command: program.command_line(),
-        bound_bytes: config.bound_bytes,
-        outcome: outcome::describe(status),
-        processes: session.claimed_processes().map(counts).collect(),
+impl Bound {
+    /// What loads the agent into the program.
+    pub(super) fn injection(&self) -> Injection {
+        self.injection.clone()
+    }
+
+    /// The counts of the run, after the program has ended with `outcome`.
+    pub(super) fn finish(&self, program: &Program, outcome: String) -> PagingStats {
+        PagingStats {
+            schema: PagingStats::SCHEMA.to_owned(),
+            tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+            command: program.command_line(),
+            bound_bytes: self.config.bound_bytes,
+            outcome,
+            processes: self.record.record().claimed_processes().map(counts).collect(),
+            guard: None,
+        }
     }
 }
 

@@ -7,20 +7,26 @@ use crate::quantity::{bytes, count, plural};
 /// The report on the counts of a run.
 #[must_use]
 pub fn document(stats: &PagingStats) -> Document {
-    let paged = stats.processes.iter().filter(|process| process.evicted_pages > 0 || process.refused_errno > 0);
-    let rest =
-        stats.processes.iter().filter(|process| process.evicted_pages == 0 && process.refused_errno == 0).count();
-    let rest = (rest > 0).then(|| format!("{} stayed below the bound.", plural(rest as u64, "process record")));
-    let sections = paged.map(|process| section(process, stats.bound_bytes));
+    let guard = stats.guard.iter().flat_map(super::heap_errors::process_blocks);
+    let guard = Block::section("Guarded allocations", guard);
     Document {
         kind: "paging".into(),
         subject: "Memory with a bound".into(),
         title: crate::shell::join(&stats.command),
         is_command: true,
-        blocks: sections.chain([Block::paragraph(rest)]).collect(),
+        blocks: process_blocks(stats).chain([guard]).collect(),
         tool_version: stats.tool_version.clone(),
         ..Document::default()
     }
+}
+
+/// A section for each process that was paged, and the number of the others.
+pub(super) fn process_blocks(stats: &PagingStats) -> impl Iterator<Item = Block> {
+    let has_section = |process: &&PagedProcess| process.evicted_pages > 0 || process.refused_errno > 0;
+    let rest = stats.processes.iter().filter(|process| !has_section(process)).count();
+    let rest = (rest > 0).then(|| format!("{} stayed below the bound.", plural(rest as u64, "process record")));
+    let sections = stats.processes.iter().filter(has_section).map(|process| section(process, stats.bound_bytes));
+    sections.chain([Block::paragraph(rest)])
 }
 
 fn section(process: &PagedProcess, bound: u64) -> Block {

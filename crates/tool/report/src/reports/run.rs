@@ -29,6 +29,7 @@ pub fn document(stats: &RunStats) -> Document {
     });
     let guard = stats.guard.iter().flat_map(super::heap_errors::process_blocks);
     blocks.push(Block::section("Guarded allocations", guard));
+    blocks.extend(stats.paging.iter().flat_map(super::paging::process_blocks));
     Document {
         kind: "run".into(),
         subject: "Memory in a region".into(),
