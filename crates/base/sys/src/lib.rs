@@ -12,7 +12,7 @@
 //! | [`ptrace`] | stopped threads of another process |
 //! | [`scheduling`] | priority and waiting for threads on the critical path of others |
 //! | [`signals`] | blocked signals, received one by one with their sender |
-//! | [`witness`] | whether a signal was sent to the group or to this process |
+//! | [`witness`] | whether a signal was sent to the group or to this process; its helper process also continues this one after a stop |
 //! | [`knob`] | sets a kernel setting; a second process restores it when this one ends |
 //! | [`warm`] | touches memory that a hypervisor may have reclaimed |
 //! | [`cache`] | directories for files that can be regenerated |

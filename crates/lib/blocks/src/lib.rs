@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `pool`: [`Pool`] | hands out blocks, in address order, without locks; sets their size |
 //! | `frames`: [`Frames`] | supplies the pool's memory: the kernel, an allocator, a fixed range |
-//! | `array`: [`TreeArray`] | a growable array whose elements never move; each leaf is one block (`array/tree`), found by one flat directory (`array/directory`) |
+//! | `array`: [`TreeArray`] | a growable array whose elements do not move once it has a block; each leaf is one block (`array/tree`), found by one flat directory (`array/directory`) |
 //! | [`heap`] | `malloc` and `free` on blocks |
 //! | `prefetch` | prefetch instructions |
 //! | `sync` | atomics and the lock, replaced by `loom` in its tests |

@@ -5,15 +5,15 @@
 //! slot     [ padding | object | padding ]                    checked at free
 //! record   state, size, stacks and threads of allocation and free: 32 bytes for each slot
 //! ```
-//! | file | |
+//! | file | content |
 //! |---|---|
 //! | `builder`, `stats` | options; counts |
 //! | `geometry` | size classes; where slots and objects lie |
 //! | `memory` | the address range, and the memory of the records |
-//! | `record` | the state of a slot, read and changed without a lock |
+//! | `record` | the state of a slot, and the numbers of the stacks of its allocation and its free |
 //! | `free_slots`, `class`, `freed`, `lock` | free slots: open ones, the quarantine, what was freed just now |
 //! | `guards`, `padding` | closing and opening pages; the bytes beside an object |
-//! | `stacks` | stacks, each stored once |
+//! | `stacks` | the frames of each stack, by its number |
 //! | `explain` | from an address to the object that an access missed |
 //! | `budget` | the memory limit |
 //!

@@ -140,6 +140,13 @@ pub struct Redesign {
 }
 
 impl Redesign {
+    /// The changes as text for reports.
+    pub fn advice_words(&self) -> impl Iterator<Item = String> {
+        // Files of older versions have no name.
+        let object = if self.object.is_empty() { "the object" } else { &self.object };
+        self.advice.iter().map(|advice| advice.words(object))
+    }
+
     /// Whether a layout can separate all threads: no two threads contend for bytes of one member.
     #[must_use]
     pub fn separates_all(&self) -> bool {
@@ -397,9 +404,9 @@ impl ObjectLayout {
 }
 
 impl LayoutAdvice {
-    /// Text for reports.
+    /// Text for reports on the object of this name.
     #[must_use]
-    pub fn words(&self) -> String {
+    pub fn words(&self, object: &str) -> String {
         match self {
             Self::AlignMember { member, to } => format!("declare {member} with alignas({to})"),
             Self::Unpack { crossing } => {
@@ -414,7 +421,7 @@ impl LayoutAdvice {
             }
             Self::PadStride { from, to } => format!("pad each element from {from} to {to} bytes"),
             Self::AlignAllocation { to, off_by } => format!(
-                "allocate it with aligned_alloc({to}, …), or with new since C++17: malloc put it {off_by} bytes behind a line's start"
+                "allocate {object} with aligned_alloc({to}, …), or with new since C++17: malloc put it {off_by} bytes behind a line's start"
             ),
         }
     }

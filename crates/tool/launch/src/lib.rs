@@ -15,8 +15,9 @@
 //!            attribution       why memory is outside the region
 //!            identity          names of a process, and its number in its pid namespace
 //!            memory_history    all samples of all processes, for reports
-//!            signals           forwards signals, or turns them into an orderly end;
-//!                              signals/forwarder decides whether a signal is forwarded
+//!            signals           selects how a command handles its signals: forwards them, or ends
+//!            signals/forwarder waits for the program's end, stops and continues with it, and
+//!                              forwards signals
 //!            collapse          which memory of a running process is put on huge pages from outside
 //! end        stop              SIGTERM, SIGKILL, time limit
 //!            outcome           exit code or signal

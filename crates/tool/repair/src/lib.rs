@@ -1,5 +1,5 @@
 //! Finds false sharing in a running program and repairs it: `fieldstone sharing`, `run --repair`
-//! and `repair`.
+//! and `attach --repair`.
 //!
 //! ```text
 //!   samples ── sampled_code ─→ accesses ── line_detector ─┬→ judged lines ── repairer ─→ moved pages
@@ -16,7 +16,7 @@
 //! | `hardware_samples` | addresses and cache hits from the processor's own samples |
 //! | `budget` | which samples are analysed, within a share of a processor |
 //! | `concurrency` | whether a thread runs at the same time as others |
-//! | `memory_objects` | the objects on a line |
+//! | `memory_objects` | which variables, heap blocks and stacks are on a line (from `symbols`) |
 //! | `instruction_names` | names of the instructions that access a line |
 //! | `repairer` | which pages move, by findings (`selection`) or rules (`requests`); `remap` checks whether a page can move |
 //! | `repairer/restore`, `repairer/trials` | restores a page, with the reason; acts on a trial's result |

@@ -10,7 +10,7 @@
 //! | file | what it decides or does |
 //! |---|---|
 //! | `selection` | which lines are worth a repair; whether a plan in force covers a new one |
-//! | `trials` | whether a page stays after its trial |
+//! | `trials` | acts on the result of a `page_trial`: a page stays, is restored or moves again |
 //! | `requests` | which pages rules or the program request |
 //! | `restore` | restores a page, with the reason |
 //!

@@ -25,7 +25,7 @@
 //! | [`document`] | a report as data |
 //! | [`paging`] | the data of `run --resident` |
 //! | [`reports`] | a file in `reports/` for each report; `reports/heap_errors` prints a file of findings |
-//! | [`mod@text`], [`html`], [`markdown`], [`csv`] | the renderers, in `render/`; the template and style of HTML are in `templates` |
+//! | [`mod@text`], [`html`], [`markdown`], [`csv`] | the renderers, in `render/`; `templates/document.html` has all tags, classes and styles of HTML |
 //! | [`quantity`], [`shell`] | how a number and a command are written |
 //! | `error` | errors of reading, writing and drawing |
 //!

@@ -4,7 +4,7 @@
 //! | file | what it decides or does |
 //! |---|---|
 //! | `text` | a document for a terminal |
-//! | `html` | a page, by the template and style in `templates` |
+//! | `html` | a page: fills `templates/document.html`, which has all tags, classes and styles |
 //! | `plot` | the plots of a page, as SVG |
 //! | `markdown` | a page of documentation |
 //! | `csv` | records as CSV |

@@ -25,7 +25,8 @@
 //! | `objects/scope` | which variables are in scope at an instruction? |
 //! | `objects/location`, `objects/unwind` | where is such a variable; where is its frame? |
 //! | `objects/layout`, `objects/alignment` | which members and elements, which alignment has a type? |
-//! | `objects/dwarf`, `objects/words` | read debug information; read 64-bit words |
+//! | `objects/dwarf` | where are the entries and attributes of debug information? (`layout` interprets types) |
+//! | `objects/words` | which 64-bit words are at an address? |
 //! | `objects/address_info` | how is the answer described? |
 //! | `error` | why can a process not be read? |
 

@@ -1,6 +1,11 @@
 //! Memory keeps its meaning: forks, dropped and moved memory, guards, threads, system calls.
 
-use crate::fixture::{Program, can_page, counted, largest, stderr};
+use std::os::unix::process::ExitStatusExt;
+use std::process::Output;
+
+use fieldstone_report::PagingStats;
+
+use crate::fixture::{Program, can_page, counted, largest, stderr, stdout};
 
 /// What each program begins with: 96 MiB of pages that hold their number, and a check of them.
 const COMMON: &str = r#"
@@ -25,15 +30,16 @@ static void check(unsigned long from, unsigned long to) { for (unsigned long i =
 static void map(void) { memory = mmap(0, PAGES * PAGE, 3, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0); CHECK(memory != MAP_FAILED); fill(); }
 "#;
 
-/// Runs a program with a third of its memory resident, and expects exit code 0.
+/// Runs a program with a third of its memory resident; `None` if that is not possible here.
+fn output(body: &str) -> Option<(Output, PagingStats)> {
+    let program = can_page().then(|| Program::compile(&format!("{COMMON}{body}")))??;
+    Some(counted("--resident 32M", &[program.path.to_str().unwrap()]))
+}
+
+/// Runs such a program, and expects exit code 0.
 fn run(body: &str) {
-    if !can_page() {
-        return;
-    }
-    let Some(program) = Program::compile(&format!("{COMMON}{body}")) else { return };
-    let (output, stats) = counted("--resident 32M", &[program.path.to_str().unwrap()]);
-    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert_eq!(output.status.code(), Some(0), "{printed}{}", stderr(&output));
+    let Some((output, stats)) = output(body) else { return };
+    assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
     largest(&stats);
 }
 
@@ -175,4 +181,32 @@ int main(void) {
     check(3000, PAGES);
     return 0;
 }"#);
+}
+
+#[test]
+fn a_filter_that_stops_the_pager_ends_the_program_before_it_reads_zeros() {
+    let ended = output(
+        r#"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+int main(void) {
+    map();
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ppoll, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog filter = {4, code};
+    CHECK(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    CHECK(!syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter));
+    for (;;) check(0, PAGES);
+}"#,
+    );
+    let Some((output, _)) = ended else { return };
+    assert_eq!(output.status.signal(), Some(9), "{}{}", stdout(&output), stderr(&output));
+    assert!(stderr(&output).contains("its pager cannot receive page faults"), "{}", stderr(&output));
 }

@@ -14,6 +14,11 @@ pub const RUN_REPAIR: &str = "run --repair";
 /// The command that repairs a running process, without `fieldstone`.
 pub const REPAIR: &str = "attach --repair";
 
+/// The obstacle of a user whose userfaultfd receives the faults of user code only.
+pub(super) const NO_KERNEL_FAULTS: &str = "no userfaultfd that receives the kernel's faults";
+/// The command that removes [`NO_KERNEL_FAULTS`].
+pub(super) const ALLOW_KERNEL_FAULTS: &str = "sudo sysctl vm.unprivileged_userfaultfd=1";
+
 /// The facts that these verdicts need.
 #[derive(Clone, Copy)]
 struct Rights<'a> {
@@ -79,8 +84,7 @@ fn detection(facts: Rights<'_>, command: &str, why: &str, traced: TracedProcess)
 fn repair(facts: Rights<'_>, command: &str, traced: TracedProcess) -> CommandVerdict {
     let mut verdict = detection(facts, command, "repairs false sharing while the program runs", traced);
     if !facts.userfault.kernel_faults {
-        let remedy = "sudo sysctl vm.unprivileged_userfaultfd=1".to_owned();
-        verdict.lower(Level::Unavailable, "no userfaultfd that receives the kernel's faults", Some(remedy));
+        verdict.lower(Level::Unavailable, NO_KERNEL_FAULTS, Some(ALLOW_KERNEL_FAULTS.to_owned()));
     }
     if !may_trace(facts, traced) {
         let scope = facts.limits.ptrace_scope.unwrap_or(0);

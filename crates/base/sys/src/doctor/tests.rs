@@ -34,7 +34,12 @@ fn good_machine() -> Facts {
             ..Transparent::default()
         },
         pools: vec![pool(2 * MIB, 1024, 1024), pool(1 << 30, 4, 4)],
-        userfault: UserfaultSupport { user_faults: true, kernel_faults: true, ..UserfaultSupport::default() },
+        userfault: UserfaultSupport {
+            user_faults: true,
+            kernel_faults: true,
+            features: vec!["MOVE".into()],
+            ..UserfaultSupport::default()
+        },
         counters: Counters {
             cycles: Counter::Available,
             instructions: Counter::Available,
@@ -82,6 +87,7 @@ fn a_good_machine_runs_every_command() {
             "run --region --stats",
             "attach --huge",
             "run --guard",
+            "run --resident",
             "sharing",
             "run --repair",
             "attach --repair",
@@ -239,6 +245,21 @@ fn sharing_and_repair_list_their_obstacles_with_a_remedy() {
 }
 
 #[test]
+fn a_bound_on_memory_needs_moves_and_the_faults_of_the_kernel() {
+    let mut facts = unprivileged();
+    facts.userfault.kernel_faults = false;
+    let denied = verdict(&facts, "run --resident");
+    assert_eq!(denied.level, Level::Unavailable);
+    assert_eq!(denied.remedy.as_deref(), Some("sudo sysctl vm.unprivileged_userfaultfd=1"));
+    facts.userfault.device = true;
+    assert_eq!(verdict(&facts, "run --resident").level, Level::Works, "the device is enough");
+    facts.userfault.features = vec!["POISON".into()];
+    let old = verdict(&facts, "run --resident");
+    assert_eq!((old.level, old.remedy), (Level::Unavailable, None));
+    assert!(old.why.contains("Linux 6.8"), "{}", old.why);
+}
+
+#[test]
 fn resource_limits_limit_the_region() {
     let mut facts = good_machine();
     facts.limits.address_space_bytes = Some(3 << 30);
@@ -265,6 +286,7 @@ fn other_architectures_page_sizes_and_cpu_counts_are_judged() {
     facts.machine.cpus = 1;
     assert_eq!(verdict(&facts, "run --region --pages thp").level, Level::Unavailable);
     assert_eq!(verdict(&facts, "run --guard").level, Level::Unavailable);
+    assert_eq!(verdict(&facts, "run --resident").level, Level::Unavailable);
     assert!(verdict(&facts, "run --region --pages 4k").why.contains("smallest page of this kernel is 64 KiB"));
     assert_eq!(verdict(&facts, "profile").level, Level::Works);
     assert_eq!(verdict(&facts, "profile --load").level, Level::Limited);

@@ -6,8 +6,9 @@
 use fieldstone_wire::PageKind;
 
 use super::page_kinds::kind;
+use super::sharing::{self, ALLOW_KERNEL_FAULTS, NO_KERNEL_FAULTS};
 use super::size::size;
-use super::{CommandVerdict, Facts, Level, sharing};
+use super::{CommandVerdict, Facts, Level};
 use crate::huge_pages::ThpMode;
 use crate::limits::Overcommit;
 use crate::perf::Counter;
@@ -23,6 +24,7 @@ pub fn verdicts(facts: &Facts) -> Vec<CommandVerdict> {
     verdicts.push(page_kind_report(facts));
     verdicts.push(running(facts));
     verdicts.push(guard(facts));
+    verdicts.push(resident(facts));
     let verdicts = verdicts.into_iter().map(|verdict| verdict.for_user(facts.machine.root));
     verdicts.chain(sharing::verdicts(facts)).collect()
 }
@@ -100,6 +102,23 @@ fn guard(facts: &Facts) -> CommandVerdict {
     let mut verdict = CommandVerdict::new("run --guard", Level::Works, why, None);
     if facts.machine.architecture != "x86_64" {
         verdict.lower(Level::Unavailable, format!("not on {} yet", facts.machine.architecture), None);
+    }
+    verdict
+}
+
+/// Paging the memory of a program that is started.
+fn resident(facts: &Facts) -> CommandVerdict {
+    let why = "bounds the resident memory of programs linked dynamically with glibc 2.35 or later";
+    let mut verdict = CommandVerdict::new("run --resident", Level::Works, why, None);
+    if facts.machine.architecture != "x86_64" {
+        verdict.lower(Level::Unavailable, format!("not on {} yet", facts.machine.architecture), None);
+    }
+    // The kernel lists its features only to a user who can open some userfaultfd.
+    if !facts.userfault.features.is_empty() && !facts.userfault.has("MOVE") {
+        verdict.lower(Level::Unavailable, "this kernel has no UFFDIO_MOVE (Linux 6.8)", None);
+    }
+    if !facts.userfault.kernel_faults && !facts.userfault.device {
+        verdict.lower(Level::Unavailable, NO_KERNEL_FAULTS, Some(ALLOW_KERNEL_FAULTS.to_owned()));
     }
     verdict
 }

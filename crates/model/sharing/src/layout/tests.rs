@@ -55,8 +55,7 @@ fn members_that_would_share_a_line_are_separated_too() {
     let object = ObjectLayout { address: 0x1034, ..queue() };
     let uses = [(2, 0x1034, 8, true), (1, 0x103c, 4, true), (2, 0x1044, 8, true), (1, 0x1050, 8, true)];
     let redesign = object.redesign(&judged(&uses)).unwrap().unwrap();
-    let aligned: Vec<String> =
-        redesign.advice.iter().map(LayoutAdvice::words).filter(|words| words.contains("alignas")).collect();
+    let aligned: Vec<String> = redesign.advice_words().filter(|words| words.contains("alignas")).collect();
     assert_eq!(aligned, ["head", "size", "tail"].map(|member| format!("declare {member} with alignas(64)")));
     assert!(redesign.separates_all());
 }
@@ -121,7 +120,8 @@ fn elements_of_an_array_are_separated_by_their_first_member() {
     );
     assert!(redesign.text.contains("alignas(64) long sum;"), "{}", redesign.text);
     assert!(redesign.text.contains("// 0: written by threads 0, 1, 2\n"), "{}", redesign.text);
-    assert!(redesign.advice[2].words().contains("aligned_alloc(64"));
+    let last = redesign.advice_words().last().unwrap();
+    assert!(last.starts_with("allocate slot with aligned_alloc(64, …)"), "{last}");
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn a_packed_member_on_two_lines_is_named_and_aligned() {
         redesign.fights.iter().map(|fight| (fight.member.as_str(), fight.bytes.clone())).collect();
     assert_eq!(fights, [("first", 64..68), ("second", 68..76)], "the bytes are those on the line that is shared");
     assert_eq!(redesign.advice[0], LayoutAdvice::Unpack { crossing: Some("first".to_owned()) });
-    assert!(redesign.advice[0].words().contains("packed: by it first lies across two cache lines"));
+    assert!(redesign.advice_words().next().unwrap().contains("packed: by it first lies across two cache lines"));
     for line in
         ["unsigned long first;                      // 64: ", "alignas(64) unsigned long second;         // 128: "]
     {

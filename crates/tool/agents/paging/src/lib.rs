@@ -13,7 +13,7 @@
 //! | `start` | the constructor: session, thread, fork |
 //! | `thread` | a thread without a libc |
 //! | `threads` | the threads of the program |
-//! | `watch` | the work of that thread |
+//! | `watch` | decides when paging starts (at three quarters of the bound); adopts memory and serves its faults |
 //! | `advice` | advice that the kernel does not report |
 //! | `maps` | the memory of the program, from `/proc/self` |
 //! | `raw` | system calls |

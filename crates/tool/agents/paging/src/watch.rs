@@ -111,7 +111,7 @@ fn watch(config: &PagingConfig, process: &'static PagingProcess) {
 }
 
 /// Serves the faults of the process until its end.
-fn serve(pager: &Pager, size: &MemorySize, process: &PagingProcess, bound: usize) {
+fn serve(pager: &Pager, size: &MemorySize, process: &PagingProcess, bound: usize) -> ! {
     let mut buffer = [0; 16 << 10];
     let (mut has_new, mut last) = (true, 0);
     let (mut looked, mut has_warned) = (0, false);
@@ -141,7 +141,11 @@ fn serve(pager: &Pager, size: &MemorySize, process: &PagingProcess, bound: usize
         }
         match pager.serve(INTERVAL) {
             Ok(changed) => has_new |= changed,
-            Err(_) => return,
+            // Without its pager, the program would read zeros instead of its pages.
+            Err(_) => {
+                raw::write_error(b"fieldstone: a process ends: its pager cannot receive page faults\n");
+                raw::end_process();
+            }
         }
     }
 }

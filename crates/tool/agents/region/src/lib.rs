@@ -24,9 +24,11 @@
 //! | `calls`, `remap`, `heap` | each redirected call; whether its memory goes into the region |
 //! | `multi_mapping` | one mapping of the program that is several in the kernel |
 //! | `shared_memory` | `shmat(2)` at an address of the region |
-//! | `placement`, `small`, `table`, `bits` | allocate addresses of the region |
+//! | `placement` | requests of 2 MiB or more: chooses the addresses and the page kind, and maps them |
+//! | `small` | smaller requests: maps granules of 2 MiB that they share |
+//! | `table`, `bits` | which granules are in use; which pages of a granule |
 //! | `exact` | programs that observe memory mapped ahead of its use |
-//! | `growth` | huge pages for a mapping that grows in steps |
+//! | `growth` | collapses the last small pages of a growing mapping into a huge page; maps nothing |
 //! | `hugetlb` | hugetlb pages |
 //! | `migration`, `write_protection`, `pin_detection` | move memory off hugetlb pages while the program runs |
 //! | `descriptors` | descriptors opened at the start, for programs that drop privileges later |

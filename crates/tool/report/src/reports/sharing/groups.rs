@@ -96,16 +96,15 @@ impl Group<'_> {
     pub(super) fn advice(&self) -> Vec<String> {
         let redesigns = self.redesigns();
         if let [one] = redesigns.as_slice() {
-            return one.advice.iter().map(LayoutAdvice::words).collect();
+            return one.advice_words().collect();
         }
         if !redesigns.is_empty() {
-            let words = |of: &&Redesign| {
-                of.advice.iter().map(|advice| format!("{}: {}", of.object, advice.words())).collect::<Vec<_>>()
-            };
+            let words =
+                |of: &&Redesign| of.advice_words().map(|advice| format!("{}: {advice}", of.object)).collect::<Vec<_>>();
             return redesigns.iter().flat_map(words).collect();
         }
         let bytes = self.lines.iter().map(|found| found.judged.line.bytes).max().unwrap_or(64);
-        vec![LayoutAdvice::Part { to: bytes.into() }.words()]
+        vec![LayoutAdvice::Part { to: bytes.into() }.words("")]
     }
 
     /// The threads whose bytes share lines falsely.
