@@ -78,6 +78,20 @@ pub fn unblock(signals: &[i32]) -> Result<()> {
     change(libc::SIG_UNBLOCK, signals)
 }
 
+/// Calls `start` with all signals blocked: a thread that it creates receives none, so that signals
+/// to the process stay pending or reach another thread.
+pub fn with_all_blocked<T>(start: impl FnOnce() -> T) -> T {
+    let mut all = set_of(&[]);
+    // SAFETY: the set is a live local.
+    unsafe { libc::sigfillset(&raw mut all) };
+    let former = change_mask(libc::SIG_BLOCK, &all);
+    let started = start();
+    if let Ok(former) = former {
+        let _ = change_mask(libc::SIG_SETMASK, &former);
+    }
+    started
+}
+
 /// Restores for this thread the mask that the process had before [`block`] and [`unblock`]. Does
 /// not allocate, so it can be used in [`std::os::unix::process::CommandExt::pre_exec`].
 ///

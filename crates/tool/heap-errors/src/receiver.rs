@@ -15,7 +15,7 @@ use fieldstone_launch::shared_record::SharedRecord;
 use fieldstone_launch::{AgentFile, Result};
 use fieldstone_report::HeapError;
 use fieldstone_report::heap_error::{GuardedProcess, UnguardedCount};
-use fieldstone_sys::process;
+use fieldstone_sys::{process, signals};
 use fieldstone_wire::guard::{
     Access, CellState, FindingCell, GUARD_VARIABLE, GuardConfig, GuardProcess, GuardSession, Place, Sampling,
     UnguardedReason,
@@ -76,7 +76,9 @@ impl GuardedRun {
         let stop = Arc::new(AtomicBool::new(false));
         let receiver = Receiver { record: Arc::clone(&record), names: StackNames::new(), report };
         let stopped = Arc::clone(&stop);
-        Ok(Self { record, stop, thread: Some(spawn(move || receiver.run(&stopped))) })
+        // A signal to this command is the program's, and its forwarder takes it.
+        let thread = signals::with_all_blocked(|| spawn(move || receiver.run(&stopped)));
+        Ok(Self { record, stop, thread: Some(thread) })
     }
 
     /// What loads the agent into the program and its children.

@@ -36,11 +36,13 @@ int main(void) {
 const LATE_DELAY: Duration = Duration::from_millis(25);
 
 /// The launchers before the program; the first runs it natively.
-fn launchers() -> [Vec<&'static str>; 4] {
+fn launchers() -> [Vec<&'static str>; 6] {
     let command = binaries::command();
     [
         vec![],
         vec![command, "run", "--region", "--"],
+        vec![command, "run", "--guard", "--"],
+        vec![command, "run", "--resident", "64M", "--"],
         vec![command, "run", "--repair", "--"],
         vec![command, "sharing", "--"],
     ]
