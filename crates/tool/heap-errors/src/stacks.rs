@@ -9,7 +9,7 @@
 use std::path::{Path, PathBuf};
 
 use fieldstone_report::heap_error::StackFrame;
-use fieldstone_symbols::{CodeLocation, FrameName, Symbolizer};
+use fieldstone_symbols::{CodeLocation, FrameName, NameSource, Symbolizer};
 use fieldstone_sys::smaps::{self, Mapping};
 
 /// Files of the C library whose functions start programs and threads.
@@ -64,7 +64,10 @@ impl ProcessMaps {
 
 impl StackNames {
     pub(crate) fn new() -> Self {
-        Self { symbolizer: Symbolizer::default(), directory: std::env::current_dir().ok() }
+        Self {
+            symbolizer: Symbolizer::default(),
+            directory: std::env::current_dir().ok().filter(|path| path.parent().is_some()),
+        }
     }
 
     /// Names return addresses, innermost first. With `is_fault` the first one is an instruction.
@@ -75,8 +78,13 @@ impl StackNames {
             self.location(maps, code)
         });
         let locations: Vec<CodeLocation> = locations.collect();
-        let names = self.symbolizer.frames(&locations);
-        without_start(names).into_iter().map(|name| self.frame(name)).collect()
+        let named = locations.into_iter().flat_map(|location| {
+            let names = self.symbolizer.frames(std::slice::from_ref(&location));
+            names.into_iter().map(move |name| (name, location.clone()))
+        });
+        let named: Vec<(FrameName, CodeLocation)> = named.collect();
+        let count = count_without_start(&named);
+        named.into_iter().take(count).map(|(name, location)| self.frame(name, &location)).collect()
     }
 
     fn location(&mut self, maps: &ProcessMaps, address: u64) -> CodeLocation {
@@ -87,52 +95,53 @@ impl StackNames {
         CodeLocation { module: Some(path), offset }
     }
 
-    fn frame(&self, name: FrameName) -> StackFrame {
+    /// The frame, with the place in the function if the line is unknown. A symbol that does not
+    /// contain the place is the name of another function, and not used.
+    fn frame(&mut self, name: FrameName, location: &CodeLocation) -> StackFrame {
+        let function = match name.source {
+            NameSource::NearestSymbol if name.line.is_none() => format!("{}+{:#x}", name.module, location.offset),
+            NameSource::Symbol if name.line.is_none() => match self.symbolizer.symbol_start(location) {
+                Some(start) => format!("{}+{:#x}", name.function, location.offset - start),
+                None => name.function,
+            },
+            _ => name.function,
+        };
         let directory = self.directory.as_deref();
         let file = name.file.map(|file| {
             let relative = directory.and_then(|directory| file.strip_prefix(directory).ok().map(Path::to_owned));
             relative.unwrap_or(file).display().to_string()
         });
-        StackFrame { function: name.function, file, line: name.line, module: name.module }
+        StackFrame { function, file, line: name.line, module: name.module }
     }
 }
 
-/// The frames without those that start `main` or a thread.
-fn without_start(mut names: Vec<FrameName>) -> Vec<FrameName> {
-    if let Some(main) = names.iter().rposition(|name| name.function == "main") {
-        names.truncate(main + 1);
-        return names;
+/// The number of frames without those that start `main` or a thread, which are the last.
+fn count_without_start(named: &[(FrameName, CodeLocation)]) -> usize {
+    if let Some(main) = named.iter().rposition(|(name, _)| name.function == "main") {
+        return main + 1;
     }
     let is_start = |name: &FrameName| START_FILES.contains(&name.module.as_str());
-    let count = names.iter().rposition(|name| !is_start(name)).map_or(names.len(), |last| last + 1);
-    names.truncate(count);
-    names
+    named.iter().rposition(|(name, _)| !is_start(name)).map_or(named.len(), |last| last + 1)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fieldstone_symbols::NameSource;
 
-    fn names(all: &[(&str, &str)]) -> Vec<FrameName> {
-        let name = |&(function, module): &(&str, &str)| FrameName {
-            function: function.to_owned(),
-            file: None,
-            line: None,
-            module: module.to_owned(),
-            source: NameSource::Symbol,
+    fn kept(all: &[(&str, &str)]) -> usize {
+        let name = |&(function, module): &(&str, &str)| {
+            let (function, module, source) = (function.to_owned(), module.to_owned(), NameSource::Symbol);
+            (FrameName { function, file: None, line: None, module, source }, CodeLocation { module: None, offset: 0 })
         };
-        all.iter().map(name).collect()
+        count_without_start(&all.iter().map(name).collect::<Vec<_>>())
     }
 
     #[test]
     fn the_start_of_a_program_and_of_a_thread_is_left_out() {
-        let program = names(&[("f", "a"), ("main", "a"), ("__libc_start_main", "libc.so.6"), ("_start", "a")]);
-        assert_eq!(without_start(program.clone()), program[..2]);
-        let thread = names(&[("memcpy", "libc.so.6"), ("work", "a"), ("start_thread", "libc.so.6")]);
-        assert_eq!(without_start(thread.clone()), thread[..2]);
-        let library = names(&[("memcpy", "libc.so.6")]);
-        assert_eq!(without_start(library.clone()), library);
+        let program = [("f", "a"), ("main", "a"), ("__libc_start_main", "libc.so.6"), ("_start", "a")];
+        assert_eq!(kept(&program), 2);
+        assert_eq!(kept(&[("memcpy", "libc.so.6"), ("work", "a"), ("start_thread", "libc.so.6")]), 2);
+        assert_eq!(kept(&[("memcpy", "libc.so.6")]), 1);
     }
 
     #[test]

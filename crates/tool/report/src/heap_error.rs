@@ -48,7 +48,8 @@ pub struct HeapError {
     pub access: String,
     /// Bytes of the access; 0 if unknown, and for a free.
     pub bytes: u64,
-    /// Bytes past the end of the object (overflow), before its start (underflow), or from its start.
+    /// Bytes past the end of the object (overflow), before its start (underflow), or between its
+    /// start and the address, which may be before it.
     pub offset: u64,
     /// Bytes of the object as requested.
     pub object_bytes: u64,
@@ -96,7 +97,13 @@ impl HeapError {
     #[must_use]
     pub fn event(&self) -> String {
         let (offset, object) = (plural(self.offset, "byte"), plural(self.object_bytes, "byte"));
-        let into = format!("{offset} into an object of {object}");
+        let into = match self.object.checked_sub(self.address) {
+            Some(before) if before > 0 => format!("{} before an object of {object}", plural(before, "byte")),
+            _ if self.offset >= self.object_bytes && self.object_bytes > 0 => {
+                format!("{} after an object of {object}", plural(self.offset - self.object_bytes, "byte"))
+            }
+            _ => format!("{offset} into an object of {object}"),
+        };
         if self.is_padding {
             let side = if self.kind == "heap-buffer-underflow" { "before" } else { "behind" };
             return format!(

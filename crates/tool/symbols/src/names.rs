@@ -140,6 +140,11 @@ impl Symbolizer {
         self.module(path)?.address_at_offset(offset)
     }
 
+    /// The address in the file at which the symbol starts that contains a location.
+    pub fn symbol_start(&mut self, location: &CodeLocation) -> Option<u64> {
+        self.module(location.module.as_ref()?)?.symbol_start(location.offset)
+    }
+
     /// The function that `frame` called, if that function made a tail call to the allocator.
     fn tail_call(&mut self, frame: &CodeLocation) -> Option<FrameName> {
         let path = frame.module.as_ref()?;

@@ -133,9 +133,19 @@ impl SymbolFile {
         Some(names)
     }
 
-    fn symbol_at(&self, offset: u64, module: &str) -> Option<FrameName> {
+    /// The last symbol that starts at or below an address.
+    fn nearest_symbol(&self, offset: u64) -> Option<&FunctionSymbol> {
         let below = self.symbols.partition_point(|symbol| symbol.start <= offset);
-        let symbol = self.symbols[..below].last()?;
+        self.symbols[..below].last()
+    }
+
+    /// The start of the symbol that contains an address.
+    pub(super) fn symbol_start(&self, offset: u64) -> Option<u64> {
+        self.nearest_symbol(offset).filter(|symbol| offset - symbol.start < symbol.bytes).map(|symbol| symbol.start)
+    }
+
+    fn symbol_at(&self, offset: u64, module: &str) -> Option<FrameName> {
+        let symbol = self.nearest_symbol(offset)?;
         let name = demangled(&symbol.name, None);
         let (function, source) = if offset - symbol.start < symbol.bytes {
             (name, NameSource::Symbol)
