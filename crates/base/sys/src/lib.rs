@@ -18,7 +18,7 @@
 //! | [`cache`] | directories for files that can be regenerated |
 //! | [`descriptors`] | keeps files open that the program may close |
 //! | [`machine`] | processor, memory and kernel of this machine |
-//! | [`userfault`], [`perf`] | which userfaultfd and perf features this user may use |
+//! | [`userfault`], [`perf`] | which userfaultfd and perf features this user may use; `userfault/fd`: the calls on a userfaultfd |
 //! | [`limits`], `cgroup` | limits on a process's memory |
 //! | `helper_process` | forks a helper process that is connected by a socket |
 //! | `kernel_file` | reads and writes small text files of the kernel |

@@ -19,7 +19,7 @@
 //! | `fault` | what a handler knows of a fault and may do |
 //! | `signal`, `fault_workers`, `request_queue` | delivery of faults: by signals, or to threads of this crate |
 //! | `resume` | instructions that may fault, and where their threads continue |
-//! | `shared_userfaultfd`, `descriptor_keeper` | the descriptors of the process |
+//! | `shared_userfaultfd`, `descriptor_keeper` | the descriptors of the process; the calls on them are in `userfault/fd` of `base/sys` |
 //! | `dirty_log` | dirty pages where the kernel does not record them |
 //! | `survey` | the mechanisms of this machine and their costs, for `fieldstone doctor` |
 //! | `fork` | what a forked child gets |

@@ -13,7 +13,8 @@
 //! | `filling` | pages come back |
 //! | `eviction` | pages leave memory |
 //! | `table` | the state of each page |
-//! | `store` | what a store does; `lz4`, `file`: the built-in ones |
+//! | `store` | what a store does |
+//! | `lz4`, `file` | the built-in stores: compressed pages in memory, an open file |
 //! | `ranges` | the memory that a pager pages |
 //! | `slab` | memory for compressed pages |
 //! | `arena`, `lock` | the pager's own memory, and its locks |

@@ -6,7 +6,7 @@
 //! | `grow` | recursion in Rust, bounded by memory alone |
 //! | `context` | [`StackContext`], a coroutine's stack; [`StackRanges`], its used ranges |
 //! | `coroutine` | a stack for the crate corosensei (feature `corosensei`) |
-//! | `segment` | a contiguous part of a stack, linked with its neighbours |
+//! | `segment` | a contiguous part of a stack, linked with its neighbours; its headroom for code without checks |
 //! | `arena` | the pool of 32 KiB blocks; how many blocks a new segment has |
 //! | `morestack`, `placement` | the switch to another segment; when to reuse one |
 //! | `dynamic` | memory for alloca that does not fit |

@@ -17,7 +17,7 @@
 //! | file | what it decides or does |
 //! |---|---|
 //! | `access` | one sampled access |
-//! | `settings` | line size, half-life, windows of time, bounds |
+//! | `settings` | line size, half-life, windows of time, size of the table; thresholds are in `tuning` of `tool/repair` |
 //! | `line_table/` | the table of lines: weights per line, thread and byte |
 //! | `decay` | how weights fade with time |
 //! | `line_use` | the use of one line, by thread and instruction |

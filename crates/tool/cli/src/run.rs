@@ -4,9 +4,9 @@
 //!
 //! | file | what it decides or does |
 //! |---|---|
-//! | `guarded` | `run --guard` |
-//! | `paged` | `--resident` |
-//! | `repaired` | `run --repair` |
+//! | `guarded` | `--guard`: its options; what it cannot be combined with |
+//! | `paged` | `--resident`: its options; what it cannot be combined with |
+//! | `repaired` | `--repair` |
 
 mod guarded;
 mod paged;
