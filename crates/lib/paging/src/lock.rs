@@ -43,7 +43,8 @@ impl<T> Lock<T> {
 
     /// Takes the lock, unless another thread holds it.
     pub(crate) fn try_acquire(&self) -> Option<Held<'_, T>> {
-        self.is_held.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok().then_some(Held(self))
+        // Not `then_some`: a `Held` that is made and dropped would release the lock of its owner.
+        self.is_held.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok().then(|| Held(self))
     }
 }
 
@@ -70,5 +71,20 @@ impl<T> DerefMut for Held<'_, T> {
 impl<T> Drop for Held<'_, T> {
     fn drop(&mut self) {
         self.0.is_held.store(0, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_try_leaves_the_lock_to_its_owner() {
+        let lock = Lock::new(0);
+        let held = lock.try_acquire();
+        assert!(held.is_some());
+        assert!(lock.try_acquire().is_none() && lock.try_acquire().is_none());
+        drop(held);
+        assert!(lock.try_acquire().is_some());
     }
 }

@@ -170,8 +170,7 @@ fn run_without_region(arguments: &Arguments) -> anyhow::Result<u8> {
     let guard = arguments.guard.start(&program, arguments.paged.bound())?;
     let bound = arguments.paged.start(&program)?;
     let status = run_injected(&program, injections(guard.as_ref(), bound.as_ref()))?;
-    let guarded = guard.map(|guard| guard.finish(&program, outcome::describe(status)));
-    let has_findings = guarded.as_ref().is_some_and(guarded::has_findings);
+    let (guarded, has_findings) = guard.map(|guard| guard.finish(&program, outcome::describe(status))).unzip();
     let paged = bound.map(|bound| bound.finish(&program, outcome::describe(status)));
     let written = match (paged, guarded) {
         (Some(mut stats), guarded) => {
@@ -181,7 +180,7 @@ fn run_without_region(arguments: &Arguments) -> anyhow::Result<u8> {
         (None, Some(stats)) => output.write(&stats, || reports::heap_errors::stats_document(&stats)),
         (None, None) => Ok(()),
     };
-    Ok(exit_like(status, written)?.max(u8::from(has_findings)))
+    Ok(exit_like(status, written)?.max(u8::from(has_findings == Some(true))))
 }
 
 /// What loads the agents of `--guard` and `--resident`. The paging agent comes last: it uses the
@@ -224,8 +223,7 @@ fn run_in_region(arguments: &Arguments) -> anyhow::Result<u8> {
         }
     };
     finished.notes.iter().for_each(message);
-    let guarded = guard.map(|guard| guard.finish(&program, String::new()));
-    let has_findings = guarded.as_ref().is_some_and(guarded::has_findings);
+    let (guarded, has_findings) = guard.map(|guard| guard.finish(&program, String::new())).unzip();
     if let Some(stats) = &mut finished.stats {
         stats.guard = guarded;
         stats.paging = bound.map(|bound| bound.finish(&program, outcome::describe(finished.status)));
@@ -234,7 +232,7 @@ fn run_in_region(arguments: &Arguments) -> anyhow::Result<u8> {
         Some(stats) => output.write(stats, || reports::run::document(stats)),
         None => Ok(()),
     };
-    Ok(exit_like(finished.status, written)?.max(u8::from(has_findings)))
+    Ok(exit_like(finished.status, written)?.max(u8::from(has_findings == Some(true))))
 }
 
 /// The error for a command line without a mode. A misspelt option is parsed as the name of the

@@ -146,6 +146,12 @@ fn is_executable(file: &Path) -> bool {
     fs::metadata(file).is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
+/// Whether this user gets capabilities from the file; root has them anyway.
+fn gives_capabilities(file: &Path) -> bool {
+    let mut value = [0_u8; 64];
+    !rustix::process::geteuid().is_root() && rustix::fs::getxattr(file, "security.capability", &mut value[..]).is_ok()
+}
+
 fn placement_method_of(file: &Path, depth: u32) -> Result<PlacementMethod> {
     let refused = |property, remedy| Err(Error::NoRegion { path: file.to_owned(), property, remedy });
     let start = exec_check::head(file)?;
@@ -153,6 +159,12 @@ fn placement_method_of(file: &Path, depth: u32) -> Result<PlacementMethod> {
         return refused(
             "set-user-id or set-group-id, and the loader preloads no agent for such a program",
             Some("run a copy without that bit, if it needs no privileges"),
+        );
+    }
+    if gives_capabilities(file) {
+        return refused(
+            "a file with capabilities, and the loader preloads no agent for such a program",
+            Some("sudo with the same command, or a copy of the file, which has no capabilities"),
         );
     }
     if start.starts_with(b"#!") {

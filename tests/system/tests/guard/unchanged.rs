@@ -8,6 +8,16 @@ fn each_function_of_the_malloc_family_keeps_its_contract() {
 }
 
 #[test]
+fn operators_of_the_program_are_called_by_those_of_the_library() {
+    same(&MODES, &[&compiled("own_operators.cpp", "-O0")]);
+}
+
+#[test]
+fn blocks_of_other_threads_are_freed_after_the_memory_limit() {
+    same(&["--guard=all --guard-memory 1M"], &[&compiled("late_frees.c", "")]);
+}
+
+#[test]
 fn wide_loads_up_to_the_end_of_a_block_are_no_errors() {
     same(&MODES, &[&compiled("wide_loads.c", "")]);
     same(&["--guard=all"], &[&compiled("wide_loads.c", "-O3 -march=native")]);

@@ -37,7 +37,8 @@ impl<T> Lock<T> {
 
     /// Takes the lock for a thread; `None` if that thread has it already, or after a long wait.
     pub(crate) fn acquire(&self, thread: u32) -> Option<Held<'_, T>> {
-        self.hold(thread).then_some(Held(self))
+        // Not `then_some`: a `Held` that is made and dropped would release the lock of its owner.
+        self.hold(thread).then(|| Held(self))
     }
 
     /// As [`Lock::acquire`], until [`Lock::release`].
@@ -85,5 +86,22 @@ impl<T> DerefMut for Held<'_, T> {
 impl<T> Drop for Held<'_, T> {
     fn drop(&mut self) {
         self.0.release();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_thread_leaves_the_lock_to_its_owner() {
+        let lock = Lock::new(0);
+        let held = lock.acquire(1);
+        assert!(held.is_some());
+        for thread in [1, 2, 1, 2] {
+            assert!(lock.acquire(thread).is_none(), "thread {thread}");
+        }
+        drop(held);
+        assert!(lock.acquire(2).is_some());
     }
 }

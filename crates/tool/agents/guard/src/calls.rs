@@ -21,7 +21,7 @@ use crate::next::{self, SizedFunction, UsableFunction};
 use crate::private_stack::{self, OnPrivateStack};
 use crate::thread::{self, Inside};
 use crate::unwind::{self, Caller};
-use crate::{budget, foreign, range, report, sites, start};
+use crate::{budget, foreign, operators, range, report, sites, start};
 
 type Block = *mut c_void;
 
@@ -79,6 +79,12 @@ fn layout(bytes: usize, alignment: usize) -> Option<Layout> {
     Layout::from_size_align(bytes.max(1), alignment).ok()
 }
 
+/// The layout with an alignment that the caller passes; `None` for one that the next allocator
+/// refuses or rounds.
+fn aligned_layout(bytes: usize, alignment: usize) -> Option<Layout> {
+    if alignment.is_power_of_two() { layout(bytes, alignment.max(ALIGNMENT)) } else { None }
+}
+
 /// malloc(3).
 pub(crate) unsafe extern "C" fn malloc(bytes: usize, sp: *const usize, bp: usize) -> Block {
     // SAFETY: the entry passes its caller's registers.
@@ -92,17 +98,33 @@ pub(crate) unsafe extern "C" fn calloc(count: usize, bytes: usize, sp: *const us
     guard(layout, unsafe { Caller::new(sp, bp) })
 }
 
-/// memalign(3) and aligned_alloc(3). An alignment that is no power of two is the next allocator's
-/// to refuse or to round.
+/// memalign(3) and aligned_alloc(3).
 pub(crate) unsafe extern "C" fn memalign(alignment: usize, bytes: usize, sp: *const usize, bp: usize) -> Block {
     // SAFETY: the entry passes its caller's registers.
-    guard(layout(bytes, alignment.max(ALIGNMENT)), unsafe { Caller::new(sp, bp) })
+    guard(aligned_layout(bytes, alignment), unsafe { Caller::new(sp, bp) })
 }
 
 /// Operator new with an alignment.
 pub(crate) unsafe extern "C" fn aligned_new(bytes: usize, alignment: usize, sp: *const usize, bp: usize) -> Block {
     // SAFETY: the entry passes its caller's registers.
-    guard(layout(bytes, alignment.max(ALIGNMENT)), unsafe { Caller::new(sp, bp) })
+    guard(aligned_layout(bytes, alignment), unsafe { Caller::new(sp, bp) })
+}
+
+/// A form of operator new that calls the basic one, which the program may define itself.
+pub(crate) unsafe extern "C" fn derived_new(bytes: usize, sp: *const usize, bp: usize) -> Block {
+    // SAFETY: the entry passes its caller's registers.
+    if operators::is_new_replaced() { null_mut() } else { unsafe { malloc(bytes, sp, bp) } }
+}
+
+/// A form of operator new that calls the basic one with an alignment.
+pub(crate) unsafe extern "C" fn derived_aligned_new(
+    bytes: usize,
+    alignment: usize,
+    sp: *const usize,
+    bp: usize,
+) -> Block {
+    // SAFETY: the entry passes its caller's registers.
+    if operators::is_aligned_new_replaced() { null_mut() } else { unsafe { aligned_new(bytes, alignment, sp, bp) } }
 }
 
 /// posix_memalign(3). Returns null unless the object is stored in `into`.

@@ -43,8 +43,11 @@ pub(crate) fn install(is_arena_used: bool) {
     }
 }
 
-/// Reports frees of addresses on the stack and in loaded files from now on.
+/// Reports frees of addresses on the stack and in loaded files from now on. Finds the stack of the
+/// first thread now, for programs that forbid the system calls of the search later.
 pub(crate) fn check_frees() {
+    let here = 0_u8;
+    thread::is_on_stack(core::ptr::from_ref(&here) as usize);
     next::FREE.set(checked_free as FreeFunction as *mut c_void);
 }
 

@@ -2,7 +2,9 @@
 //!
 //! They are interposed because malloc's caller would be the library's `operator new` for all
 //! objects. An operator that the program defines itself precedes these in the search of the loader.
-//! If no object is guarded, the next operator continues: it calls the new handler and throws.
+//! The library's other forms call it: they are not guarded then, because the program's `operator
+//! delete` may expect what its `operator new` made. If no object is guarded, the next operator
+//! continues: it calls the new handler and throws.
 
 #![allow(unsafe_code, reason = "interposes the operators of C++")]
 #![allow(non_snake_case, reason = "the names are mangled ones of C++")]
@@ -10,6 +12,10 @@
 
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_void};
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::Relaxed;
+
+use fieldstone_preload::loader;
 
 use crate::entries::{KEY_MULTIPLIER, allocation, block_function};
 use crate::next::{self, FreeFunction, Next, PairFunction, SizedFunction, searched_at_first_call};
@@ -18,6 +24,28 @@ use crate::thread::NO_CACHE;
 use crate::{calls, foreign};
 
 type Block = *mut c_void;
+
+/// Whether the program defines the basic operators: without and with an alignment.
+static IS_REPLACED: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
+
+/// Looks for operators that the program defines.
+pub(crate) fn prepare() {
+    let file_of = |address: usize| loader::find(address).map(|file| file.start);
+    let own = file_of(prepare as *const () as usize);
+    for (replaced, name) in IS_REPLACED.iter().zip([c"_Znwm", c"_ZnwmSt11align_val_t"]) {
+        // SAFETY: the name is a C string. The first definition is the agent's own or the program's.
+        let first = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+        replaced.store(file_of(first as usize) != own, Relaxed);
+    }
+}
+
+pub(crate) fn is_new_replaced() -> bool {
+    IS_REPLACED[0].load(Relaxed)
+}
+
+pub(crate) fn is_aligned_new_replaced() -> bool {
+    IS_REPLACED[1].load(Relaxed)
+}
 
 /// Searches an operator at its first call. Until one is found, `otherwise` is used.
 fn search(next: &Next, name: &CStr, otherwise: *mut c_void) -> *mut c_void {
@@ -51,16 +79,16 @@ unsafe extern "C" fn aligned_new_without_library(bytes: usize, alignment: usize)
 }
 
 macro_rules! new_operator {
-    ($name:ident, $literal:literal, $pointer:ident, $boot:ident, $search:ident) => {
+    ($name:ident, $literal:literal, $slow:path, $pointer:ident, $boot:ident, $search:ident) => {
         searched_at_first_call!($pointer, $boot, $search, search(&$pointer, $literal, new_without_library as SizedFunction as *mut c_void));
-        allocation!($name(_bytes: usize, _nothrow: *const c_void) -> Block, calls::malloc, $pointer, "rsi", "rdx", "");
+        allocation!($name(_bytes: usize, _nothrow: *const c_void) -> Block, $slow, $pointer, "rsi", "rdx", "");
     };
 }
 
 macro_rules! aligned_new_operator {
-    ($name:ident, $literal:literal, $pointer:ident, $boot:ident, $search:ident) => {
+    ($name:ident, $literal:literal, $slow:path, $pointer:ident, $boot:ident, $search:ident) => {
         searched_at_first_call!($pointer, $boot, $search, search(&$pointer, $literal, aligned_new_without_library as PairFunction as *mut c_void));
-        allocation!($name(_bytes: usize, _alignment: usize, _nothrow: *const c_void) -> Block, calls::aligned_new, $pointer, "rdx", "rcx", "");
+        allocation!($name(_bytes: usize, _alignment: usize, _nothrow: *const c_void) -> Block, $slow, $pointer, "rdx", "rcx", "");
     };
 }
 
@@ -71,20 +99,36 @@ macro_rules! delete_operator {
     };
 }
 
-new_operator!(_Znwm, c"_Znwm", NEW, boot_new, search_new);
-new_operator!(_Znam, c"_Znam", NEW_ARRAY, boot_new_array, search_new_array);
-new_operator!(_ZnwmRKSt9nothrow_t, c"_ZnwmRKSt9nothrow_t", NEW_NOTHROW, boot_new_nothrow, search_new_nothrow);
+new_operator!(_Znwm, c"_Znwm", calls::malloc, NEW, boot_new, search_new);
+new_operator!(_Znam, c"_Znam", calls::derived_new, NEW_ARRAY, boot_new_array, search_new_array);
+new_operator!(
+    _ZnwmRKSt9nothrow_t,
+    c"_ZnwmRKSt9nothrow_t",
+    calls::derived_new,
+    NEW_NOTHROW,
+    boot_new_nothrow,
+    search_new_nothrow
+);
 new_operator!(
     _ZnamRKSt9nothrow_t,
     c"_ZnamRKSt9nothrow_t",
+    calls::derived_new,
     NEW_ARRAY_NOTHROW,
     boot_new_array_nothrow,
     search_new_array_nothrow
 );
-aligned_new_operator!(_ZnwmSt11align_val_t, c"_ZnwmSt11align_val_t", NEW_ALIGNED, boot_new_aligned, search_new_aligned);
+aligned_new_operator!(
+    _ZnwmSt11align_val_t,
+    c"_ZnwmSt11align_val_t",
+    calls::aligned_new,
+    NEW_ALIGNED,
+    boot_new_aligned,
+    search_new_aligned
+);
 aligned_new_operator!(
     _ZnamSt11align_val_t,
     c"_ZnamSt11align_val_t",
+    calls::derived_aligned_new,
     NEW_ARRAY_ALIGNED,
     boot_new_array_aligned,
     search_new_array_aligned
@@ -92,6 +136,7 @@ aligned_new_operator!(
 aligned_new_operator!(
     _ZnwmSt11align_val_tRKSt9nothrow_t,
     c"_ZnwmSt11align_val_tRKSt9nothrow_t",
+    calls::derived_aligned_new,
     NEW_ALIGNED_NOTHROW,
     boot_new_aligned_nothrow,
     search_new_aligned_nothrow
@@ -99,6 +144,7 @@ aligned_new_operator!(
 aligned_new_operator!(
     _ZnamSt11align_val_tRKSt9nothrow_t,
     c"_ZnamSt11align_val_tRKSt9nothrow_t",
+    calls::derived_aligned_new,
     NEW_ARRAY_ALIGNED_NOTHROW,
     boot_new_array_aligned_nothrow,
     search_new_array_aligned_nothrow

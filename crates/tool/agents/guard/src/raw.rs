@@ -23,6 +23,12 @@ pub(crate) unsafe fn unmap(memory: NonNull<u8>, bytes: usize) {
     unsafe { syscall(libc::SYS_munmap, [memory.as_ptr() as usize, bytes, 0, 0, 0, 0]) };
 }
 
+/// Leaves memory out of core dumps.
+pub(crate) fn exclude_from_dumps(address: usize, bytes: usize) {
+    // SAFETY: the advice changes no contents.
+    unsafe { syscall(libc::SYS_madvise, [address, bytes, libc::MADV_DONTDUMP as usize, 0, 0, 0]) };
+}
+
 /// The current thread.
 pub(crate) fn gettid() -> u32 {
     // SAFETY: the call has no arguments and cannot fail.

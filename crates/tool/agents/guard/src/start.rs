@@ -22,7 +22,7 @@ use fieldstone_guard::{Side, Slots};
 use fieldstone_preload::{loader, process};
 use fieldstone_wire::guard::{GUARD_VARIABLE, GuardProcess, GuardSession, Sampling, UnguardedReason};
 
-use crate::{budget, buffers, dispositions, foreign, fork, next, range, raw, sites, thread};
+use crate::{budget, buffers, dispositions, foreign, fork, next, operators, range, raw, sites, thread};
 
 /// The user's settings.
 pub(crate) struct Settings {
@@ -187,11 +187,14 @@ fn start(path: &CStr) -> Result<(Started, Slots), &'static str> {
     if !sites::prepare() || !thread::prepare() {
         return Err("no address space for its tables: raise `ulimit -v`");
     }
+    // A core dump would have the size of the address space.
+    raw::exclude_from_dumps(slots.base(), slots.span());
     claim_process(session, slots.span());
     loader::prepare();
     budget::prepare();
     buffers::prepare();
     dispositions::install();
+    operators::prepare();
     fork::prepare();
     let sampling = match config.sampling {
         sampling if sampling == Sampling::All as u32 => Sampling::All,

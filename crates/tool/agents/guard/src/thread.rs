@@ -164,6 +164,9 @@ pub(crate) fn is_on_stack(address: usize) -> bool {
     }
     let words = words();
     if words.stack_end.load(Relaxed) == 0 {
+        // libc frees memory during the search, under a lock that another search would wait for:
+        // until it ends, the stack is an empty range.
+        words.stack_end.store(1, Relaxed);
         let (start, end) = raw::stack_of_thread();
         words.stack_start.store(start, Relaxed);
         words.stack_end.store(end, Relaxed);

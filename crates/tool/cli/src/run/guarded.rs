@@ -4,6 +4,9 @@
 use std::fs;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
 
 use anyhow::bail;
 use clap::Args;
@@ -138,9 +141,14 @@ impl Arguments {
         };
         let open = |path| OutputFile::open(path, fs::File::options().append(true));
         let mut file = self.guard_report.as_deref().map(open).transpose()?;
-        let run = GuardedRun::start(&options, move |error| print(error, &mut file))?;
+        let has_findings = Arc::new(AtomicBool::new(false));
+        let found = Arc::clone(&has_findings);
+        let run = GuardedRun::start(&options, move |error| {
+            found.store(true, SeqCst);
+            print(error, &mut file);
+        })?;
         let injection = run.injection(&AgentFile::install("guard", AGENT)?);
-        Ok(Some(Guard { run, injection, mode, memory_bytes }))
+        Ok(Some(Guard { run, injection, mode, memory_bytes, has_findings }))
     }
 }
 
@@ -153,6 +161,7 @@ pub(super) struct Guard {
     injection: Injection,
     mode: GuardMode,
     memory_bytes: u64,
+    has_findings: Arc<AtomicBool>,
 }
 
 impl Guard {
@@ -161,23 +170,22 @@ impl Guard {
         self.injection.clone()
     }
 
-    /// The counts of the run, after the program has ended with `outcome`.
-    pub(super) fn finish(self, program: &Program, outcome: String) -> GuardStats {
-        GuardStats {
+    /// The counts of the run, after the program has ended with `outcome`, and whether a process found
+    /// an error.
+    pub(super) fn finish(self, program: &Program, outcome: String) -> (GuardStats, bool) {
+        let processes = self.run.finish();
+        let has_findings = self.has_findings.load(SeqCst) || processes.iter().any(|process| process.findings > 0);
+        let stats = GuardStats {
             schema: GuardStats::SCHEMA.to_owned(),
             tool_version: env!("CARGO_PKG_VERSION").to_owned(),
             command: program.command_line(),
             mode: self.mode.name(),
             memory_limit_bytes: self.memory_bytes,
             outcome,
-            processes: self.run.finish(),
-        }
+            processes,
+        };
+        (stats, has_findings)
     }
-}
-
-/// Whether a process found an error.
-pub(super) fn has_findings(stats: &GuardStats) -> bool {
-    stats.processes.iter().any(|process| process.findings > 0)
 }
 
 /// Prints a finding, and appends it to the file.
