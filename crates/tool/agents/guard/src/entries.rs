@@ -91,7 +91,7 @@ pub(crate) use allocation;
 /// those, with the return address's address in `$sp` and the frame pointer in `$bp`; other blocks
 /// continue at `$other`.
 macro_rules! block_function {
-    ($name:ident($($argument:ident: $type:ty),*) -> $result:ty, $own:path, $other:literal, $symbol:path, $sp:literal, $bp:literal) => {
+    ($name:ident($($argument:ident: $type:ty),*) -> $result:ty, $span:path, $own:path, $other:literal, $symbol:path, $sp:literal, $bp:literal) => {
         /// Interposes the function of this name.
         ///
         /// # Safety
@@ -110,7 +110,7 @@ macro_rules! block_function {
                 concat!("mov ", $bp, ", rbp"),
                 "jmp {own}",
                 base = sym BASE,
-                span = sym SPAN,
+                span = sym $span,
                 own = sym $own,
                 other = sym $symbol,
             )
@@ -129,11 +129,11 @@ allocation!(posix_memalign(_into: *mut Block, _alignment: usize, _bytes: usize) 
 allocation!(valloc(_bytes: usize) -> Block, calls::valloc, next::VALLOC, "rsi", "rdx", "");
 allocation!(pvalloc(_bytes: usize) -> Block, calls::pvalloc, next::PVALLOC, "rsi", "rdx", "");
 
-block_function!(free(_block: Block) -> (), calls::free, "qword ptr [rip + {other}]", next::FREE, "rsi", "rdx");
-block_function!(cfree(_block: Block) -> (), calls::free, "qword ptr [rip + {other}]", next::FREE, "rsi", "rdx");
-block_function!(malloc_usable_size(_block: Block) -> usize, calls::usable_size, "qword ptr [rip + {other}]", next::USABLE_SIZE, "rsi", "rdx");
-block_function!(realloc(_block: Block, _bytes: usize) -> Block, calls::realloc, "{other}", realloc_other, "rdx", "rcx");
-block_function!(reallocarray(_block: Block, _count: usize, _bytes: usize) -> Block, calls::reallocarray, "{other}", reallocarray_other, "rcx", "r8");
+block_function!(free(_block: Block) -> (), SPAN, calls::free, "qword ptr [rip + {other}]", next::FREE, "rsi", "rdx");
+block_function!(cfree(_block: Block) -> (), SPAN, calls::free, "qword ptr [rip + {other}]", next::FREE, "rsi", "rdx");
+block_function!(malloc_usable_size(_block: Block) -> usize, SPAN, calls::usable_size, "qword ptr [rip + {other}]", next::USABLE_SIZE, "rsi", "rdx");
+block_function!(realloc(_block: Block, _bytes: usize) -> Block, SPAN, calls::realloc, "{other}", realloc_other, "rdx", "rcx");
+block_function!(reallocarray(_block: Block, _count: usize, _bytes: usize) -> Block, SPAN, calls::reallocarray, "{other}", reallocarray_other, "rcx", "r8");
 
 /// The part of realloc for blocks that are not guarded, and for null.
 mod other {

@@ -12,39 +12,53 @@
 
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_void};
-use core::sync::atomic::AtomicBool;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicUsize};
 
 use fieldstone_preload::loader;
 
 use crate::entries::{KEY_MULTIPLIER, allocation, block_function};
 use crate::next::{self, FreeFunction, Next, PairFunction, SizedFunction, searched_at_first_call};
-use crate::range::{BASE, SPAN};
+use crate::range::{self, BASE};
 use crate::thread::NO_CACHE;
 use crate::{calls, foreign};
 
 type Block = *mut c_void;
 
-/// Whether the program defines the basic operators: without and with an alignment.
-static IS_REPLACED: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
+/// Whether the program defines the basic operators new: without and with an alignment.
+static IS_NEW_REPLACED: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
+/// Bytes of the range of guarded objects, for the operators delete without an alignment; 0 if the
+/// program defines the basic one, which gets all objects then.
+static DELETE_SPAN: AtomicUsize = AtomicUsize::new(0);
+/// As [`DELETE_SPAN`], for those with an alignment.
+static ALIGNED_DELETE_SPAN: AtomicUsize = AtomicUsize::new(0);
 
-/// Looks for operators that the program defines.
-pub(crate) fn prepare() {
+/// Whether the program defines an operator: the first definition is the agent's own or the
+/// program's.
+fn is_replaced(name: &CStr) -> bool {
     let file_of = |address: usize| loader::find(address).map(|file| file.start);
-    let own = file_of(prepare as *const () as usize);
-    for (replaced, name) in IS_REPLACED.iter().zip([c"_Znwm", c"_ZnwmSt11align_val_t"]) {
-        // SAFETY: the name is a C string. The first definition is the agent's own or the program's.
-        let first = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
-        replaced.store(file_of(first as usize) != own, Relaxed);
+    // SAFETY: the name is a C string.
+    let first = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    file_of(first as usize) != file_of(is_replaced as *const () as usize)
+}
+
+/// Looks for operators that the program defines. Call it when there are guarded objects.
+pub(crate) fn prepare() {
+    for (replaced, name) in IS_NEW_REPLACED.iter().zip([c"_Znwm", c"_ZnwmSt11align_val_t"]) {
+        replaced.store(is_replaced(name), Relaxed);
+    }
+    let span = range::SPAN.load(Relaxed);
+    for (delete_span, name) in [(&DELETE_SPAN, c"_ZdlPv"), (&ALIGNED_DELETE_SPAN, c"_ZdlPvSt11align_val_t")] {
+        delete_span.store(if is_replaced(name) { 0 } else { span }, Release);
     }
 }
 
 pub(crate) fn is_new_replaced() -> bool {
-    IS_REPLACED[0].load(Relaxed)
+    IS_NEW_REPLACED[0].load(Relaxed)
 }
 
 pub(crate) fn is_aligned_new_replaced() -> bool {
-    IS_REPLACED[1].load(Relaxed)
+    IS_NEW_REPLACED[1].load(Relaxed)
 }
 
 /// Searches an operator at its first call. Until one is found, `otherwise` is used.
@@ -93,9 +107,9 @@ macro_rules! aligned_new_operator {
 }
 
 macro_rules! delete_operator {
-    ($name:ident, $literal:literal, $pointer:ident, $boot:ident, $search:ident) => {
+    ($name:ident, $literal:literal, $span:path, $pointer:ident, $boot:ident, $search:ident) => {
         searched_at_first_call!($pointer, $boot, $search, search(&$pointer, $literal, foreign::free as FreeFunction as *mut c_void));
-        block_function!($name(_block: Block, _size: usize, _alignment: usize) -> (), calls::free, "qword ptr [rip + {other}]", $pointer, "rsi", "rdx");
+        block_function!($name(_block: Block, _size: usize, _alignment: usize) -> (), $span, calls::free, "qword ptr [rip + {other}]", $pointer, "rsi", "rdx");
     };
 }
 
@@ -149,13 +163,21 @@ aligned_new_operator!(
     boot_new_array_aligned_nothrow,
     search_new_array_aligned_nothrow
 );
-delete_operator!(_ZdlPv, c"_ZdlPv", DELETE, boot_delete, search_delete);
-delete_operator!(_ZdaPv, c"_ZdaPv", DELETE_ARRAY, boot_delete_array, search_delete_array);
-delete_operator!(_ZdlPvm, c"_ZdlPvm", DELETE_SIZED, boot_delete_sized, search_delete_sized);
-delete_operator!(_ZdaPvm, c"_ZdaPvm", DELETE_ARRAY_SIZED, boot_delete_array_sized, search_delete_array_sized);
+delete_operator!(_ZdlPv, c"_ZdlPv", DELETE_SPAN, DELETE, boot_delete, search_delete);
+delete_operator!(_ZdaPv, c"_ZdaPv", DELETE_SPAN, DELETE_ARRAY, boot_delete_array, search_delete_array);
+delete_operator!(_ZdlPvm, c"_ZdlPvm", DELETE_SPAN, DELETE_SIZED, boot_delete_sized, search_delete_sized);
+delete_operator!(
+    _ZdaPvm,
+    c"_ZdaPvm",
+    DELETE_SPAN,
+    DELETE_ARRAY_SIZED,
+    boot_delete_array_sized,
+    search_delete_array_sized
+);
 delete_operator!(
     _ZdlPvRKSt9nothrow_t,
     c"_ZdlPvRKSt9nothrow_t",
+    DELETE_SPAN,
     DELETE_NOTHROW,
     boot_delete_nothrow,
     search_delete_nothrow
@@ -163,6 +185,7 @@ delete_operator!(
 delete_operator!(
     _ZdaPvRKSt9nothrow_t,
     c"_ZdaPvRKSt9nothrow_t",
+    DELETE_SPAN,
     DELETE_ARRAY_NOTHROW,
     boot_delete_array_nothrow,
     search_delete_array_nothrow
@@ -170,6 +193,7 @@ delete_operator!(
 delete_operator!(
     _ZdlPvSt11align_val_t,
     c"_ZdlPvSt11align_val_t",
+    ALIGNED_DELETE_SPAN,
     DELETE_ALIGNED,
     boot_delete_aligned,
     search_delete_aligned
@@ -177,6 +201,7 @@ delete_operator!(
 delete_operator!(
     _ZdaPvSt11align_val_t,
     c"_ZdaPvSt11align_val_t",
+    ALIGNED_DELETE_SPAN,
     DELETE_ARRAY_ALIGNED,
     boot_delete_array_aligned,
     search_delete_array_aligned
@@ -184,6 +209,7 @@ delete_operator!(
 delete_operator!(
     _ZdlPvmSt11align_val_t,
     c"_ZdlPvmSt11align_val_t",
+    ALIGNED_DELETE_SPAN,
     DELETE_SIZED_ALIGNED,
     boot_delete_sized_aligned,
     search_delete_sized_aligned
@@ -191,6 +217,7 @@ delete_operator!(
 delete_operator!(
     _ZdaPvmSt11align_val_t,
     c"_ZdaPvmSt11align_val_t",
+    ALIGNED_DELETE_SPAN,
     DELETE_ARRAY_SIZED_ALIGNED,
     boot_delete_array_sized_aligned,
     search_delete_array_sized_aligned
@@ -198,6 +225,7 @@ delete_operator!(
 delete_operator!(
     _ZdlPvSt11align_val_tRKSt9nothrow_t,
     c"_ZdlPvSt11align_val_tRKSt9nothrow_t",
+    ALIGNED_DELETE_SPAN,
     DELETE_ALIGNED_NOTHROW,
     boot_delete_aligned_nothrow,
     search_delete_aligned_nothrow
@@ -205,6 +233,7 @@ delete_operator!(
 delete_operator!(
     _ZdaPvSt11align_val_tRKSt9nothrow_t,
     c"_ZdaPvSt11align_val_tRKSt9nothrow_t",
+    ALIGNED_DELETE_SPAN,
     DELETE_ARRAY_ALIGNED_NOTHROW,
     boot_delete_array_aligned_nothrow,
     search_delete_array_aligned_nothrow

@@ -155,6 +155,7 @@ pub(crate) fn begin() {
                 *STARTED_VALUE.0.get() = Some(started);
                 STATE.store(STARTED, Release);
                 range::install(slots);
+                operators::prepare();
                 if is_all {
                     foreign::check_frees();
                 }
@@ -194,7 +195,6 @@ fn start(path: &CStr) -> Result<(Started, Slots), &'static str> {
     budget::prepare();
     buffers::prepare();
     dispositions::install();
-    operators::prepare();
     fork::prepare();
     let sampling = match config.sampling {
         sampling if sampling == Sampling::All as u32 => Sampling::All,
