@@ -51,8 +51,8 @@ pub(crate) fn counted(options: &str, program: &[&str]) -> (Output, GuardStats) {
 /// The ways to select objects.
 pub(crate) const MODES: [&str; 3] = ["--guard=all", "--guard=1/3", "--guard"];
 
-/// Compares the output of a program with and without guards. A program that is not installed is
-/// printed as a skip.
+/// Compares the output of a program with and without guards, and checks that objects were guarded.
+/// A program that is not installed is printed as a skip.
 pub(crate) fn same(modes: &[&str], program: &[&str]) {
     let Ok(plain) = Command::new(program[0]).args(&program[1..]).stdin(Stdio::null()).output() else {
         println!("SKIP {} is not installed", program[0]);
@@ -60,8 +60,9 @@ pub(crate) fn same(modes: &[&str], program: &[&str]) {
     };
     assert!(plain.status.success(), "{}", stderr(&plain));
     for mode in modes {
-        let output = guard(mode, program).output().unwrap();
+        let (output, stats) = counted(mode, program);
         assert_eq!(stdout(&output), stdout(&plain), "{mode} {program:?}: {}", stderr(&output));
+        assert!(stats.processes.iter().any(|process| process.guarded > 0), "{mode} {program:?}: {stats:?}");
         assert_eq!((stderr(&output), output.status), (stderr(&plain), plain.status), "{mode} {program:?}");
     }
 }
