@@ -86,9 +86,11 @@ extern "C" fn fs_slots_alloc(slots: Option<&Slots>, bytes: usize, alignment: usi
     let mut object = null_mut();
     run_call(|| {
         let alignment = if alignment == 0 { DEFAULT_ALIGNMENT } else { alignment };
-        let layout = Layout::from_size_align(bytes, alignment)
-            .map_err(|_| CallError::Argument("the alignment is not a power of two, or the size is too large"))?;
+        if !alignment.is_power_of_two() {
+            return Err(CallError::Argument("the alignment is not a power of two"));
+        }
         let refused = fieldstone_guard::Error::Full { bytes };
+        let layout = Layout::from_size_align(bytes, alignment).map_err(|_| refused)?;
         object = non_null(slots)?.alloc(layout).ok_or(refused)?.as_ptr().cast();
         Ok(())
     });

@@ -14,6 +14,14 @@ pub enum Error {
         /// The errno of mmap(2).
         errno: i32,
     },
+    /// A heap would grow above its limit.
+    #[error("cannot add {bytes} bytes to a heap: its limit is {limit} bytes\ntry: a larger BumpBuilder::limit")]
+    Limit {
+        /// The bytes to add.
+        bytes: usize,
+        /// The limit, in whole pages.
+        limit: usize,
+    },
     /// An option has a value that cannot work.
     #[error("cannot use {value} as {option}: {why}")]
     Option {

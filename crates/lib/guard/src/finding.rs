@@ -114,11 +114,12 @@ impl fmt::Display for Finding {
         let Object { start, bytes } = self.object;
         write!(f, "{}: ", self.kind.name())?;
         let distance = self.offset.unsigned_abs();
+        let unit = if distance == 1 { "byte" } else { "bytes" };
         match self.kind {
             Kind::InvalidFree if bytes == 0 => return write!(f, "no object at {start:#x}"),
-            Kind::HeapBufferOverflow => write!(f, "{distance} bytes after")?,
-            _ if self.offset < 0 => write!(f, "{distance} bytes before")?,
-            _ => write!(f, "{distance} bytes inside")?,
+            Kind::HeapBufferOverflow => write!(f, "{distance} {unit} after")?,
+            _ if self.offset < 0 => write!(f, "{distance} {unit} before")?,
+            _ => write!(f, "{distance} {unit} inside")?,
         }
         let state = if self.freed.is_some() { "a freed object" } else { "an object" };
         write!(f, " {state} of {bytes} bytes at {start:#x}")?;

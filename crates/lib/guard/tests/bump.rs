@@ -132,7 +132,7 @@ fn growth_ends_at_the_limit() {
     let heap = Bump::builder(4096).limit(16_384).on_full(|heap| heap.grow(4096)).build().unwrap();
     let count = (0..).take_while(|_| heap.alloc(0_u64).is_ok()).count();
     assert_eq!(count, 2048);
-    assert!(matches!(heap.alloc(0_u64), Err(Error::Map { bytes: 4096, .. })));
+    assert!(matches!(heap.alloc(0_u64), Err(Error::Limit { bytes: 4096, limit: 16_384 })));
 }
 
 #[test]

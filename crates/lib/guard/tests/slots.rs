@@ -264,7 +264,7 @@ fn findings_print_as_one_line() {
     let at = address(object);
     let text = |address: usize| slots.explain(address).unwrap().to_string();
     assert_eq!(text(at + 32), format!("heap-buffer-overflow: 8 bytes after an object of 24 bytes at {at:#x}"));
-    assert_eq!(text(at - 1), format!("heap-buffer-underflow: 1 bytes before an object of 24 bytes at {at:#x}"));
+    assert_eq!(text(at - 1), format!("heap-buffer-underflow: 1 byte before an object of 24 bytes at {at:#x}"));
     assert_eq!(wrong_free(&slots, 0x1000).to_string(), "invalid-free: no object at 0x1000");
     free(&slots, object);
     assert_eq!(text(at + 3), format!("use-after-free: 3 bytes inside a freed object of 24 bytes at {at:#x}"));

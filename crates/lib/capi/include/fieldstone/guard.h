@@ -101,7 +101,8 @@ int fs_slots_free_object(const fs_slots *slots, void *object);
 bool fs_slots_owns(const fs_slots *slots, const void *address);
 
 /* Explains an access to an address, for example si_addr of a SIGSEGV. FS_ERROR_NOT_EXPLAINED in a
- * live object and in memory without an object; `finding` is unchanged then, and may be NULL. */
+ * live object and in memory without an object; `finding` is unchanged then, and may be NULL. It may
+ * run in a signal handler, so it does not change fs_error_message(). */
 int fs_slots_explain(const fs_slots *slots, const void *address, fs_finding *finding);
 
 /* The name of an enum fs_finding_kind, for example "heap-buffer-overflow". */

@@ -51,7 +51,7 @@ impl Area {
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<()> {
         let bytes = whole_pages(bytes)?;
         if bytes > self.reserved.end - GUARD - self.end {
-            return Err(Error::Map { bytes, errno: ENOMEM });
+            return Err(Error::Limit { bytes, limit: self.reserved.len() - GUARD });
         }
         // SAFETY: the pages are in the reservation, and nothing uses them yet.
         unsafe { kernel::protect(self.end..self.end + bytes, true) }.map_err(|errno| Error::Map { bytes, errno })?;

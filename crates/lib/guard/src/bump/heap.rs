@@ -40,8 +40,9 @@ impl Heap<'_> {
     /// Adds bytes at the end, rounded up to whole pages. Objects stay where they are.
     ///
     /// # Errors
-    /// [`Error::Map`](crate::Error::Map) at the limit of
-    /// [`BumpBuilder::limit`](crate::BumpBuilder::limit), or if the kernel refuses.
+    /// [`Error::Limit`](crate::Error::Limit) at the limit of
+    /// [`BumpBuilder::limit`](crate::BumpBuilder::limit), [`Error::Map`](crate::Error::Map) if the
+    /// kernel refuses.
     pub fn grow(&mut self, bytes: usize) -> Result<()> {
         self.area.grow(bytes)
     }

@@ -103,7 +103,7 @@ impl SlotsBuilder {
     /// available.
     pub fn build(self) -> Result<Slots> {
         if self.memory < MIN_MEMORY {
-            return Err(Error::Option { option: "memory", value: self.memory, why: "the minimum is 16 pages" });
+            return Err(Error::Option { option: "memory", value: self.memory, why: "the minimum is 65536 bytes" });
         }
         let memory = Memory::new(self.memory)?;
         Ok(Slots {
