@@ -31,7 +31,7 @@ version := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 shared = libfieldstone.so.$(version)
 
 # The measured programs; rbtree beside them where there is a C++ compiler.
-workloads = gups scan chase bfs cg bt blackscholes game spin
+workloads = gups scan chase bfs cg bt blackscholes game spin bounded-memory
 
 # The programs for false sharing, below sharing/ of a profile's directory: NAME-O0 to NAME-O3, since what a compiler keeps in a register is
 # shared with nobody. Without a C compiler none of them is made, and all goes on without them.

@@ -285,6 +285,7 @@ pub fn all() -> Vec<Experiment> {
         crate::tree_walks::experiment(),
         crate::appel_li::experiment(),
         crate::heap_overflow::experiment(),
+        crate::compression_paging::experiment(),
         crate::direct_segments::experiment(),
         crate::cachekata::experiment(),
     ]

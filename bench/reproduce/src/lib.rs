@@ -38,6 +38,7 @@
 //! | `figure3`, `stack_blocks` | C programs on stacks of blocks |
 //! | `figure4` | random updates of a large table; a red-black tree |
 //! | `figure5` | programs with trees instead of large arrays |
+//! | `compression_paging` | programs whose memory is bounded: `run --resident`, zram, a swap file |
 //! | `heap_overflow` | a guard page at the end of a heap against a comparison at each allocation |
 //! | `fragmentation` | availability of contiguous physical memory |
 //! | `tree_walks` | reads that find an element, in software and hardware |
@@ -49,6 +50,7 @@ pub mod campaign;
 pub mod child;
 pub mod command;
 pub mod comparison;
+pub mod compression_paging;
 pub mod count;
 pub mod direct_segments;
 pub mod experiment;

@@ -7,7 +7,7 @@
 //! stop_rule           when a measurement ends: the result has settled, or time is up
 //! cell                a line: name, measured, interval, goal, ok | MISS | UNDECIDED | SKIP reason
 //! huge_page_ratio     whether huge pages are faster on this machine
-//! region, arrays, pages, translation, stacks, guard   the sections of these names
+//! region, arrays, pages, translation, stacks, guard, paging   the sections of these names
 //! sharing             the section [sharing], and `make soak-sharing`
 //! ```
 //! Each goal of a section without a measurement (`goals::NOT_MEASURED_YET`) is printed as SKIP.
@@ -20,6 +20,7 @@ mod guard;
 mod huge_page_ratio;
 mod kernel_comparison;
 mod pages;
+mod paging;
 mod program_comparison;
 mod region;
 #[cfg_attr(not(target_arch = "x86_64"), path = "no_sharing.rs")]
@@ -52,6 +53,7 @@ const SECTIONS: &[(&str, MeasureSection)] = &[
     ("sharing", |goals, arguments, limit, show| sharing::measure(goals, limit, &arguments.only, arguments.runs, show)),
     ("stacks", |goals, arguments, limit, show| stacks::measure(goals, limit, &arguments.only, show)),
     ("guard", |goals, arguments, limit, show| guard::measure(goals, limit, &arguments.only, show)),
+    ("paging", |goals, arguments, limit, show| paging::measure(goals, limit, &arguments.only, show)),
 ];
 
 /// Measure the goals of goals.toml, cell by cell
@@ -65,7 +67,7 @@ struct Arguments {
     limit: u64,
     /// Measure only cells whose name contains this. In [translation] the name includes the program:
     /// 'burst_miss_error cg'. In [sharing], 'objects clang-O2 list' prints a row of the table of
-    /// objects
+    /// objects. In [paging]: 'vs_zram_zipf 25 %, 2 threads'
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
     /// Runs of each program for wrong_results of [sharing] [default: as many as the limit allows]

@@ -24,6 +24,7 @@ fn program_path(name: &str) -> &'static str {
         "blackscholes" => env!("CARGO_BIN_EXE_blackscholes"),
         "game" => env!("CARGO_BIN_EXE_game"),
         "spin" => env!("CARGO_BIN_EXE_spin"),
+        "bounded-memory" => env!("CARGO_BIN_EXE_bounded-memory"),
         _ => panic!("{name} is not a measured program"),
     }
 }
@@ -55,6 +56,10 @@ fn each_program_passes_its_check_and_prints_the_same_again() {
         "blackscholes 1001 2",
         "game 64K 5x4",
         "spin 100000",
+        "bounded-memory 1M 5000",
+        "bounded-memory 4096 100 --pattern zipf --threads 3",
+        "bounded-memory 1M 5000 --pattern zipf --threads 2 --warm-up 777",
+        "bounded-memory 1M 5000 --pattern sequential --threads 2 --wait",
     ] {
         assert_eq!(checksum(line), checksum(line), "{line}");
     }
@@ -72,6 +77,10 @@ fn different_work_gives_different_checksums() {
         ("cg 1M 2", "cg 1M 2 --nonzeros 129"),
         ("bt 64K 1", "bt 64K 2"),
         ("spin 1000", "spin 1001"),
+        ("bounded-memory 1M 5000", "bounded-memory 1M 5010"),
+        ("bounded-memory 1M 5000", "bounded-memory 1M 5000 --warm-up 10"),
+        ("bounded-memory 1M 5000", "bounded-memory 1M 5000 --pattern zipf"),
+        ("bounded-memory 1M 5000", "bounded-memory 1M 5000 --writes 100"),
     ] {
         assert_ne!(checksum(a), checksum(b), "{a}, {b}");
     }
@@ -95,6 +104,23 @@ fn a_rate_is_printed_but_is_not_a_phase() {
     let rate = err.lines().find_map(|line| line.split_once(" traversed edges per second")).expect(&err);
     assert!(rate.0.parse::<f64>().unwrap() > 0.0, "{err}");
     assert_eq!(err.lines().filter(|line| line.contains(": ")).count(), 3, "init, kernel, verify: {err}");
+    let (_, err) = run("bounded-memory 1M 5000", 0);
+    let rate = err.lines().find_map(|line| line.strip_suffix(" operations per second")).expect(&err);
+    assert!(rate.parse::<f64>().unwrap() > 0.0, "{err}");
+}
+
+#[test]
+fn memory_of_a_file_has_the_same_contents_and_leaves_no_file() {
+    let path = std::env::temp_dir().join(format!("fieldstone-bounded-memory-{}", std::process::id()));
+    let of_file = checksum(&format!("bounded-memory 1M 5000 --file {}", path.display()));
+    assert_eq!(of_file, checksum("bounded-memory 1M 5000"));
+    assert!(!path.exists());
+}
+
+#[test]
+fn without_writes_no_counter_changes() {
+    let line = "bounded-memory 1M 5000 --writes 0";
+    assert_eq!(checksum(line), checksum(&format!("{line} --pattern zipf")));
 }
 
 #[test]
@@ -123,6 +149,12 @@ fn bad_arguments_end_with_2_and_a_reason() {
         ("blackscholes 10 --layout heap", "heap"),
         ("game 1M 9x9", "9x9"),
         ("spin", "Usage"),
+        ("bounded-memory 4095", "one page"),
+        ("bounded-memory 1M 0", "0"),
+        ("bounded-memory 1M --pattern backwards", "backwards"),
+        ("bounded-memory 1M --threads 0", "0"),
+        ("bounded-memory 1M --writes 101", "101"),
+        ("bounded-memory 1M --file /no-such-directory/file", "open failed"),
         ("gups 100000T", "cannot allocate"),
     ] {
         let (out, err) = run(line, 2);
