@@ -7,6 +7,7 @@
 //! ```
 //! | file | |
 //! |---|---|
+//! | `paged` (feature `std`) | memory for a program that links this crate |
 //! | `pager` | the parts of a pager, and how it uses its stores |
 //! | `service` | messages of the kernel: faults, forks, changes of the address space |
 //! | `child` | a forked child gets all pages |
@@ -25,7 +26,7 @@
 //!
 //! Invariants: the thread that serves faults uses no allocator, no lock and no memory of the
 //! program. Limits: x86-64 Linux 6.8 or later, pages of 4 KiB.
-#![cfg_attr(not(test), no_std)]
+#![cfg_attr(not(any(test, feature = "std")), no_std)]
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,
@@ -43,6 +44,8 @@ mod filling;
 mod kernel;
 mod lock;
 mod lz4;
+#[cfg(feature = "std")]
+mod paged;
 mod pager;
 mod ranges;
 mod service;
@@ -52,12 +55,14 @@ mod table;
 mod userfaultfd;
 
 /// Compiles the example of the README.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "std"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
 pub use fieldstone_wire::paging::{PagingCounters, STORES};
 
+#[cfg(feature = "std")]
+pub use crate::paged::{Advice, OnLoss, Paged, PagedBuilder, PagedStats, StoreStats, Words};
 pub use crate::{
     child::is_served_by_parent,
     error::{Error, Result},

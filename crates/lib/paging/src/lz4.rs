@@ -33,6 +33,8 @@ pub struct Lz4 {
     slab: Lock<Slab>,
     workspaces: [Lock<Workspace>; WORKSPACES],
     limit: u64,
+    /// The memory of a store that a program made; unmapped last.
+    _arena: Option<Arena>,
 }
 
 impl core::fmt::Debug for Lz4 {
@@ -45,8 +47,23 @@ impl Lz4 {
     /// One that takes at most `bytes`, in the pager's own memory.
     pub(crate) fn new(arena: &'static Arena, bytes: usize) -> Result<Self> {
         let slab = Slab::new(arena, bytes).ok_or(Error::Full { bytes: arena.range().len() })?;
+        Ok(Self::from_parts(slab, bytes, None))
+    }
+
+    /// One that takes at most `bytes` of compressed pages, in whole units of 64 KiB. It takes none if
+    /// the limits of the process allow no such memory.
+    #[cfg(feature = "std")]
+    #[must_use]
+    pub fn limit(bytes: usize) -> Self {
+        let arena = Arena::reserve(Slab::arena_bytes(bytes)).ok();
+        let slab = arena.as_ref().and_then(|arena| Slab::new(arena, bytes)).unwrap_or(Slab::NONE);
+        Self::from_parts(slab, bytes, arena)
+    }
+
+    fn from_parts(slab: Slab, bytes: usize, arena: Option<Arena>) -> Self {
         let workspace = || Lock::new(Workspace { table: CompressTable::small(), output: [0; MAX_OUTPUT] });
-        Ok(Self { slab: Lock::new(slab), workspaces: core::array::from_fn(|_| workspace()), limit: bytes as u64 })
+        let workspaces = core::array::from_fn(|_| workspace());
+        Self { slab: Lock::new(slab), workspaces, limit: bytes as u64, _arena: arena }
     }
 
     fn put_page(&self, page: &Page) -> core::result::Result<u32, StoreError> {
