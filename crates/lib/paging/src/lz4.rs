@@ -50,8 +50,8 @@ impl Lz4 {
         Ok(Self::from_parts(slab, bytes, None))
     }
 
-    /// One that takes at most `bytes` of compressed pages, in whole units of 64 KiB. It takes none if
-    /// the limits of the process allow no such memory.
+    /// One that takes at most `bytes` of compressed pages, in whole units of 64 KiB, up to 32 GiB. It
+    /// takes none if the limits of the process allow no such memory.
     #[cfg(feature = "std")]
     #[must_use]
     pub fn limit(bytes: usize) -> Self {

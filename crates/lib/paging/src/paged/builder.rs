@@ -13,7 +13,7 @@ use crate::file::TempFile;
 use crate::kernel::PAGE;
 use crate::lz4::Lz4;
 use crate::paged::Paged;
-use crate::paged::core_parts::{Core, Mapping, OwnArena, ProcessMark, Shared};
+use crate::paged::core_parts::{Core, Mapping, OwnArena, ProcessMark, Shared, print_error};
 use crate::paged::thread::{self, ServiceThread};
 use crate::pager::{self, Pager, Parts, StoreList};
 use crate::store::{Store, StoreError};
@@ -79,7 +79,7 @@ impl PagedBuilder {
 
     /// Decides about a page that a store does not return: gets its first byte, from the start of the
     /// memory, and the error. It runs in the thread that serves faults, which meanwhile serves no
-    /// other one, and must not access the memory. Default: a message on standard error, and
+    /// other one, or in a thread that gives advice. It must not access the memory. Default: a message on standard error, and
     /// [`OnLoss::Fault`].
     pub fn on_loss(mut self, handler: impl Fn(usize, Error) -> OnLoss + Send + Sync + 'static) -> Self {
         self.on_loss = Some(Box::new(handler));
@@ -164,7 +164,7 @@ fn list(stores: &[Shared<dyn Store>]) -> Result<StoreList> {
 fn loss_handler(start: usize, handler: Option<Box<LossHandler>>) -> Box<pager::OnLoss> {
     let handler = handler.unwrap_or_else(|| {
         Box::new(|_, error| {
-            eprintln!("fieldstone-paging: {error}; the thread that needs it gets SIGBUS");
+            print_error(format_args!("{error}; the thread that needs it gets SIGBUS"));
             OnLoss::Fault
         })
     });

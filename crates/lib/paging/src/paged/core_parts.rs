@@ -17,6 +17,7 @@ use crate::arena::Arena;
 use crate::error::{Error, Result};
 use crate::kernel::{self, PAGE};
 use crate::paged::stats::{PagedStats, StoreStats};
+use crate::paged::thread::without_signals;
 use crate::pager::{OnLoss, Pager};
 use crate::store::Store;
 use crate::table::CHUNK;
@@ -38,8 +39,9 @@ pub(super) struct Core {
 }
 
 impl Core {
-    /// Runs an operation on the pager. A panic of a store in it ends the process: the page that it
-    /// had in hand would be lost.
+    /// Runs an operation on the pager, with signals blocked: a handler that accesses the memory would
+    /// wait for a lock of its own thread. A panic of a store ends the process: the page that it had in
+    /// hand would be lost.
     ///
     /// # Errors
     /// In a forked child, whose userfaultfd controls the memory of its parent.
@@ -47,7 +49,7 @@ impl Core {
         if self.process.is_forked() {
             return Err(Error::Forked);
         }
-        Ok(abort_on_panic(|| operation(&self.pager)))
+        Ok(without_signals(|| abort_on_panic(|| operation(&self.pager))))
     }
 
     /// Drops the contents of pages.
@@ -105,9 +107,16 @@ impl Drop for Core {
 /// Runs `f`. A panic in it ends the process, after its message.
 pub(super) fn abort_on_panic<R>(f: impl FnOnce() -> R) -> R {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| {
-        eprintln!("fieldstone-paging: the process ends: a store or the handler of losses has panicked");
+        print_error("the process ends: a store or the handler of losses has panicked");
         std::process::abort()
     })
+}
+
+/// Prints a line to standard error without its lock: the owner of that one may wait for a fault.
+pub(super) fn print_error(message: impl fmt::Display) {
+    let line = format!("fieldstone-paging: {message}\n");
+    // SAFETY: the kernel reads the bytes of the line.
+    unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
 }
 
 /// Memory without contents.

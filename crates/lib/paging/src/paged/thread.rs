@@ -13,7 +13,7 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
-use crate::paged::core_parts::{Core, abort_on_panic};
+use crate::paged::core_parts::{Core, abort_on_panic, print_error};
 
 /// How long the thread waits for faults before it evicts ahead of need.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
@@ -89,14 +89,16 @@ fn wait(core: &Core, timeout: Option<&Timespec>) -> io::Result<bool> {
 
 /// Without this thread, each access to a page that is not resident would wait forever.
 fn end_process(error: &io::Error) -> ! {
-    eprintln!("fieldstone-paging: the process ends: cannot read faults of paged memory: {error}");
-    eprintln!("try: do not close descriptors that the program did not open");
+    print_error(format_args!(
+        "the process ends: cannot read faults of paged memory: {error}\n\
+         try: do not close descriptors that the program did not open"
+    ));
     std::process::abort()
 }
 
-/// Runs `f` with all signals blocked but those of faults. A thread that it starts receives no other
-/// signal: its handlers could access paged memory and wait forever.
-fn without_signals<R>(f: impl FnOnce() -> R) -> R {
+/// Runs `f` with all signals blocked but those of faults, also in a thread that it starts: a handler
+/// could access paged memory and wait forever.
+pub(super) fn without_signals<R>(f: impl FnOnce() -> R) -> R {
     let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
     // SAFETY: both sets are live locals, each initialised by a call before it is read.
     unsafe {

@@ -1,12 +1,12 @@
 //! Advice, and bounds that change while threads use the memory.
 
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use fieldstone_paging::Advice::{Cold, Drop, Soon};
 use fieldstone_paging::{Lz4, Paged};
 
-use crate::fixture::{Kind, MIB, PAGE, WORDS, build, check, fill};
+use crate::fixture::{Kind, MIB, PAGE, WORDS, build, check, fill, passes_alone};
 
 fn memory() -> Option<Paged> {
     build(Paged::builder(4 * MIB).resident(2 * MIB).store(Lz4::limit(4 * MIB)))
@@ -80,4 +80,49 @@ fn the_bound_changes_while_the_memory_is_used() {
     check(&memory, Kind::Text);
     assert_eq!(memory.resident(0..memory.len()), Ok(4 * MIB / PAGE), "{}", memory.stats());
     check(&memory, Kind::Text);
+}
+
+/// The address and the number of words of the memory that the handler of a signal accesses.
+static OF_HANDLER: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+static HANDLED: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn access(_: libc::c_int) {
+    let [address, count] = OF_HANDLER.each_ref().map(|place| place.load(Relaxed));
+    let index = HANDLED.fetch_add(1, Relaxed) * 31 * WORDS % count;
+    let word = std::ptr::with_exposed_provenance::<AtomicU64>(address).wrapping_add(index);
+    // SAFETY: the memory lives until the signals have ended.
+    unsafe { &*word }.fetch_add(1, Relaxed);
+}
+
+#[test]
+#[ignore = "runs in a process of its own"]
+fn interrupted() {
+    let Some(memory) = memory() else { return };
+    let words = memory.as_slice::<AtomicU64>();
+    OF_HANDLER[0].store(words.as_ptr().expose_provenance(), Relaxed);
+    OF_HANDLER[1].store(words.len(), Relaxed);
+    // SAFETY: the handler is a function that only uses atomics.
+    unsafe { libc::signal(libc::SIGUSR1, access as *const () as libc::sighandler_t) };
+    // SAFETY: the call has no argument.
+    let thread = unsafe { libc::pthread_self() };
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            while HANDLED.load(Relaxed) < 300 {
+                // SAFETY: the thread waits for this one at the end of the scope.
+                unsafe { libc::pthread_kill(thread, libc::SIGUSR1) };
+                std::thread::sleep(std::time::Duration::from_micros(100));
+            }
+        });
+        while HANDLED.load(Relaxed) < 300 {
+            memory.advise(0..memory.len(), Cold).unwrap();
+            memory.advise(0..memory.len(), Soon).unwrap();
+        }
+    });
+    let sum: u64 = words.iter().map(|word| word.load(Relaxed)).sum();
+    assert_eq!(sum, HANDLED.load(Relaxed) as u64);
+}
+
+#[test]
+fn a_signal_handler_accesses_the_memory_during_advice() {
+    passes_alone("advice::interrupted");
 }

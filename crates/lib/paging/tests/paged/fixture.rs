@@ -1,6 +1,6 @@
 //! The fixture of the tests: memory, contents, and tests that run in a process of their own.
 
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Output};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -57,11 +57,18 @@ pub(crate) fn check(memory: &Paged, kind: Kind) {
     assert!(wrong.is_none(), "{kind:?}: {wrong:?}\n{}", memory.stats());
 }
 
-/// Runs an ignored test of this program in a process of its own.
+/// Runs an ignored test of this program in a process of its own, which ends after a minute.
 pub(crate) fn run_alone(test: &str) -> Output {
     let program = std::env::current_exe().unwrap();
     let arguments = ["--exact", test, "--ignored", "--nocapture", "--test-threads=1"];
-    Command::new(program).args(arguments).output().unwrap()
+    let mut command = Command::new(program);
+    let limit = || {
+        // SAFETY: the call has no pointers, and the timer stays when the program is executed.
+        unsafe { libc::alarm(60) };
+        Ok(())
+    };
+    // SAFETY: the closure is async-signal-safe.
+    unsafe { command.args(arguments).pre_exec(limit) }.output().unwrap()
 }
 
 /// The output of an ignored test that passes.
