@@ -14,7 +14,9 @@
 //! | `filling` | pages come back |
 //! | `eviction` | pages leave memory |
 //! | `table` | the state of each page |
-//! | `store` | what a store does; `lz4`, `file`: the built-in ones |
+//! | `store` | what a store does |
+//! | `compressed`, `file` | compressed pages in memory; pages in a file |
+//! | `lz4`, `zstd` (feature `zstd`) | compressions |
 //! | `ranges` | the memory that a pager pages |
 //! | `slab` | memory for compressed pages |
 //! | `arena`, `lock` | the pager's own memory, and its locks |
@@ -36,6 +38,7 @@
 
 mod arena;
 mod child;
+mod compressed;
 mod count;
 mod error;
 mod eviction;
@@ -53,6 +56,8 @@ mod slab;
 mod store;
 mod table;
 mod userfaultfd;
+#[cfg(feature = "zstd")]
+mod zstd;
 
 /// Compiles the example of the README.
 #[cfg(all(doctest, feature = "std"))]
@@ -63,6 +68,8 @@ pub use fieldstone_wire::paging::{PagingCounters, STORES};
 
 #[cfg(feature = "std")]
 pub use crate::paged::{Advice, OnLoss, Paged, PagedBuilder, PagedStats, StoreStats, Words};
+#[cfg(feature = "zstd")]
+pub use crate::zstd::Zstd;
 pub use crate::{
     child::is_served_by_parent,
     error::{Error, Result},

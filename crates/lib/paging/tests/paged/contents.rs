@@ -101,3 +101,27 @@ fn system_calls_access_pages_that_are_not_resident() {
     // SAFETY: both descriptors are this test's own.
     unsafe { pipe.iter().for_each(|&end| _ = libc::close(end)) };
 }
+
+#[cfg(feature = "zstd")]
+#[test]
+fn pages_come_back_from_zstd_and_take_less_than_with_lz4() {
+    use fieldstone_paging::Zstd;
+
+    for kind in [Kind::Text, Kind::Zeros] {
+        stays_right("zstd", Paged::builder(8 * MIB).store(Zstd::limit(8 * MIB)), kind);
+    }
+    stays_right("zstd and file", Paged::builder(8 * MIB).store(Zstd::limit(MIB)).store(file()), Kind::Noise);
+    let stored = |builder: PagedBuilder| {
+        let memory = build(builder.resident(MIB))?;
+        let words = memory.as_slice::<AtomicU64>();
+        words.iter().enumerate().for_each(|(index, place)| place.store(word(Kind::Noise, index) % 1000, Relaxed));
+        Some(memory.stats().stores[0].bytes)
+    };
+    let (Some(zstd), Some(lz4)) = (
+        stored(Paged::builder(8 * MIB).store(Zstd::limit(8 * MIB))),
+        stored(Paged::builder(8 * MIB).store(Lz4::limit(8 * MIB))),
+    ) else {
+        return;
+    };
+    assert!(zstd > 0 && zstd < lz4, "{zstd} {lz4}");
+}

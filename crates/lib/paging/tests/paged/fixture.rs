@@ -67,7 +67,7 @@ pub(crate) fn run_alone(test: &str) -> Output {
         unsafe { libc::alarm(60) };
         Ok(())
     };
-    // SAFETY: the closure is async-signal-safe.
+    // SAFETY: the closure calls alarm(2) only, which is async-signal-safe.
     unsafe { command.args(arguments).pre_exec(limit) }.output().unwrap()
 }
 
