@@ -1,7 +1,8 @@
-//! libfieldstone: the C ABI of `fieldstone-pages`, and of the slots of `fieldstone-guard`.
+//! libfieldstone: the C ABI of `fieldstone-pages`, of the slots of `fieldstone-guard`, and of
+//! `fieldstone-paging`.
 //!
-//! `include/fieldstone/pages.h` and `guard.h` are the documentation: each function's effect, units and errors, and
-//! what a handler may call. Each file here has the functions of one type. They are not `pub`,
+//! The headers in `include/fieldstone` are the documentation: each function's effect, units and
+//! errors, and what a handler may call. Each file here has the functions of one type. They are not `pub`,
 //! because Rust programs use the crates.
 //!
 //! ```text
@@ -18,6 +19,7 @@
 //! | `fault` | `fs_fault`: operations of a handler; C handlers as closures |
 //! | `isolate` | requests for separate cache lines: `remap.h` |
 //! | `slots` | `fs_slots`: guarded objects |
+//! | `paging` | `fs_paging`: memory with a bound |
 //! | `list` | writes dirty ranges to an array of C |
 //! | `enums` | numbers and texts of the header's enums |
 //! | `result` | error codes, errno and messages of calls |
@@ -36,6 +38,7 @@ mod filling;
 mod isolate;
 mod list;
 mod memory;
+mod paging;
 mod result;
 mod slots;
 mod tracking;

@@ -16,6 +16,8 @@ pub(crate) enum CallError {
     Pages(Error),
     /// An error of `fieldstone-guard`.
     Guard(fieldstone_guard::Error),
+    /// An error of `fieldstone-paging`.
+    Paging(fieldstone_paging::Error),
     /// A free found a memory error.
     Finding(Finding),
     /// There is nothing to explain at an address.
@@ -43,6 +45,12 @@ impl From<fieldstone_guard::Error> for CallError {
     }
 }
 
+impl From<fieldstone_paging::Error> for CallError {
+    fn from(error: fieldstone_paging::Error) -> Self {
+        Self::Paging(error)
+    }
+}
+
 impl CallError {
     /// The number in `enum fs_error`, and the errno.
     fn code(&self) -> (c_int, c_int) {
@@ -55,6 +63,7 @@ impl CallError {
             Self::Argument(_) | Self::Guard(fieldstone_guard::Error::Option { .. }) => (-6, libc::EINVAL),
             Self::Guard(fieldstone_guard::Error::Map { errno, .. }) => (-1, *errno),
             Self::Guard(fieldstone_guard::Error::Full { .. }) => (-1, libc::ENOMEM),
+            Self::Paging(error) => (paging_code(*error), error.errno()),
             Self::Finding(_) => (-8, libc::EFAULT),
             Self::NotExplained => (-9, libc::ENOENT),
             Self::Pages(_) | Self::Guard(_) | Self::Panic => (-7, libc::ENOTRECOVERABLE),
@@ -72,11 +81,22 @@ impl CallError {
         match self {
             Self::Pages(error) => error.to_string(),
             Self::Guard(error) => error.to_string(),
+            Self::Paging(error) => error.to_string(),
             Self::Finding(finding) => finding.to_string(),
             Self::NotExplained => "the address is in a live object, or in memory without an object".to_owned(),
             Self::Argument(what) => (*what).to_owned(),
             Self::Panic => "a bug in libfieldstone: please report its output on stderr".to_owned(),
         }
+    }
+}
+
+/// The number in `enum fs_error` of an error of `fieldstone-paging`.
+const fn paging_code(error: fieldstone_paging::Error) -> c_int {
+    match error {
+        fieldstone_paging::Error::Range { .. } => -2,
+        fieldstone_paging::Error::Forked => -4,
+        fieldstone_paging::Error::Option { .. } => -6,
+        _ => -1,
     }
 }
 

@@ -131,6 +131,11 @@ fn slots() {
 }
 
 #[test]
+fn paging() {
+    succeeds(&source("tests/c/paging.c"));
+}
+
+#[test]
 fn refusals() {
     succeeds(&source("tests/c/refusals.c"));
 }
@@ -151,9 +156,11 @@ fn the_write_barrier_works_and_its_check_detects_a_forgotten_page() {
 
 #[test]
 fn the_examples_in_the_headers_work() {
-    for (header, expected) in
-        [("pages", "4096 bytes at 4096\n"), ("guard", "heap-buffer-overflow, 0 bytes after 24 bytes\n")]
-    {
+    for (header, expected) in [
+        ("pages", "4096 bytes at 4096\n"),
+        ("guard", "heap-buffer-overflow, 0 bytes after 24 bytes\n"),
+        ("paging", "at most 8 MiB resident\n"),
+    ] {
         let header = fs::read_to_string(source(&format!("include/fieldstone/{header}.h"))).unwrap();
         let lines = header.lines().map(|line| line.strip_prefix(" *     ").unwrap_or_default());
         let code = lines.skip_while(|line| !line.starts_with("#include")).take_while(|line| !line.starts_with("cc "));
@@ -172,7 +179,7 @@ fn the_examples_in_the_headers_work() {
 fn the_headers_compile_as_cpp() {
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("program.cpp");
-    let code = "#include <fieldstone/guard.h>\n#include <fieldstone/pages.h>\n#include <fieldstone/remap.h>\nint main() { if (fs_slots_owns(nullptr, nullptr)) return 2; return fs_memory_bytes(nullptr) != 0 || remapper_isolate(nullptr, 8) == 0; }\n";
+    let code = "#include <fieldstone/guard.h>\n#include <fieldstone/pages.h>\n#include <fieldstone/paging.h>\n#include <fieldstone/remap.h>\nint main() { if (fs_paging_address(nullptr)) return 3; if (fs_slots_owns(nullptr, nullptr)) return 2; return fs_memory_bytes(nullptr) != 0 || remapper_isolate(nullptr, 8) == 0; }\n";
     fs::write(&program, code).unwrap();
     let flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-pedantic", "-I"];
     let out = directory.path().join("program");
@@ -199,7 +206,7 @@ fn calls(text: &str) -> BTreeSet<String> {
 #[test]
 fn headers_library_and_tests_have_the_same_functions() {
     let header = |name: &str| calls(&fs::read_to_string(source(&format!("include/fieldstone/{name}.h"))).unwrap());
-    let declared: BTreeSet<_> = ["pages", "remap", "guard"].into_iter().flat_map(header).collect();
+    let declared: BTreeSet<_> = ["pages", "remap", "guard", "paging"].into_iter().flat_map(header).collect();
     let symbols =
         output("nm", [OsStr::new("-D"), OsStr::new("--defined-only"), library("libfieldstone.so").as_os_str()]);
     let exported: BTreeSet<_> =

@@ -1,45 +1,51 @@
 //! Uses 256 MiB of memory with 64 MiB of it resident: `cargo run --release -p fieldstone-paging --example bounded`
 
-#![allow(unsafe_code, reason = "maps memory, and uses it as a slice")]
-
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::thread::spawn;
+use std::time::Instant;
 
-use fieldstone_paging::{Pager, PagingCounters, Stores};
+use fieldstone_paging::{Error, Lz4, Paged, TempFile};
 
 const BYTES: usize = 256 << 20;
 const BOUND: usize = 64 << 20;
 
-static COUNTERS: PagingCounters = PagingCounters::new();
-
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let stores = Stores { lz4_bytes: 32 << 20, file: Some(c"/tmp") };
-    let pager: &'static Pager = match Pager::new(BOUND, stores, &COUNTERS, |_| ()) {
-        Ok(pager) => Box::leak(Box::new(pager)),
-        Err(error) => {
+fn main() -> Result<(), Error> {
+    let builder = Paged::builder(BYTES).resident(BOUND).store(Lz4::limit(32 << 20));
+    let memory = match builder.store(TempFile::in_dir(std::env::temp_dir())?).build() {
+        Ok(memory) => memory,
+        Err(error @ Error::NoUserfaultfd { .. }) => {
             println!("SKIP {error}");
             return Ok(());
         }
+        Err(error) => return Err(error),
     };
-    spawn(|| while pager.serve(10).is_ok() {});
-    let access = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: the kernel chooses the address.
-    let memory =
-        unsafe { libc::mmap(std::ptr::null_mut(), BYTES, access, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0) };
-    assert_ne!(memory, libc::MAP_FAILED);
-    let start = memory.expose_provenance();
-    pager.adopt(start..start + BYTES, true).map_err(std::io::Error::from_raw_os_error)?;
-    // SAFETY: the mapping has this length, and only this slice refers to it.
-    let words = unsafe { std::slice::from_raw_parts_mut(memory.cast::<u64>(), BYTES / 8) };
-    for (index, word) in words.iter_mut().enumerate() {
-        *word = index as u64 / 7;
-    }
-    let wrong = words.iter().enumerate().filter(|&(index, &word)| word != index as u64 / 7).count();
+    let words = memory.as_slice::<AtomicU64>();
+    let start = Instant::now();
+    words.iter().enumerate().for_each(|(index, word)| word.store(index as u64 / 7, Relaxed));
+    let wrong = words.iter().enumerate().filter(|(index, word)| word.load(Relaxed) != *index as u64 / 7).count();
     assert_eq!(wrong, 0, "each word has its value");
-    let mib = |pages: u64| (pages * 4096) >> 20;
-    let stored: u64 = COUNTERS.store_bytes.iter().map(|bytes| bytes.load(Relaxed)).sum();
-    println!("{} MiB used, at most {} MiB of it resident", BYTES >> 20, mib(COUNTERS.peak_resident.load(Relaxed)));
-    println!("{} faults; the stores have {} MiB", COUNTERS.faults.load(Relaxed), stored >> 20);
-    assert!(COUNTERS.peak_resident.load(Relaxed) * 4096 <= BOUND as u64);
+    println!("{} MiB written and read in {:.2?}", BYTES >> 20, start.elapsed());
+    measure(&memory);
+    print!("{}", memory.stats());
+    assert!(memory.stats().resident_peak <= BOUND as u64);
     Ok(())
+}
+
+/// Prints the time of accesses to pages that are not resident, and to one that is.
+fn measure(memory: &Paged) {
+    const ACCESSES: u32 = 20_000;
+    let words = memory.as_slice::<AtomicU64>();
+    let before = memory.stats();
+    let start = Instant::now();
+    let mut at = 1;
+    for _ in 0..ACCESSES {
+        at = at * 48_271 % 65_521;
+        words[at % (BYTES / 4096) * 512].load(Relaxed);
+    }
+    let (time, after) = (start.elapsed(), memory.stats());
+    let faults = u32::try_from(after.faults - before.faults).unwrap_or(u32::MAX).max(1);
+    println!("{faults} faults of {ACCESSES} random accesses, {:.1?} each", time / faults);
+    let start = Instant::now();
+    (0..ACCESSES).for_each(|_| _ = std::hint::black_box(words[0].load(Relaxed)));
+    println!("accesses to a resident page: {:.1?} each", start.elapsed() / ACCESSES);
 }

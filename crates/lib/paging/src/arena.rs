@@ -39,6 +39,16 @@ impl Arena {
         }
     }
 
+    /// Unmaps the memory of an arena that `settle` returned.
+    ///
+    /// # Safety
+    /// Nothing uses the arena or its memory any more.
+    #[cfg(feature = "std")]
+    pub(crate) unsafe fn release(&'static self) {
+        // SAFETY: the caller gives up the arena, so this copy is its only owner.
+        drop(unsafe { core::ptr::read(self) });
+    }
+
     /// Moves this description to the start of its own memory. `None` if that is too small.
     pub(crate) fn settle(self) -> Option<&'static Self> {
         let at = self.take(size_of::<Self>())?.cast::<Self>();
@@ -75,5 +85,12 @@ impl Arena {
         // SAFETY: the pages are fresh, zeroed and large enough, and never freed before the arena,
         // whose owner keeps no such reference past its end.
         self.take(size_of::<T>()).map(|at| unsafe { at.cast::<T>().as_ref() })
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: the range belongs to this value, whose owner uses nothing in it any more.
+        unsafe { kernel::unmap(self.range()) };
     }
 }

@@ -29,7 +29,7 @@ static ZEROS: Page = [0; PAGE];
 
 /// What a step of the sweep did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+pub(crate) enum Step {
     /// Pages left memory.
     Evicted,
     /// No page of the chunk could leave memory.
@@ -93,8 +93,13 @@ impl Pager {
         }
         let last = CHUNK_PAGES - candidates.leading_zeros() as usize;
         work.cursor = start + last * PAGE;
-        let (moved, is_changing) = self.stage(work, &mut chunk, candidates);
-        let evicted = self.store_staged(work, &mut chunk, moved);
+        self.evict_pages(work, &mut chunk, candidates)
+    }
+
+    /// Evicts pages of a chunk.
+    pub(crate) fn evict_pages(&self, work: &mut Work, chunk: &mut LockedChunk<'_>, candidates: u64) -> Step {
+        let (moved, is_changing) = self.stage(work, chunk, candidates);
+        let evicted = self.store_staged(work, chunk, moved);
         match () {
             () if work.held != 0 => Step::Full,
             () if is_changing => Step::Changing,

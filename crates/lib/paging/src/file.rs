@@ -29,16 +29,33 @@ pub struct TempFile {
     /// Where the search for free pages begins.
     next: Lock<usize>,
     pages: AtomicU64,
+    /// The memory of a store that a program made; unmapped last.
+    _arena: Option<Arena>,
 }
 
 impl TempFile {
     /// Opens a file in `directory`. The descriptor belongs to the calling thread's table.
-    pub(crate) fn open(arena: &'static Arena, directory: &CStr) -> Result<Self> {
+    pub(crate) fn open(arena: &Arena, directory: &CStr) -> Result<Self> {
         let flags = general::O_TMPFILE | general::O_RDWR | general::O_CLOEXEC;
         let file = kernel::open(directory, flags).map_err(|errno| Error::Store { store: "file", errno })?;
         // SAFETY: an array of numbers may have any bytes, zeros included.
         let used = unsafe { arena.place() }.ok_or(Error::Full { bytes: arena.range().len() })?;
-        Ok(Self { file, used, next: Lock::new(0), pages: AtomicU64::new(0) })
+        Ok(Self { file, used, next: Lock::new(0), pages: AtomicU64::new(0), _arena: None })
+    }
+
+    /// Opens a file in `directory`. It has no name, and ends with the store or the process.
+    ///
+    /// # Errors
+    /// If the directory does not exist, may not be written, or is of a file system without such
+    /// files (`O_TMPFILE`).
+    #[cfg(feature = "std")]
+    pub fn in_dir(directory: impl AsRef<std::path::Path>) -> Result<Self> {
+        use std::os::unix::ffi::OsStrExt;
+        let refused = Error::Store { store: "file", errno: kernel::ENOENT };
+        let path = std::ffi::CString::new(directory.as_ref().as_os_str().as_bytes()).map_err(|_| refused)?;
+        let arena = Arena::reserve(WORDS * size_of::<AtomicU64>())?;
+        let store = Self::open(&arena, &path)?;
+        Ok(Self { _arena: Some(arena), ..store })
     }
 
     /// A run of at most `wanted` free pages, which are used from now on.

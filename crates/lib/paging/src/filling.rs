@@ -33,7 +33,9 @@ impl Pager {
         is_filled
     }
 
-    fn fill_run(&self, work: &mut Work, page: usize) -> bool {
+    /// Fills a page and those behind it, at most `work.run`. Returns false if messages must be read
+    /// first.
+    pub(crate) fn fill_run(&self, work: &mut Work, page: usize) -> bool {
         let Some(mut chunk) = self.table.lock(page) else {
             // No memory for the record: the page becomes an ordinary one, outside the bound.
             return self.copy(page, &ZEROS[..1]).is_ok();
@@ -79,16 +81,23 @@ impl Pager {
     ) -> Result<usize, kernel::Errno> {
         let mut loaded = 0;
         while loaded < count {
-            let (index, into) = (first + loaded, &mut work.buffer[loaded]);
-            if self.load(chunk.chunk.stored[index], into).is_err() {
+            let (stored, into) = (chunk.chunk.stored[first + loaded], &mut work.buffer[loaded]);
+            let result = match loaded {
+                0 => self.load_or_retry(chunk.page(first), stored, into),
+                _ => self.load(stored, into),
+            };
+            if result.is_err() {
                 break;
             }
             loaded += 1;
         }
         if loaded == 0 {
             add(&self.counters.lost, 1);
-            self.fd.poison(chunk.page(first))?;
-            return Ok(0);
+            return match self.fd.poison(chunk.page(first)) {
+                // It was lost before, and advice has asked for it again.
+                Ok(()) | Err(EEXIST) => Ok(0),
+                Err(errno) => Err(errno),
+            };
         }
         let filled = self.copy_or_less(chunk.page(first), &work.buffer[..loaded])?;
         for index in first..first + filled {

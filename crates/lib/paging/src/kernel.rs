@@ -14,8 +14,11 @@ use linux_raw_sys::{errno, general};
 /// The page size in bytes.
 pub(crate) const PAGE: usize = 4096;
 
+#[cfg(feature = "std")]
+pub(crate) const EACCES: Errno = errno::EACCES.cast_signed();
 pub(crate) const EAGAIN: Errno = errno::EAGAIN.cast_signed();
 pub(crate) const EBUSY: Errno = errno::EBUSY.cast_signed();
+pub(crate) const ECHILD: Errno = errno::ECHILD.cast_signed();
 pub(crate) const EEXIST: Errno = errno::EEXIST.cast_signed();
 pub(crate) const EINTR: Errno = errno::EINTR.cast_signed();
 pub(crate) const EINVAL: Errno = errno::EINVAL.cast_signed();
@@ -23,7 +26,10 @@ pub(crate) const EIO: Errno = errno::EIO.cast_signed();
 pub(crate) const ENOENT: Errno = errno::ENOENT.cast_signed();
 pub(crate) const ENOMEM: Errno = errno::ENOMEM.cast_signed();
 pub(crate) const ENOSPC: Errno = errno::ENOSPC.cast_signed();
+pub(crate) const ENOSYS: Errno = errno::ENOSYS.cast_signed();
 pub(crate) const EOPNOTSUPP: Errno = errno::EOPNOTSUPP.cast_signed();
+#[cfg(feature = "std")]
+pub(crate) const EPERM: Errno = errno::EPERM.cast_signed();
 pub(crate) const ESRCH: Errno = errno::ESRCH.cast_signed();
 
 /// Maps fresh private memory for reading and writing, without a reservation of swap space.
@@ -42,6 +48,15 @@ pub(crate) unsafe fn forbid(range: Range<usize>) -> Result<(), Errno> {
     let access = general::PROT_NONE as usize;
     // SAFETY: the caller owns the range.
     unsafe { call(general::__NR_mprotect, [range.start, range.len(), access, 0, 0, 0]) }.map(drop)
+}
+
+/// Unmaps memory.
+///
+/// # Safety
+/// The caller owns the range, and nothing uses it any more.
+pub(crate) unsafe fn unmap(range: Range<usize>) {
+    // SAFETY: the caller owns the range. For a whole mapping the call cannot fail.
+    let _ = unsafe { call(general::__NR_munmap, [range.start, range.len(), 0, 0, 0, 0]) };
 }
 
 /// Drops the contents of whole pages; they read as zeros then.
@@ -89,6 +104,14 @@ impl Descriptor {
     /// `number` is an open descriptor, and only the result closes it.
     pub(crate) const unsafe fn new(number: i32) -> Self {
         Self(number)
+    }
+}
+
+#[cfg(feature = "std")]
+impl std::os::fd::AsFd for Descriptor {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        // SAFETY: the descriptor is open as long as this value exists.
+        unsafe { std::os::fd::BorrowedFd::borrow_raw(self.0) }
     }
 }
 

@@ -7,6 +7,7 @@
 //! ```
 //! | file | |
 //! |---|---|
+//! | `paged` (feature `std`) | memory for a program that links this crate |
 //! | `pager` | the parts of a pager, and how it uses its stores |
 //! | `service` | messages of the kernel: faults, forks, changes of the address space |
 //! | `child` | a forked child gets all pages |
@@ -14,7 +15,8 @@
 //! | `eviction` | pages leave memory |
 //! | `table` | the state of each page |
 //! | `store` | what a store does |
-//! | `lz4`, `file` | the built-in stores: compressed pages in memory, an open file |
+//! | `compressed`, `file` | compressed pages in memory; pages in a file |
+//! | `lz4`, `zstd` (feature `zstd`) | compressions |
 //! | `ranges` | the memory that a pager pages |
 //! | `slab` | memory for compressed pages |
 //! | `arena`, `lock` | the pager's own memory, and its locks |
@@ -26,7 +28,7 @@
 //!
 //! Invariants: the thread that serves faults uses no allocator, no lock and no memory of the
 //! program. Limits: x86-64 Linux 6.8 or later, pages of 4 KiB.
-#![cfg_attr(not(test), no_std)]
+#![cfg_attr(not(any(test, feature = "std")), no_std)]
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,
@@ -36,6 +38,7 @@
 
 mod arena;
 mod child;
+mod compressed;
 mod count;
 mod error;
 mod eviction;
@@ -44,6 +47,8 @@ mod filling;
 mod kernel;
 mod lock;
 mod lz4;
+#[cfg(feature = "std")]
+mod paged;
 mod pager;
 mod ranges;
 mod service;
@@ -51,14 +56,20 @@ mod slab;
 mod store;
 mod table;
 mod userfaultfd;
+#[cfg(feature = "zstd")]
+mod zstd;
 
 /// Compiles the example of the README.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "std"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
 pub use fieldstone_wire::paging::{PagingCounters, STORES};
 
+#[cfg(feature = "std")]
+pub use crate::paged::{Advice, OnLoss, Paged, PagedBuilder, PagedStats, StoreStats, Words};
+#[cfg(feature = "zstd")]
+pub use crate::zstd::Zstd;
 pub use crate::{
     child::is_served_by_parent,
     error::{Error, Result},

@@ -43,8 +43,9 @@ impl<T> Lock<T> {
 
     /// Takes the lock, unless another thread holds it.
     pub(crate) fn try_acquire(&self) -> Option<Held<'_, T>> {
-        // Not `then_some`: a `Held` that is made and dropped would release the lock of its owner.
-        self.is_held.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok().then(|| Held(self))
+        let is_taken = self.is_held.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        // `then_some` would make a `Held` in any case, and release the lock of another thread with it.
+        is_taken.then(|| Held(self))
     }
 }
 
@@ -79,12 +80,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refused_try_leaves_the_lock_to_its_owner() {
+    fn a_lock_that_is_held_is_refused_until_its_owner_releases_it() {
         let lock = Lock::new(0);
-        let held = lock.try_acquire();
-        assert!(held.is_some());
+        let held = lock.acquire();
         assert!(lock.try_acquire().is_none() && lock.try_acquire().is_none());
         drop(held);
         assert!(lock.try_acquire().is_some());
+    }
+
+    #[test]
+    fn threads_change_a_value_one_at_a_time() {
+        let lock = Lock::new(0_u64);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..10_000).for_each(|_| *lock.acquire() += 1));
+            }
+        });
+        assert_eq!(*lock.acquire(), 40_000);
     }
 }

@@ -44,7 +44,25 @@ pub struct Pager {
     /// `/proc/self/pagemap`, to find guards.
     pub(crate) pagemap: Option<Descriptor>,
     pub(crate) wiped: VisitRanges,
-    stores: [Option<&'static dyn Store>; STORES],
+    stores: StoreList,
+    /// Decides about pages that cannot be read; without it, their accesses raise `SIGBUS`.
+    on_loss: Option<&'static OnLoss>,
+}
+
+/// The stores, hottest first.
+pub(crate) type StoreList = [Option<&'static dyn Store>; STORES];
+
+/// Gets the address of a page, the name of its store and the error; whether the pager tries again.
+pub(crate) type OnLoss = dyn Fn(usize, &'static str, StoreError) -> bool + Send + Sync;
+
+/// What a pager is made of.
+#[derive(Clone, Copy)]
+pub(crate) struct Parts {
+    pub(crate) arena: &'static Arena,
+    pub(crate) counters: &'static PagingCounters,
+    pub(crate) stores: StoreList,
+    pub(crate) wiped: VisitRanges,
+    pub(crate) on_loss: Option<&'static OnLoss>,
 }
 
 /// Calls its argument for each range of a list.
@@ -105,13 +123,20 @@ impl Pager {
         let reserved = Arena::reserve(ARENA)?;
         let full = Error::Full { bytes: reserved.range().len() };
         let arena: &'static Arena = reserved.settle().ok_or(full)?;
-        let mut list: [Option<&'static dyn Store>; STORES] = [None; STORES];
+        let mut list: StoreList = [None; STORES];
         if stores.lz4_bytes > 0 {
             list[0] = Some(put(arena, Lz4::new(arena, stores.lz4_bytes)?).ok_or(full)?);
         }
         if let Some(directory) = stores.file {
             list[1] = Some(put(arena, TempFile::open(arena, directory)?).ok_or(full)?);
         }
+        Self::from_parts(bound, fd, Parts { arena, counters, stores: list, wiped, on_loss: None })
+    }
+
+    /// A pager of these parts, which pages nothing yet.
+    pub(crate) fn from_parts(bound: usize, fd: Userfaultfd, parts: Parts) -> Result<Self> {
+        let Parts { arena, counters, stores, wiped, on_loss } = parts;
+        let full = Error::Full { bytes: arena.range().len() };
         let table = PageTable::new(arena).ok_or(full)?;
         // SAFETY: the memory is fresh and large enough, and zeros are valid pages.
         let buffer = unsafe { arena.take(AHEAD * PAGE).ok_or(full)?.cast().as_mut() };
@@ -138,7 +163,8 @@ impl Pager {
                 next: 0,
                 run: 1,
             }),
-            stores: list,
+            stores,
+            on_loss,
         })
     }
 
@@ -201,9 +227,10 @@ impl Pager {
             let store = (*store)?;
             // A colder store gets one page at a time, so that the next one starts with the hottest.
             let count = if index == 0 { pages.len() } else { 1 };
-            let count = store.put(&pages[..count], &mut keys[..count]).ok().filter(|&count| count > 0)?;
-            debug_assert!(keys[..count].iter().all(|&key| key <= MAX_KEY));
-            Some((index, keys, count))
+            let stored = store.put(&pages[..count], &mut keys[..count]).ok()?.min(count);
+            // A key that is too large cannot be kept: the pages from it on are not stored.
+            let stored = keys[..stored].iter().take_while(|&&key| key <= MAX_KEY).count();
+            (stored > 0).then_some((index, keys, stored))
         })
     }
 
@@ -214,11 +241,28 @@ impl Pager {
         let start = now_ns();
         store.get(&[key], core::slice::from_mut(into))?;
         if check(stored.place, into) != stored.check {
-            return Err(StoreError::Failed(crate::kernel::EIO));
+            return Err(StoreError::Damaged);
         }
         add(&self.counters.loaded[index], 1);
         add(&self.counters.load_ns[index], (now_ns() - start) as usize);
         Ok(())
+    }
+
+    /// Reads back a page that a thread waits for: again, as long as the handler of losses asks for
+    /// that.
+    pub(crate) fn load_or_retry(
+        &self,
+        page: usize,
+        stored: Stored,
+        into: &mut Page,
+    ) -> core::result::Result<(), StoreError> {
+        loop {
+            let Err(error) = self.load(stored, into) else { return Ok(()) };
+            let store = self.stores[parts(stored.place).0].map_or("none", Store::name);
+            if !self.on_loss.is_some_and(|on_loss| on_loss(page, store, error)) {
+                return Err(error);
+            }
+        }
     }
 
     /// Frees the place of a page.

@@ -26,8 +26,10 @@ impl Pager {
         if self.fd.wait(milliseconds)? {
             // SAFETY: a message consists of integers, for which zeros are valid.
             let mut messages: [uffd_msg; BATCH] = unsafe { core::mem::zeroed() };
-            let count = self.fd.read(&mut messages)?;
+            // The lock comes first: a thread whose change was read runs on, and a page that another
+            // one moves before the change is followed would be mistaken for one of the old state.
             let mut work = self.work.acquire();
+            let count = self.fd.read(&mut messages)?;
             let (mut faults, mut fault_count) = ([0; BATCH], 0);
             for message in &messages[..count] {
                 // SAFETY: the kernel has just written it, and it is parsed once.

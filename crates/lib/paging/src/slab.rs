@@ -59,10 +59,33 @@ pub(crate) struct Slab {
 unsafe impl Send for Slab {}
 
 impl Slab {
+    /// One that has no room.
+    #[cfg(feature = "std")]
+    pub(crate) const NONE: Self = Self {
+        memory: NonNull::dangling(),
+        spans: NonNull::dangling(),
+        capacity: 0,
+        begun: 0,
+        partial: [NONE; MAX_UNITS + 1],
+        empty: NONE,
+        bytes: 0,
+    };
+
+    /// Bytes of an arena for a slab of `bytes` alone.
+    #[cfg(feature = "std")]
+    pub(crate) fn arena_bytes(bytes: usize) -> usize {
+        let capacity = Self::capacity(bytes);
+        (capacity * size_of::<Span>()).next_multiple_of(kernel::PAGE) + (capacity + 1) * SPAN
+    }
+
+    /// Spans of a slab: at least one, and at most those that a key of 29 bits can name.
+    fn capacity(bytes: usize) -> usize {
+        (bytes / SPAN).clamp(1, (1 << 29) / UNITS)
+    }
+
     /// One of at most `bytes`, in the arena. `None` when that has no room.
     pub(crate) fn new(arena: &Arena, bytes: usize) -> Option<Self> {
-        // A key has 29 bits.
-        let capacity = (bytes / SPAN).clamp(1, (1 << 29) / UNITS);
+        let capacity = Self::capacity(bytes);
         let spans = arena.take(capacity * size_of::<Span>())?.cast();
         let memory = arena.take((capacity + 1) * SPAN)?;
         // Spans start at multiples of their size, so that whole pages are returned to the system.

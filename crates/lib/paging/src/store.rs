@@ -8,25 +8,29 @@ pub type Page = [u8; PAGE];
 /// The largest key of a page in a store.
 pub const MAX_KEY: u32 = (1 << 29) - 1;
 
-/// Why a store did not do what it was asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why a store did not store or return a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
     /// The store takes no more pages of this kind now. The pager asks the next store.
+    #[error("it is full")]
     Full,
     /// The store failed, with an errno. The pager keeps the page and asks the next store.
+    #[error("errno {0}")]
     Failed(Errno),
+    /// The contents are not those that were stored. The pager checks that; a store may find it
+    /// earlier.
+    #[error("the contents have changed in the store")]
+    Damaged,
 }
 
 /// A place for pages that are not resident.
 ///
 /// The pager checks the contents of each page that comes back, so a store needs no checksum.
-/// Its functions run in the thread that serves faults: they never access memory that this pager
-/// pages, or they wait forever.
-pub trait Store: Sync {
-    /// The name in reports, such as `lz4`.
-    fn name(&self) -> &'static str;
-
+/// Its functions run in the thread that serves faults and in threads that give advice, several at a
+/// time. They never access memory that this pager pages, never fork, and never call its `Paged`:
+/// otherwise they wait forever. A panic ends the process.
+pub trait Store: Send + Sync {
     /// Stores pages, and sets the key of each, at most [`MAX_KEY`]. Returns how many were stored: the
     /// first ones, unless an error stopped it.
     ///
@@ -43,6 +47,15 @@ pub trait Store: Sync {
     /// Frees the places of pages.
     fn forget(&self, keys: &[u32]);
 
-    /// Bytes that the stored pages take here.
-    fn bytes(&self) -> u64;
+    /// The name in reports and messages, such as `lz4`. Default: the name of the type.
+    fn name(&self) -> &'static str {
+        let path = core::any::type_name::<Self>();
+        let path = path.split('<').next().unwrap_or(path);
+        path.rsplit(':').next().unwrap_or(path)
+    }
+
+    /// Bytes that the stored pages take here, for reports. Default: 0.
+    fn bytes(&self) -> u64 {
+        0
+    }
 }

@@ -116,6 +116,13 @@ pub(crate) const fn bits(first: usize, count: usize) -> u64 {
 }
 
 impl PageTable {
+    /// Bytes of an arena for the records of one range of `bytes`.
+    #[cfg(feature = "std")]
+    pub(crate) const fn arena_bytes(bytes: usize) -> usize {
+        // A range touches one leaf more than it fills when it begins inside one.
+        size_of::<Root>() + (bytes.div_ceil(LEAF) + 1) * (size_of::<Leaf>() + PAGE)
+    }
+
     /// An empty table in the arena. `None` when that is used up.
     #[allow(unsafe_code, reason = "places the root in zeroed memory")]
     pub(crate) fn new(arena: &'static Arena) -> Option<Self> {

@@ -41,6 +41,20 @@ pub(crate) enum Message {
     Unmapped(Range<usize>),
 }
 
+/// What a userfaultfd does not report, because this process may not have it.
+#[cfg(feature = "std")]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Losses {
+    /// Forks: they need `CAP_SYS_PTRACE`.
+    pub(crate) forks: bool,
+    /// Accesses by the kernel: system calls that access a missing page fail with `EFAULT`.
+    pub(crate) kernel_faults: bool,
+}
+
+/// Opens a userfaultfd of a kind.
+#[cfg(feature = "std")]
+type Open = fn() -> Result<Descriptor, Errno>;
+
 /// An open userfaultfd.
 #[derive(Debug)]
 pub(crate) struct Userfaultfd(Descriptor);
@@ -53,6 +67,30 @@ impl Userfaultfd {
     pub(crate) fn open() -> Result<Self, Errno> {
         Self::with_features(kernel::open_userfaultfd()?, FEATURES)
             .map_err(|errno| if errno == kernel::EINVAL { EOPNOTSUPP } else { errno })
+    }
+
+    /// Opens the best one that this process may have, and returns what it does not report.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` before Linux 6.8, `ENOSYS` without userfaultfd, `EPERM` under a filter.
+    #[cfg(feature = "std")]
+    pub(crate) fn open_best() -> Result<(Self, Losses), Errno> {
+        let without_forks = FEATURES & !uapi::UFFD_FEATURE_EVENT_FORK;
+        let attempts: [(Open, u32, Losses); 3] = [
+            (kernel::open_userfaultfd, FEATURES, Losses { forks: false, kernel_faults: false }),
+            (kernel::open_userfaultfd, without_forks, Losses { forks: true, kernel_faults: false }),
+            (kernel::open_user_userfaultfd, without_forks, Losses { forks: true, kernel_faults: true }),
+        ];
+        let mut last = kernel::EPERM;
+        for (open, features, losses) in attempts {
+            match open().and_then(|descriptor| Self::with_features(descriptor, features)) {
+                Ok(fd) => return Ok((fd, losses)),
+                Err(errno @ (kernel::EPERM | kernel::EACCES)) => last = errno,
+                Err(kernel::EINVAL) => return Err(EOPNOTSUPP),
+                Err(errno) => return Err(errno),
+            }
+        }
+        Err(last)
     }
 
     /// Opens one for faults of user code, without events.
@@ -70,6 +108,12 @@ impl Userfaultfd {
     /// The one of a forked child, from [`Message::Fork`].
     pub(crate) const fn of_child(descriptor: Descriptor) -> Self {
         Self(descriptor)
+    }
+
+    /// The descriptor, to wait for it together with others.
+    #[cfg(feature = "std")]
+    pub(crate) const fn descriptor(&self) -> &Descriptor {
+        &self.0
     }
 
     /// Waits for messages; false after `milliseconds` without one.
