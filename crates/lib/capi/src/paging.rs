@@ -67,7 +67,6 @@ struct Counts {
     refused: u64,
     lost: u64,
     has_kernel_faults: bool,
-    has_fork_copies: bool,
 }
 
 /// A handler of losses with its `user` pointer.
@@ -184,7 +183,6 @@ extern "C" fn fs_paging_stats(paging: Option<&Paged>, counts: Option<&mut MaybeU
             refused: stats.refused,
             lost: stats.lost,
             has_kernel_faults: stats.has_kernel_faults,
-            has_fork_copies: stats.has_fork_copies,
         });
         Ok(())
     })

@@ -69,8 +69,8 @@ pub enum Error {
         /// Whether the range must be whole pages.
         needs_pages: bool,
     },
-    /// The process was forked after the memory was created: in the child it is plain memory.
-    #[error("cannot control memory that was created before a fork: in the child it is plain memory")]
+    /// The process was forked after the memory was created: the child does not have it.
+    #[error("cannot control memory that was created before a fork: the child does not have it")]
     Forked,
     /// A store did not return a page, or not the contents that were stored.
     #[error("cannot bring back the page at byte {page} from the store {store}: {error}")]

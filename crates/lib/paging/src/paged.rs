@@ -47,9 +47,8 @@ use crate::kernel::PAGE;
 /// Pages above the bound are in stores, and come back at their next access. A first access reads
 /// zeros.
 ///
-/// In a child made by fork(2) the memory has the same contents, without a bound, and all operations
-/// but those on slices and addresses return [`Error::Forked`]. If [`PagedStats::has_fork_copies`] is
-/// false, the child does not have the memory: an access raises `SIGSEGV`.
+/// A child made by fork(2) does not have the memory: an access raises `SIGSEGV`, and operations return
+/// [`Error::Forked`]. It may drop its copy of the handle, and may build memory of its own.
 #[derive(Debug)]
 pub struct Paged {
     /// Ends the thread before the rest is dropped.

@@ -28,8 +28,8 @@ pub enum StoreError {
 ///
 /// The pager checks the contents of each page that comes back, so a store needs no checksum.
 /// Its functions run in the thread that serves faults and in threads that give advice, several at a
-/// time. They never access memory that this pager pages, never fork, and never call its `Paged`:
-/// otherwise they wait forever. A panic ends the process.
+/// time. They never access memory that this pager pages, and never call its `Paged`: otherwise they
+/// wait forever. A panic ends the process.
 pub trait Store: Send + Sync {
     /// Stores pages, and sets the key of each, at most [`MAX_KEY`]. Returns how many were stored: the
     /// first ones, unless an error stopped it.

@@ -41,16 +41,6 @@ pub(crate) enum Message {
     Unmapped(Range<usize>),
 }
 
-/// What a userfaultfd does not report, because this process may not have it.
-#[cfg(feature = "std")]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Losses {
-    /// Forks: they need `CAP_SYS_PTRACE`.
-    pub(crate) forks: bool,
-    /// Accesses by the kernel: system calls that access a missing page fail with `EFAULT`.
-    pub(crate) kernel_faults: bool,
-}
-
 /// Opens a userfaultfd of a kind.
 #[cfg(feature = "std")]
 type Open = fn() -> Result<Descriptor, Errno>;
@@ -69,22 +59,19 @@ impl Userfaultfd {
             .map_err(|errno| if errno == kernel::EINVAL { EOPNOTSUPP } else { errno })
     }
 
-    /// Opens the best one that this process may have, and returns what it does not report.
+    /// Opens the best one that this process may have, without reports of forks. Returns whether it
+    /// reports faults of the kernel, too.
     ///
     /// # Errors
     /// `EOPNOTSUPP` before Linux 6.8, `ENOSYS` without userfaultfd, `EPERM` under a filter.
     #[cfg(feature = "std")]
-    pub(crate) fn open_best() -> Result<(Self, Losses), Errno> {
-        let without_forks = FEATURES & !uapi::UFFD_FEATURE_EVENT_FORK;
-        let attempts: [(Open, u32, Losses); 3] = [
-            (kernel::open_userfaultfd, FEATURES, Losses { forks: false, kernel_faults: false }),
-            (kernel::open_userfaultfd, without_forks, Losses { forks: true, kernel_faults: false }),
-            (kernel::open_user_userfaultfd, without_forks, Losses { forks: true, kernel_faults: true }),
-        ];
+    pub(crate) fn open_best() -> Result<(Self, bool), Errno> {
+        let features = FEATURES & !uapi::UFFD_FEATURE_EVENT_FORK;
+        let attempts: [(Open, bool); 2] = [(kernel::open_userfaultfd, true), (kernel::open_user_userfaultfd, false)];
         let mut last = kernel::EPERM;
-        for (open, features, losses) in attempts {
+        for (open, has_kernel_faults) in attempts {
             match open().and_then(|descriptor| Self::with_features(descriptor, features)) {
-                Ok(fd) => return Ok((fd, losses)),
+                Ok(fd) => return Ok((fd, has_kernel_faults)),
                 Err(errno @ (kernel::EPERM | kernel::EACCES)) => last = errno,
                 Err(kernel::EINVAL) => return Err(EOPNOTSUPP),
                 Err(errno) => return Err(errno),

@@ -33,14 +33,13 @@
  * in several at a time. A thread of the library serves the faults of each fs_paging. Needs x86-64
  * and Linux 6.8 or later.
  *
- * Privileges. fs_paging_counts reports what a process may not have:
- *   - Without CAP_SYS_PTRACE, a forked child does not have the memory: its accesses raise SIGSEGV.
- *   - Without that and access to /dev/userfaultfd, and with vm.unprivileged_userfaultfd=0, system
- *     calls that access pages that are not resident fail with EFAULT.
- *   - If a filter of system calls refuses userfaultfd(2), fs_paging_open fails.
+ * Privileges. Without CAP_SYS_PTRACE and access to /dev/userfaultfd, and with
+ * vm.unprivileged_userfaultfd=0, system calls that access pages that are not resident fail with
+ * EFAULT: has_kernel_faults of fs_paging_counts is false. If a filter of system calls refuses
+ * userfaultfd(2), fs_paging_open fails.
  *
- * After fork(), the child's copy of the memory is plain: it has the same contents and no bound.
- * fs_paging_advise and fs_paging_set_resident return FS_ERROR_FORKED there. The handle may be freed.
+ * After fork(), the child does not have the memory: its accesses raise SIGSEGV. fs_paging_advise and
+ * fs_paging_set_resident return FS_ERROR_FORKED there. The child's handle may be freed.
  *
  * Do not unmap, move or protect the memory, and do not close descriptors of the library: the process
  * then ends with a message, because pages that are not resident would be lost.
@@ -117,11 +116,10 @@ typedef struct fs_paging_counts {
     uint64_t load_ns;        /* time to bring them back, in nanoseconds */
     uint64_t faults;         /* faults that were served */
     uint64_t first_accesses; /* faults among them at pages that were stored nowhere */
-    uint64_t unmovable;      /* failed attempts to move a page: locked, pinned, shared with a child */
+    uint64_t unmovable;      /* failed attempts to move a page: locked or pinned */
     uint64_t refused;        /* attempts to store a page that no store took */
     uint64_t lost;           /* faults at pages that no store returned with their contents */
     bool has_kernel_faults;  /* system calls can access pages that are not resident; else EFAULT */
-    bool has_fork_copies;    /* a forked child has the memory; else its accesses raise SIGSEGV */
 } fs_paging_counts;
 
 int fs_paging_stats(const fs_paging *paging, fs_paging_counts *counts);

@@ -96,7 +96,7 @@ impl PagedBuilder {
         let bound = bound_pages(resident)? * PAGE;
         let stores = if self.stores.is_empty() { default_stores(bound)? } else { self.stores };
         let stores: Vec<_> = stores.into_iter().map(Shared::new).collect();
-        let (fd, losses) = Userfaultfd::open_best().map_err(|errno| Error::NoUserfaultfd { errno })?;
+        let (fd, has_kernel_faults) = Userfaultfd::open_best().map_err(|errno| Error::NoUserfaultfd { errno })?;
         let mapping = Mapping::new(bytes)?;
         let on_loss = Shared::new(loss_handler(mapping.range().start, self.on_loss));
         let arena = OwnArena::reserve(PageTable::arena_bytes(bytes) + SMALL_PARTS)?;
@@ -108,16 +108,15 @@ impl PagedBuilder {
         let pager = Pager::from_parts(bound, fd, parts)?;
         let refused = |errno| Error::Map { bytes, errno };
         pager.adopt(mapping.range(), false).map_err(refused)?;
-        if losses.forks {
-            // A child would read zeros in the place of missing pages.
-            mapping.advise(&mapping.range(), Advice::LinuxDontFork)?;
-        }
+        // A child would read zeros in the place of missing pages. It could get them if forks waited for
+        // the service thread; but fork(3) has the locks of the allocator then, and a store may allocate.
+        mapping.advise(&mapping.range(), Advice::LinuxDontFork)?;
         let process = ProcessMark::new(arena.get())?;
         let core = Core {
             pager,
             mapping,
             counters,
-            losses,
+            has_kernel_faults,
             process,
             stop: thread::stop()?,
             _arena: arena,

@@ -21,7 +21,6 @@ use crate::paged::thread::without_signals;
 use crate::pager::{OnLoss, Pager};
 use crate::store::Store;
 use crate::table::CHUNK;
-use crate::userfaultfd::Losses;
 
 /// The shared parts. The fields are dropped in this order: the pager refers to all others.
 #[derive(Debug)]
@@ -29,7 +28,7 @@ pub(super) struct Core {
     pub(super) pager: Pager,
     pub(super) mapping: Mapping,
     pub(super) counters: &'static PagingCounters,
-    pub(super) losses: Losses,
+    pub(super) has_kernel_faults: bool,
     pub(super) process: ProcessMark,
     /// Readable when the thread must end.
     pub(super) stop: OwnedFd,
@@ -83,9 +82,7 @@ impl Core {
             unmovable: counters.unmovable.load(Relaxed),
             refused: counters.refused.load(Relaxed),
             lost: counters.lost.load(Relaxed),
-            children: counters.children.load(Relaxed),
-            has_kernel_faults: !self.losses.kernel_faults,
-            has_fork_copies: !self.losses.forks,
+            has_kernel_faults: self.has_kernel_faults,
             stores: stores.collect(),
         }
     }
@@ -94,6 +91,8 @@ impl Core {
 impl Drop for Core {
     fn drop(&mut self) {
         if self.process.is_forked() {
+            // A child does not have the memory, and may have mapped other memory there.
+            self.mapping.0 = 0..0;
             return;
         }
         // The unmap of registered memory would wait until a thread reads the kernel's message. A
@@ -150,8 +149,10 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: borrows of the memory end before its owner, `Paged`, is dropped.
-        unsafe { kernel::unmap(self.range()) };
+        if !self.0.is_empty() {
+            // SAFETY: borrows of the memory end before its owner, `Paged`, is dropped.
+            unsafe { kernel::unmap(self.range()) };
+        }
     }
 }
 

@@ -22,19 +22,15 @@ pub struct PagedStats {
     pub faults: u64,
     /// Faults among them at pages that were stored nowhere: first accesses, or pages of zeros.
     pub first_accesses: u64,
-    /// Attempts to move a page that failed: it was locked, pinned, or shared with a child.
+    /// Attempts to move a page that failed: it was locked or pinned.
     pub unmovable: u64,
     /// Attempts to store a page that no store took.
     pub refused: u64,
     /// Faults at pages that no store returned with their contents.
     pub lost: u64,
-    /// Forked children that got all stored pages.
-    pub children: u64,
     /// Whether system calls can access pages that are not resident. Otherwise they fail with
     /// `EFAULT`.
     pub has_kernel_faults: bool,
-    /// Whether a forked child has the memory. Otherwise its accesses raise `SIGSEGV`.
-    pub has_fork_copies: bool,
     /// The stores, hottest first.
     pub stores: Vec<StoreStats>,
 }
@@ -66,9 +62,7 @@ impl fmt::Display for PagedStats {
         writeln!(f, "unmovable: {} attempts", self.unmovable)?;
         writeln!(f, "refused: {} attempts", self.refused)?;
         writeln!(f, "lost: {} faults", self.lost)?;
-        writeln!(f, "children: {} processes", self.children)?;
         writeln!(f, "has_kernel_faults: {}", self.has_kernel_faults)?;
-        writeln!(f, "has_fork_copies: {}", self.has_fork_copies)?;
         self.stores.iter().enumerate().try_for_each(|(index, store)| writeln!(f, "stores[{index}]: {store}"))
     }
 }
