@@ -16,6 +16,7 @@
 //! | [`knob`] | sets a kernel setting; a second process restores it when this one ends |
 //! | [`warm`] | touches memory that a hypervisor may have reclaimed |
 //! | [`cache`] | directories for files that can be regenerated |
+//! | [`thread_end`] | a word in shared memory that the kernel marks when a thread ends |
 //! | [`descriptors`] | keeps files open that the program may close |
 //! | [`machine`] | processor, memory and kernel of this machine |
 //! | [`userfault`], [`perf`] | which userfaultfd and perf features this user may use; `userfault/fd`: the calls on a userfaultfd |
@@ -53,6 +54,7 @@ pub mod sampling;
 pub mod scheduling;
 pub mod signals;
 pub mod smaps;
+pub mod thread_end;
 pub mod userfault;
 pub mod warm;
 pub mod witness;

@@ -1,7 +1,7 @@
 //! The record of `run --guard`: settings, counters of each process, and a mailbox for findings.
 //!
 //! ```text
-//! GuardSession   magic | build | GuardConfig | attention | claimed | process 0 | ... | cell 0 | ...
+//! GuardSession   magic | build | GuardConfig | attention | receiver | claimed | process 0 | ... | cell 0 | ...
 //! FindingCell    state | turn | what happened | stack | where allocated | where freed
 //!
 //!   agent                                        supervisor
@@ -33,6 +33,9 @@ pub const GUARD_VARIABLE: &CStr = c"FIELDSTONE_GUARD";
 pub const PROCESSES: usize = 1024;
 /// Findings that can wait at one time. Further findings are printed by the process itself.
 pub const CELLS: usize = 16;
+/// The bit that the kernel sets in [`GuardSession::receiver`] when that thread ends:
+/// `FUTEX_OWNER_DIED`.
+const OWNER_DIED: u32 = 1 << 30;
 /// Identifies the build: both sides refuse a record of another build.
 pub const BUILD: u64 = crate::BUILD.rotate_left(17) ^ size_of::<GuardSession>() as u64;
 
@@ -134,6 +137,8 @@ pub struct GuardSession {
     pub config: GuardConfig,
     /// Incremented, and woken as a futex, with each finding.
     pub attention: AtomicU32,
+    /// The thread that receives findings: its number, and a bit after its end.
+    pub receiver: AtomicU32,
     /// Entries of processes claimed so far; may exceed [`PROCESSES`].
     pub claimed: AtomicU32,
     /// One entry for each process.
@@ -149,6 +154,11 @@ impl GuardSession {
     /// [`Mismatch`] when the magic or the build differs.
     pub fn check(&self) -> Result<(), Mismatch> {
         if self.magic == MAGIC && self.build == BUILD { Ok(()) } else { Err(Mismatch) }
+    }
+
+    /// Whether the thread that receives findings has ended: none is answered any more.
+    pub fn has_ended(&self) -> bool {
+        self.receiver.load(Acquire) & OWNER_DIED != 0
     }
 
     /// Claims the next entry for process `pid`, or `None` when all are taken.

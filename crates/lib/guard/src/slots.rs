@@ -334,8 +334,8 @@ impl Slots {
         Some(offset.map_or(0, |(offset, occupant)| occupant.object.bytes.saturating_sub(offset)))
     }
 
-    /// Makes the page of a guard or of a freed object accessible, for a program that goes on after a
-    /// finding. The slot of the freed object is not used again. A guard is closed again when an object
+    /// Makes the page of a guard, of a freed object or of an unused slot accessible, for a program that
+    /// goes on after a finding. The slot is not used again. A guard is closed again when an object
     /// is allocated beside it, unless the object on its other side is live. False if the address has
     /// no such page, or the kernel refuses. Async-signal-safe.
     pub fn open_page(&self, address: usize) -> bool {

@@ -84,6 +84,25 @@ fn objects_have_their_alignment() {
 }
 
 #[test]
+fn an_access_far_from_all_objects_is_explained_by_the_nearest() {
+    let slots = slots(Side::Right);
+    let object = alloc(&slots, 64);
+    // The guard between two slots that were never used.
+    let far = address(object) + 64 + 20 * PAGE;
+    assert_eq!((slots.explain(far), slots.explain_far(address(object) + 64)), (None, None));
+    let finding = slots.explain_far(far).unwrap();
+    assert_eq!((finding.kind, finding.offset), (Kind::HeapBufferOverflow, 20 * PAGE as isize));
+    assert_eq!(finding.object.start, address(object));
+    assert_eq!(slots.explain_far(slots.base() + slots.span() - 1), None, "no object of this size");
+    free(&slots, object);
+    assert!(slots.explain_far(far).unwrap().freed.is_some());
+    assert!(slots.open_page(far + PAGE) && is_accessible(far + PAGE), "a program may go on");
+    for _ in 0..100 {
+        assert_ne!(address(alloc(&slots, 64)) & !(PAGE - 1), far + PAGE);
+    }
+}
+
+#[test]
 fn each_access_beside_an_object_is_explained() {
     let slots = slots(Side::Right);
     let object = alloc(&slots, 24);

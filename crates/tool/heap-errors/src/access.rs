@@ -2,6 +2,14 @@
 
 use iced_x86::{Decoder, DecoderOptions};
 
+/// The narrowest vector.
+const VECTOR_BYTES: u64 = 16;
+
+/// Whether an access of `bytes` bytes is that of a vector instruction, of which a part may be valid.
+pub(crate) const fn is_vector(bytes: u64) -> bool {
+    bytes >= VECTOR_BYTES
+}
+
 /// Bytes that the first instruction in `code` accesses; 0 if it is not recognised, or has no fixed
 /// size.
 pub(crate) fn bytes(code: &[u8]) -> u64 {

@@ -15,7 +15,7 @@ use fieldstone_launch::shared_record::SharedRecord;
 use fieldstone_launch::{AgentFile, Result};
 use fieldstone_report::HeapError;
 use fieldstone_report::heap_error::{GuardedProcess, UnguardedCount};
-use fieldstone_sys::{process, signals};
+use fieldstone_sys::{process, signals, thread_end};
 use fieldstone_wire::guard::{
     Access, CellState, FindingCell, GUARD_VARIABLE, GuardConfig, GuardProcess, GuardSession, Place, Sampling,
     UnguardedReason,
@@ -77,7 +77,11 @@ impl GuardedRun {
         let receiver = Receiver { record: Arc::clone(&record), names: StackNames::new(), report };
         let stopped = Arc::clone(&stop);
         // A signal to this command is the program's, and its forwarder takes it.
-        let thread = signals::with_all_blocked(|| spawn(move || receiver.run(&stopped)));
+        let work = move || {
+            let record = Arc::clone(&receiver.record);
+            thread_end::with_mark(&record.record().receiver, || receiver.run(&stopped));
+        };
+        let thread = signals::with_all_blocked(|| spawn(work));
         Ok(Self { record, stop, thread: Some(thread) })
     }
 
@@ -174,11 +178,13 @@ impl<F: FnMut(&HeapError)> Receiver<F> {
             self.names.name(&maps, &stack.frames().collect::<Vec<_>>(), is_fault)
         };
         let address = cell.address.load(Relaxed);
+        let bytes = if is_fault { access::bytes(&code(cell)) } else { cell.bytes.load(Relaxed) };
         HeapError {
             schema: HeapError::SCHEMA.to_owned(),
             kind: kind.name().to_owned(),
             access: access_name(access).to_owned(),
-            bytes: if is_fault { access::bytes(&code(cell)) } else { cell.bytes.load(Relaxed) },
+            bytes,
+            is_vector: is_fault && access::is_vector(bytes),
             offset: cell.offset.load(Relaxed),
             object_bytes: cell.object_bytes.load(Relaxed),
             stack: stack(&cell.stack, is_fault),
@@ -186,7 +192,7 @@ impl<F: FnMut(&HeapError)> Receiver<F> {
             freed: stack(&cell.freed, false),
             site_allocations: cell.site_allocations.load(Relaxed),
             site_guarded: cell.site_guarded.load(Relaxed),
-            program: program_name(maps.pid()),
+            program: program_name(self.record.record(), maps.pid(), cell.pid.load(Relaxed)),
             process: cell.pid.load(Relaxed),
             thread: cell.thread.load(Relaxed),
             allocated_thread: cell.allocated_by.load(Relaxed),
@@ -227,7 +233,11 @@ fn maps_of(pid: u32) -> ProcessMaps {
     others.map(ProcessMaps::read).find(has_agent).unwrap_or_default()
 }
 
-fn program_name(pid: u32) -> String {
+/// The name of process `pid`, or that of the entry of `inner_pid` if the process has ended.
+fn program_name(session: &GuardSession, pid: u32, inner_pid: u32) -> String {
     let name = process::exe(pid).ok().and_then(|path| path.file_name().map(Path::new).map(Path::to_owned));
-    name.map_or_else(|| "a program".to_owned(), |name| name.display().to_string())
+    let is_own = |process: &&GuardProcess| process.pid.load(Relaxed) == inner_pid;
+    let entry = || session.claimed_processes().filter(is_own).last().map(|process| process.name.to_string());
+    let name = name.map(|name| name.display().to_string()).or_else(entry);
+    name.unwrap_or_else(|| "a program".to_owned())
 }

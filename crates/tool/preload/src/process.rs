@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "makes system calls, and reads variables of libc")]
 
-use core::ffi::{CStr, c_char};
+use core::ffi::{CStr, c_char, c_int};
 use core::ptr::NonNull;
 
 use fieldstone_syscall::{failed, syscall};
@@ -42,6 +42,20 @@ pub fn variable(name: &CStr) -> Option<&'static CStr> {
     None
 }
 
+/// The path of the program, as it was called.
+#[must_use]
+pub fn program_path() -> &'static [u8] {
+    // SAFETY: the kernel stores a C string at this address, which lives as long as the process.
+    unsafe {
+        let name = libc::getauxval(libc::AT_EXECFN);
+        if name == 0 {
+            b"program"
+        } else {
+            CStr::from_ptr(core::ptr::with_exposed_provenance(name as usize)).to_bytes()
+        }
+    }
+}
+
 /// The base name of the program; empty before libc has started.
 #[must_use]
 pub fn program_name() -> &'static [u8] {
@@ -69,16 +83,18 @@ pub fn map(bytes: usize) -> Option<NonNull<u8>> {
     pointer(unsafe { syscall(libc::SYS_mmap, [0, bytes, access, flags, usize::MAX, 0]) })
 }
 
-/// Opens the file at `path` and maps its first `bytes` bytes, shared. `None` if it is shorter: the
-/// path may name another file by now.
-#[must_use]
-pub fn map_file(path: &CStr, bytes: usize) -> Option<NonNull<u8>> {
+/// Opens the file at `path` and maps its first `bytes` bytes, shared.
+///
+/// # Errors
+/// The number of the kernel's error; `ENOENT` for a file that is shorter: the path names another
+/// file by now.
+pub fn map_file(path: &CStr, bytes: usize) -> Result<NonNull<u8>, c_int> {
     let flags = (libc::O_RDWR | libc::O_CLOEXEC | libc::O_NONBLOCK) as usize;
     let at = libc::AT_FDCWD as usize;
     // SAFETY: `path` is a C string.
     let fd = unsafe { syscall(libc::SYS_openat, [at, path.as_ptr() as usize, flags, 0, 0, 0]) };
     if failed(fd) {
-        return None;
+        return Err(-fd as c_int);
     }
     let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     // SAFETY: the kernel chooses the address; the descriptor is this function's own.
@@ -87,12 +103,12 @@ pub fn map_file(path: &CStr, bytes: usize) -> Option<NonNull<u8>> {
         let mapped = if !failed(end) && end as usize >= bytes {
             syscall(libc::SYS_mmap, [0, bytes, access, libc::MAP_SHARED as usize, fd as usize, 0])
         } else {
-            -1
+            -(libc::ENOENT as isize)
         };
         syscall(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]);
         mapped
     };
-    pointer(mapped)
+    pointer(mapped).ok_or(-mapped as c_int)
 }
 
 fn pointer(mapped: isize) -> Option<NonNull<u8>> {
@@ -111,7 +127,7 @@ mod tests {
 
     #[test]
     fn the_process_has_a_name_and_variables() {
-        assert!(!program_name().is_empty());
+        assert!(!program_name().is_empty() && program_path().ends_with(program_name()));
         assert_eq!(getpid(), std::process::id());
         let path = std::env::var("PATH").ok();
         assert_eq!(variable(c"PATH").map(|value| value.to_str().unwrap()), path.as_deref());
@@ -120,7 +136,8 @@ mod tests {
 
     #[test]
     fn a_file_that_is_too_short_is_not_mapped() {
-        assert!(map_file(c"/proc/self/exe", 1 << 40).is_none() && map_file(c"/no/such/file", 1).is_none());
+        assert_eq!(map_file(c"/no/such/file", 1), Err(libc::ENOENT));
+        assert!(map_file(c"/proc/self/exe", 1 << 40).is_err());
         assert!(map(4096).is_some());
     }
 }

@@ -48,6 +48,8 @@ pub struct HeapError {
     pub access: String,
     /// Bytes of the access; 0 if unknown, and for a free.
     pub bytes: u64,
+    /// Whether these are the bytes of a vector instruction, of which a part may be valid.
+    pub is_vector: bool,
     /// Bytes past the end of the object (overflow), before its start (underflow), or between its
     /// start and the address, which may be before it.
     pub offset: u64,
@@ -121,7 +123,9 @@ impl HeapError {
             }
             "invalid-free" => format!("free of an address {into}"),
             _ => {
-                let size = if self.bytes == 0 { String::new() } else { format!(" of {}", plural(self.bytes, "byte")) };
+                let by = if self.is_vector { " by an instruction" } else { "" };
+                let size = plural(self.bytes, "byte");
+                let size = if self.bytes == 0 { String::new() } else { format!("{by} of {size}") };
                 let place = if self.kind == "use-after-free" { into } else { self.place_of_access(&offset, &object) };
                 format!("{}{size}, {place}", self.access)
             }
@@ -131,6 +135,22 @@ impl HeapError {
     fn place_of_access(&self, offset: &str, object: &str) -> String {
         let side = if self.kind == "heap-buffer-underflow" { "before" } else { "after" };
         format!("{offset} {side} an object of {object}")
+    }
+
+    /// How to find the write, if it was found by changed padding. An object at the right side of its
+    /// pages has only the padding that alignment requires.
+    fn remedy(&self) -> Option<&'static str> {
+        let end = (self.object + self.object_bytes).next_multiple_of(ALIGNMENT);
+        match self.kind.as_str() {
+            _ if !self.is_padding => None,
+            "heap-buffer-underflow" => Some("run again with --guard-side left, which reports the write itself"),
+            _ if end.is_multiple_of(PAGE) => {
+                Some("use a watchpoint or AddressSanitizer: alignment leaves no place for a guard before this byte")
+            }
+            _ => Some(
+                "run again with --guard-side right, which reports the write itself if it passes the alignment of 16",
+            ),
+        }
     }
 
     /// All lines, without an end of line after the last.
@@ -153,10 +173,16 @@ impl HeapError {
             let (guarded, all) = (count(self.site_guarded), count(self.site_allocations));
             let _ = write!(text, "\n  guarded: {guarded} of {all} allocations of this site");
         }
+        if let Some(remedy) = self.remedy() {
+            let _ = write!(text, "\n  try: {remedy}");
+        }
         text
     }
 }
 
+/// The alignment that malloc promises.
+const ALIGNMENT: u64 = 16;
+const PAGE: u64 = 4096;
 /// The widest column of functions; longer names push their place to the right.
 const LONGEST_COLUMN: usize = 48;
 
@@ -300,8 +326,20 @@ heap-buffer-overflow in server (process 4711, thread 4713)
             padding.event(),
             "written behind the object some time before its free: 3 bytes after an object of 24 bytes; freed by"
         );
+        let vector = HeapError { is_vector: true, bytes: 32, ..of("heap-buffer-overflow") };
+        assert_eq!(vector.event(), "write by an instruction of 32 bytes, 3 bytes after an object of 24 bytes");
         let unknown = HeapError { bytes: 0, ..of("use-after-free") };
         assert_eq!(unknown.event(), "write, 3 bytes into an object of 24 bytes");
+    }
+
+    #[test]
+    fn a_write_into_padding_has_the_option_that_finds_it() {
+        let padding =
+            |kind: &str, object| HeapError { is_padding: true, kind: kind.into(), object, ..overflow() }.text();
+        assert!(padding("heap-buffer-overflow", 0x1000).contains("try: run again with --guard-side right, "));
+        assert!(padding("heap-buffer-underflow", 0x1fe0).contains("try: run again with --guard-side left, "));
+        assert!(padding("heap-buffer-overflow", 0x1fe0).contains("AddressSanitizer"));
+        assert!(!overflow().text().contains("try:"));
     }
 
     #[test]

@@ -78,8 +78,12 @@ fn no_json(path: PathBuf, bytes: usize, source: serde_json::Error) -> Error {
     if source.is_eof() { Error::Incomplete { path, bytes } } else { Error::NotJson { path, source } }
 }
 
-/// Whether the first of several JSON objects is a finding of `run --guard-report`.
+/// Whether the first of several JSON objects is a finding of `run --guard-report`. That option leaves
+/// an empty file if there was no finding.
 fn has_findings(text: &[u8]) -> bool {
+    if text.is_empty() {
+        return true;
+    }
     let first = serde_json::Deserializer::from_slice(text).into_iter::<serde_json::Value>().next();
     matches!(first, Some(Ok(first)) if first.get("schema").is_some_and(|schema| schema == HeapError::SCHEMA))
 }
@@ -179,6 +183,7 @@ mod tests {
         let all = [error("double-free"), error("invalid-free")];
         let text: String = all.iter().map(|error| serde_json::to_string(error).unwrap() + "\n").collect();
         assert_eq!(load_text(&text).unwrap(), SavedFile::HeapErrors(all.to_vec()));
+        assert_eq!(load_text("").unwrap(), SavedFile::HeapErrors(Vec::new()), "no findings");
         let cut_off = load_text(&text[..text.len() - 9]).unwrap_err().to_string();
         assert!(cut_off.contains("fieldstone-guard/1"), "{cut_off}");
     }
@@ -234,7 +239,6 @@ mod tests {
     fn each_wrong_file_has_its_own_error() {
         assert!(matches!(SavedFile::load(Path::new("/nowhere/at/all.json")), Err(Error::Read { .. })));
         for (text, part) in [
-            ("", "it ends at byte 0"),
             (r#"{"schema": "fieldstone-profile/1", "progr"#, "incomplete: it ends at byte 41"),
             ("<html>", "is not JSON"),
             ("[1, 2]", "no schema of Fieldstone"),
@@ -270,7 +274,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_makes_it_panic(text in ".{0,200}") {
+        fn no_text_makes_it_panic(text in ".{1,200}") {
             prop_assert!(load_text(&text).is_err());
         }
     }

@@ -60,6 +60,29 @@ fn accesses_past_the_end_are_found() {
 }
 
 #[test]
+fn an_access_far_past_the_end_is_reported_with_the_nearest_object() {
+    let program = compiled("far.c", "");
+    let (output, found) = findings("--guard=all --guard-side right", &[&program]);
+    let text = stderr(&output);
+    assert_eq!((found.len(), output.status.signal()), (1, Some(SEGMENTATION_FAULT)), "{text}");
+    assert!(text.contains("write of 1 byte, 99,936 bytes after an object of 64 bytes"), "{text}");
+    for (mark, stack) in [("far error", &found[0].stack), ("far allocated", &found[0].allocated)] {
+        assert!(has_line(stack, "far.c", marked_line("far.c", mark).unwrap()), "{text}");
+    }
+    let (output, found) = findings("--guard=all --guard-side right --keep-going", &[&program]);
+    assert_eq!((found.len(), output.status.code()), (1, Some(1)), "{}", stderr(&output));
+}
+
+#[test]
+fn the_width_of_a_vector_is_not_the_size_of_an_overflow() {
+    let program = compiled("far.c", "-DVECTOR");
+    let (output, found) = findings("--guard=all --guard-side right", &[&program]);
+    let text = stderr(&output);
+    assert!(text.contains("write by an instruction of 16 bytes, 0 bytes after an object of 64 bytes"), "{text}");
+    assert!(found[0].is_vector, "{text}");
+}
+
+#[test]
 fn accesses_before_the_start_are_found() {
     for name in ["before_start", "read_before"] {
         check("bugs.c", name, "heap-buffer-underflow", SEGMENTATION_FAULT);

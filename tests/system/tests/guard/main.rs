@@ -6,6 +6,7 @@
 #[path = "../common/binaries.rs"]
 mod binaries;
 mod bugs;
+mod ending;
 mod fixture;
 mod handlers;
 mod interplay;

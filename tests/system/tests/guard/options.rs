@@ -36,6 +36,39 @@ fn keep_going_reports_each_place_once_and_finds_more() {
 }
 
 #[test]
+fn keep_going_reports_an_error_at_its_write_and_not_at_the_free_too() {
+    let program = compiled("beside.c", "");
+    let (output, found) = findings("--guard=all --guard-side right --keep-going", &[&program]);
+    let text = stderr(&output);
+    assert_eq!(found.len(), 1, "{text}");
+    assert_eq!((found[0].is_padding, found[0].stack[0].function.as_str()), (false, "fill"), "{text}");
+    // An object at the left side of its pages finds the error at its free: once.
+    let (output, found) = findings("--guard=all --guard-side left --keep-going", &[&program]);
+    let text = stderr(&output);
+    assert_eq!((found.len(), found[0].is_padding), (1, true), "{text}");
+    assert!(text.contains("\n  try: run again with --guard-side right"), "{text}");
+}
+
+#[test]
+fn a_run_without_findings_leaves_a_file_that_can_be_printed() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("findings.json");
+    run(&format!("--guard=all --guard-report {}", file.display()), &["true"]);
+    let printed = Command::new(binaries::command()).arg("report").arg(&file).output().unwrap();
+    assert!(stdout(&printed).starts_with("0 memory errors\n"), "{}", stderr(&printed));
+    assert!(printed.status.success());
+}
+
+#[test]
+fn a_new_site_is_guarded_after_the_budget_of_time_is_used_up() {
+    let program = compiled("sites.c", "-O0");
+    for run in 0..3 {
+        let (output, found) = findings("--guard", &[&program]);
+        assert_eq!(found.len(), 1, "run {run}: {:?} {}", output.status, stderr(&output));
+    }
+}
+
+#[test]
 fn the_file_of_findings_has_the_documented_fields_and_can_be_printed() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("findings.json");

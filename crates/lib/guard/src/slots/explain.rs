@@ -4,6 +4,7 @@
 //! address in a freed slot                  use after free, at any distance from the object
 //! address beside the object of a live slot overflow or underflow
 //! address in the guard between two slots   the object of either slot that is nearer
+//! address in a slot that was never used    the nearest object of the class: `explain_far`
 //! ```
 //! All of this reads records without a lock, so it works in a signal handler.
 
@@ -11,6 +12,9 @@ use crate::finding::{Event, Finding, Kind, Object};
 use crate::slots::Slots;
 use crate::slots::geometry::{Place, Slot};
 use crate::slots::record::{Phase, View};
+
+/// How far [`Slots::explain_far`] searches: 16 MiB in the class of one page.
+const FAR_SLOTS: u32 = 2048;
 
 /// A slot that has or had an object.
 #[derive(Clone, Copy, Debug)]
@@ -98,6 +102,25 @@ impl Slots {
                 both.into_iter().flatten().min_by_key(|occupant| (occupant.distance(address), !occupant.is_live()))
             }
         }
+    }
+
+    /// Explains a fault in memory that never had an object, by the nearest object of the same size
+    /// class: an access far past its end or before its start. It may be freed. `None` elsewhere, and
+    /// if the class has no object within [`FAR_SLOTS`] slots. Async-signal-safe.
+    #[must_use]
+    pub fn explain_far(&self, address: usize) -> Option<Finding> {
+        let (Place::Inside(slot) | Place::Between(_, slot)) = self.memory.geometry.locate(address)?;
+        if self.nearest(address).is_some() {
+            return None;
+        }
+        let at = |index: Option<u32>| self.occupant(Slot { index: index?, ..slot });
+        let around = |distance| [at(slot.index.checked_sub(distance)), at(slot.index.checked_add(distance))];
+        let nearest = (1..=FAR_SLOTS).find_map(|distance| {
+            around(distance).into_iter().flatten().min_by_key(|occupant| occupant.distance(address))
+        })?;
+        let is_before = address < nearest.object.start;
+        let kind = if is_before { Kind::HeapBufferUnderflow } else { Kind::HeapBufferOverflow };
+        Some(nearest.finding(kind, address))
     }
 
     /// Explains a fault at an address. `None` outside the range, in memory without an object, and

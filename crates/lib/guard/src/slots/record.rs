@@ -118,9 +118,10 @@ impl Record {
         is_ours
     }
 
-    /// Excludes a freed slot from reuse. False if it is not freed.
+    /// Excludes a slot without an object from use. False if it has one.
     pub(crate) fn retire(&self) -> bool {
-        let update = |state| (phase(state) == Phase::Freed).then_some(state | RETIRED);
+        let is_empty = |state| matches!(phase(state), Phase::Freed | Phase::Unused);
+        let update = |state| is_empty(state).then_some(state | RETIRED);
         self.state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, update).is_ok()
     }
 

@@ -5,6 +5,10 @@
 //!             less 1/2 of ALLOWANCE for known sites, less 1/8 of it for second objects
 //! spent     = 2 · time stamp counter around each guarded allocation + a charge for page faults
 //! ```
+//! When the permitted time is used up, the first allocation of a new site is guarded nevertheless:
+//! one in [`FIRST_TICKS`], and [`FIRST_BURST`] at once. This time counts as spent, so other objects
+//! wait longer.
+//!
 //! A free takes about as long as its allocation, and is charged with it. Otherwise the frees of
 //! objects that were permitted early would use up what is kept for new sites.
 //!
@@ -33,6 +37,12 @@ const LONGEST_TICKS: u64 = 1 << 17;
 /// Ticks between two readings of the clocks.
 const INTERVAL_TICKS: u64 = 1 << 21;
 
+/// Ticks between two first allocations that are guarded without permitted time: about 140 a second,
+/// .1 % of the time.
+const FIRST_TICKS: u64 = 1 << 24;
+/// How many of them may follow one another after a time without any.
+const FIRST_BURST: u64 = 64;
+
 static SPENT: AtomicU64 = AtomicU64::new(0);
 /// Permitted ticks at the last reading of the clocks, and those of the allowance alone.
 static PERMITTED: AtomicU64 = AtomicU64::new(0);
@@ -44,6 +54,8 @@ static START_NS: AtomicU64 = AtomicU64::new(0);
 /// Who asks for time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Share {
+    /// A site at its first allocation.
+    First,
     /// A site without a guarded object.
     New,
     /// A site whose first objects are not all guarded yet.
@@ -57,7 +69,7 @@ impl Share {
     /// allowance and not of the permitted time, so that a long run spends what it may.
     const fn reserve(self, allowance: u64) -> u64 {
         match self {
-            Self::New => 0,
+            Self::First | Self::New => 0,
             Self::Young => allowance / 8,
             Self::Known => allowance / 2,
         }
@@ -76,7 +88,18 @@ pub(crate) fn prepare() {
 /// Whether a guarded object may be allocated now.
 pub(crate) fn permits(share: Share) -> bool {
     let fits = || SPENT.load(Relaxed) + share.reserve(ALLOWANCE.load(Relaxed)) < PERMITTED.load(Relaxed);
-    fits() || read_clocks() && fits()
+    fits() || read_clocks() && fits() || share == Share::First && permits_first(raw::ticks())
+}
+
+/// Whether the first allocation of a new site may be guarded without permitted time: a leaky bucket
+/// that holds [`FIRST_BURST`].
+fn permits_first(now: u64) -> bool {
+    static FULL_AT: AtomicU64 = AtomicU64::new(0);
+    let take = |full_at: u64| {
+        let full_at = full_at.max(now) + FIRST_TICKS;
+        (full_at - now <= FIRST_BURST * FIRST_TICKS).then_some(full_at)
+    };
+    FULL_AT.fetch_update(Relaxed, Relaxed, take).is_ok()
 }
 
 /// Computes the permitted time. False if that was done shortly before.
@@ -112,6 +135,16 @@ pub(crate) fn after_fork() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn first_allocations_of_new_sites_are_guarded_without_permitted_time() {
+        let at = |now: u64| (0..1000).filter(|_| permits_first(now)).count();
+        let start = 1 << 40;
+        assert_eq!(at(start), 64);
+        assert_eq!(at(start + FIRST_TICKS / 2), 0);
+        assert_eq!(at(start + 10 * FIRST_TICKS), 10);
+        assert_eq!(at(start + 1000 * FIRST_TICKS), 64);
+    }
 
     #[test]
     fn first_and_second_objects_of_new_sites_go_before_those_of_known_ones() {

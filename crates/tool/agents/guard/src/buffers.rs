@@ -31,7 +31,7 @@ use crate::next::{self, Next, searched_at_first_call};
 use crate::range::{self, BASE, SPAN};
 use crate::report::{self, Incident};
 use crate::unwind::Caller;
-use crate::{dispositions, raw, start};
+use crate::{dispositions, ending, raw, start};
 use vectors::{VectorPlace, fill_vector, use_vector};
 
 /// What an entry has on the stack: six arguments, the return address, and a seventh argument.
@@ -224,7 +224,8 @@ fn report_excess(buffer: usize, room: usize, bytes: usize, access: Access, calle
     let Some(slots) = range::slots() else { return };
     let Some(finding) = slots.explain(buffer + room) else { return };
     report::report(&Incident { slots, finding: &finding, access, bytes: bytes - room, caller });
-    if !start::settings().is_some_and(|settings| settings.keep_going) {
+    if !start::keeps_going() {
+        ending::complete();
         dispositions::restore_default(libc::SIGSEGV);
         raw::set_blocked(libc::SIGSEGV, false);
         raw::signal_thread(libc::SIGSEGV, None);

@@ -24,7 +24,7 @@ use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::next::{self, Next};
-use crate::{faults, raw};
+use crate::{ending, faults, raw};
 
 type SigactionFunction = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
 type SignalFunction = unsafe extern "C" fn(c_int, libc::sighandler_t) -> libc::sighandler_t;
@@ -117,6 +117,14 @@ pub(crate) fn after_fork() {
     TABLE.iter().for_each(|entry| entry.is_locked.store(false, Release));
 }
 
+/// Whether the signal has its default action.
+pub(crate) fn is_default(signal: c_int) -> bool {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    real_sigaction(signal, null(), action.as_mut_ptr());
+    // SAFETY: all zeroes are a valid disposition, and the call stores one.
+    unsafe { action.assume_init_ref() }.sa_sigaction == libc::SIG_DFL
+}
+
 /// Gives the signal its default action, so that the instruction that faulted ends the process.
 pub(crate) fn restore_default(signal: c_int) {
     let mut default = MaybeUninit::<libc::sigaction>::zeroed();
@@ -141,6 +149,7 @@ pub(crate) fn deliver(signal: c_int, info: &mut libc::siginfo_t, context: *mut c
     match action.sa_sigaction {
         libc::SIG_IGN if !is_fault => {}
         libc::SIG_DFL | libc::SIG_IGN => {
+            ending::complete();
             restore_default(signal);
             if !is_fault {
                 // It was sent by a process: no instruction repeats it.

@@ -2,7 +2,7 @@
 //!
 //! | fault | action |
 //! |---|---|
-//! | in a guard page or a freed object | report; then the default action, or with `--keep-going` continue |
+//! | in a guard page, a freed object or an unused slot | report; then the default action, or with `--keep-going` continue |
 //! | any other | the program's own disposition (`dispositions`) |
 //!
 //! The default action is restored and the instruction repeated, so that the core dump and the exit
@@ -16,7 +16,7 @@ use fieldstone_wire::guard::Access;
 
 use crate::report::{self, Incident};
 use crate::unwind::Caller;
-use crate::{dispositions, range, start};
+use crate::{dispositions, ending, range, start};
 
 /// The bit of the page-fault error code for a write.
 const WRITE: i64 = 1 << 1;
@@ -31,9 +31,9 @@ pub(crate) unsafe extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t
     if !is_finding(address, registers) {
         return dispositions::deliver(signal, info, context);
     }
-    let is_continued = start::settings().is_some_and(|settings| settings.keep_going)
-        && range::slots().is_some_and(|slots| slots.open_page(address));
+    let is_continued = start::keeps_going() && range::slots().is_some_and(|slots| slots.open_page(address));
     if !is_continued {
+        ending::complete();
         dispositions::restore_default(signal);
     }
 }
@@ -41,7 +41,7 @@ pub(crate) unsafe extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t
 /// Reports the access, if it is an error of a guarded object.
 fn is_finding(address: usize, registers: &[libc::greg_t; 23]) -> bool {
     let Some(slots) = range::slots().filter(|_| range::contains(address)) else { return false };
-    let Some(finding) = slots.explain(address) else { return false };
+    let Some(finding) = slots.explain(address).or_else(|| slots.explain_far(address)) else { return false };
     let register = |number: c_int| registers[number as usize] as usize;
     let instruction = register(libc::REG_RIP);
     let is_write = registers[libc::REG_ERR as usize] & WRITE != 0;

@@ -9,7 +9,7 @@
 
 #![allow(unsafe_code, reason = "registers handlers in libc")]
 
-use crate::{HEAP, budget, dispositions, private_stack, range, start, thread, unwind};
+use crate::{HEAP, budget, dispositions, ending, private_stack, range, start, thread, unwind};
 
 /// Registers the handlers.
 pub(crate) fn prepare() {
@@ -33,6 +33,7 @@ unsafe extern "C" fn after_in_child() {
     if let Some(slots) = range::slots() {
         slots.after_fork_child();
         dispositions::after_fork();
+        ending::prepare();
         HEAP.after_fork();
         unwind::after_fork();
         private_stack::after_fork();

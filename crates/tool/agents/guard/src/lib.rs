@@ -25,6 +25,7 @@
 //! | `buffers` | system calls that read or write guarded objects |
 //! | `loading` | libraries that the program loads later |
 //! | `report`, `print` | findings |
+//! | `ending` | the end of the process waits for findings |
 //! | `start`, `fork` | the life of the process |
 //! | `raw` | system calls |
 //!
@@ -55,6 +56,7 @@ mod budget;
 mod buffers;
 mod calls;
 mod dispositions;
+mod ending;
 mod entries;
 mod faults;
 mod foreign;

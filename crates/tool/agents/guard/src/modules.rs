@@ -9,6 +9,7 @@ use core::ffi::CStr;
 use core::ops::Range;
 
 use fieldstone_preload::loader::{self, LinkMap};
+use fieldstone_preload::process;
 
 /// A loaded file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,16 +83,12 @@ impl LoadedFile {
         unsafe { (*self.link_map).base }
     }
 
-    /// The base name of the file, copied to `into` and cut to its length.
-    pub(crate) fn name<'a>(&self, into: &'a mut [u8]) -> &'a [u8] {
+    /// The path of the file.
+    pub(crate) fn path(&self) -> &[u8] {
         // SAFETY: the loader keeps the record and its name while the file is loaded.
         let path = unsafe { CStr::from_ptr((*self.link_map).name) }.to_bytes();
         // The main program has an empty name in the list.
-        let path = if path.is_empty() { b"program" } else { path };
-        let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
-        let bytes = name.len().min(into.len());
-        into[..bytes].copy_from_slice(&name[..bytes]);
-        &into[..bytes]
+        if path.is_empty() { process::program_path() } else { path }
     }
 
     /// The loaded segments, from the program headers, which linkers put at the start of the file.

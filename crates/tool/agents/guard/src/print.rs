@@ -1,17 +1,14 @@
 //! Prints a finding to standard error, when no supervisor answers: addresses by file and offset.
 
-#![allow(unsafe_code, reason = "reads a name that the loader holds")]
-
 use core::fmt::{self, Write};
 
 use fieldstone_wire::guard::{Access, FRAMES};
 
 use crate::private_stack::OnPrivateStack;
 use crate::report::{Incident, Report};
-use crate::unwind::{self};
-use crate::{calls, modules, raw, thread};
+use crate::{calls, modules, raw, thread, unwind};
 
-/// A text of bounded length, written when it is dropped.
+/// A line of text, written in pieces.
 struct Line {
     text: [u8; 256],
     bytes: usize,
@@ -20,16 +17,24 @@ struct Line {
 impl Line {
     fn print(content: fmt::Arguments<'_>) {
         let mut line = Self { text: [0; 256], bytes: 0 };
-        // A longer text is cut off.
+        // Writing does not fail.
         let _ = line.write_fmt(content);
-        line.text[line.bytes.min(255)] = b'\n';
-        raw::write_error(&line.text[..line.bytes.min(255) + 1]);
+        let _ = line.write_str("\n");
+        line.flush();
+    }
+
+    fn flush(&mut self) {
+        raw::write_error(&self.text[..self.bytes]);
+        self.bytes = 0;
     }
 }
 
 impl Write for Line {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        for byte in text.bytes().take(255 - self.bytes) {
+        for byte in text.bytes() {
+            if self.bytes == self.text.len() {
+                self.flush();
+            }
             self.text[self.bytes] = byte;
             self.bytes += 1;
         }
@@ -37,8 +42,9 @@ impl Write for Line {
     }
 }
 
-/// Prints a finding.
-pub(crate) fn print(report: &Report<'_>, own: Option<&OnPrivateStack>) {
+/// Prints a finding. `has_ended`: the command that names functions and writes the file of findings has
+/// ended.
+pub(crate) fn print(report: &Report<'_>, has_ended: bool, own: Option<&OnPrivateStack>) {
     let (pid, tid) = (raw::getpid(), thread::number());
     Line::print(format_args!("fieldstone: {} in process {pid}, thread {tid}", report.kind.name()));
     match report.access {
@@ -47,32 +53,44 @@ pub(crate) fn print(report: &Report<'_>, own: Option<&OnPrivateStack>) {
         Access::Free => Line::print(format_args!("  free of address {:#x}", report.address)),
         Access::Padding => Line::print(format_args!("  written behind the object some time before its free")),
     }
+    print_object(report, own);
+    if has_ended {
+        Line::print(format_args!(
+            "  the fieldstone command has ended: functions have no names, and no file of findings has this\n  \
+             try: addr2line -Cfe FILE OFFSET"
+        ));
+    }
+}
+
+/// Prints the stacks.
+fn print_object(report: &Report<'_>, own: Option<&OnPrivateStack>) {
     let mut frames = [0; FRAMES];
     let count = unwind::stack(report.caller, &mut frames, own);
-    print_frames(&frames[..count]);
+    print_frames(&frames[..count], report.caller.is_fault);
     let Some(Incident { slots, finding, .. }) = report.incident else { return };
     let object = &finding.object;
     Line::print(format_args!(
         "  the object of {} bytes at {:#x} was allocated in thread {} by",
         object.bytes, object.start, finding.allocated.thread
     ));
-    print_frames(calls::split(slots, finding.allocated.stack, &mut frames).1);
+    print_frames(calls::split(slots, finding.allocated.stack, &mut frames).1, false);
     if let Some(freed) = &finding.freed {
         Line::print(format_args!("  the object was freed in thread {} by", freed.thread));
-        print_frames(calls::split(slots, freed.stack, &mut frames).1);
+        print_frames(calls::split(slots, freed.stack, &mut frames).1, false);
     }
 }
 
-fn print_frames(frames: &[usize]) {
-    for &frame in frames {
-        match modules::at(frame) {
+/// Prints return addresses. With `is_fault`, the first one is an instruction.
+fn print_frames(frames: &[usize], is_fault: bool) {
+    for (depth, &frame) in frames.iter().enumerate() {
+        // A call ends one byte before its return address.
+        let code = if is_fault && depth == 0 { frame } else { frame.wrapping_sub(1) };
+        match modules::at(code) {
             Some(file) => {
-                let mut path = [0; 128];
-                let name = file.name(&mut path);
-                let name = core::str::from_utf8(name).unwrap_or("?");
-                Line::print(format_args!("    {name}+{:#x}", frame - file.base()));
+                let path = core::str::from_utf8(file.path()).unwrap_or("?");
+                Line::print(format_args!("    {path}+{:#x}", code - file.base()));
             }
-            None => Line::print(format_args!("    {frame:#x}")),
+            None => Line::print(format_args!("    {code:#x}")),
         }
     }
 }

@@ -91,15 +91,18 @@ pub(crate) fn is_readable(address: usize) -> bool {
 /// Ends the process at once.
 pub(crate) fn exit(code: c_int) -> ! {
     loop {
-        // SAFETY: the call has no pointers.
-        unsafe { syscall(libc::SYS_exit_group, [code as usize, 0, 0, 0, 0, 0]) };
+        // A seccomp filter may refuse the first call.
+        for call in [libc::SYS_exit_group, libc::SYS_exit] {
+            // SAFETY: the calls have no pointers.
+            unsafe { syscall(call, [code as usize, 0, 0, 0, 0, 0]) };
+        }
     }
 }
 
-/// Waits until the word differs from `value` or a second has passed.
-pub(crate) fn wait_second(word: &AtomicU32, value: u32) {
-    let second = libc::timespec { tv_sec: 1, tv_nsec: 0 };
-    let (word, timeout) = (core::ptr::from_ref(word) as usize, &raw const second as usize);
+/// Waits until the word differs from `value` or the time has passed.
+pub(crate) fn wait_for(word: &AtomicU32, value: u32, ns: u64) {
+    let time = libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
+    let (word, timeout) = (core::ptr::from_ref(word) as usize, &raw const time as usize);
     // SAFETY: the word and the timeout outlive the call.
     unsafe { syscall(libc::SYS_futex, [word, libc::FUTEX_WAIT as usize, value as usize, timeout, 0, 0]) };
 }

@@ -6,8 +6,6 @@
 //! Invariants: no allocation, no lock. A report may come from a signal handler on a small stack: it
 //! is made on a private stack.
 
-#![allow(unsafe_code, reason = "reads code at a fault, ends the process")]
-
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 
@@ -17,12 +15,14 @@ use fieldstone_wire::guard::{Access, CELLS, CODE_BYTES, CellState, FRAMES, Findi
 use crate::private_stack::{self, OnPrivateStack};
 use crate::probe::Reader;
 use crate::unwind::{self, Caller};
-use crate::{calls, print, raw, sites, start, thread};
+use crate::{calls, dispositions, ending, print, raw, sites, start, thread};
 
-/// Seconds to wait for the supervisor.
-const PATIENCE_S: u32 = 10;
-/// Places that are remembered.
-const PLACES: usize = 1024;
+/// How long to wait for the supervisor.
+pub(crate) const PATIENCE_NS: u64 = 10_000_000_000;
+/// How long to wait before the next look whether the supervisor still receives.
+const LOOK_NS: u64 = 100_000_000;
+/// Numbers that are remembered: an instruction and a site for each error.
+const PLACES: usize = 2048;
 
 /// What happened.
 pub(crate) struct Incident<'a> {
@@ -75,16 +75,21 @@ pub(crate) fn foreign_free(address: usize, place: Place, caller: Caller) {
 }
 
 fn end_by_abort() {
-    if !start::settings().is_some_and(|settings| settings.keep_going) {
-        // SAFETY: ends the process as the allocator does after such a free.
-        unsafe { libc::abort() }
+    if !start::keeps_going() {
+        // A handler of the program may continue.
+        if dispositions::is_default(libc::SIGABRT) {
+            ending::complete();
+        }
+        // As the allocator does after such a free.
+        ending::abort()
     }
 }
 
 fn deliver(report: &Report<'_>) {
     let Some(session) = start::session() else { return };
     start::count_finding();
-    if is_known(report.caller.instruction) {
+    let Some(_reporting) = ending::begin() else { return };
+    if is_known(report) {
         return;
     }
     private_stack::run(|own| {
@@ -94,24 +99,43 @@ fn deliver(report: &Report<'_>) {
             ask(session, cell, turn)
         });
         if !is_answered {
-            print::print(report, own);
+            print::print(report, session.has_ended(), own);
         }
     });
 }
 
-/// Whether the place was reported before. Remembers it otherwise.
-fn is_known(instruction: usize) -> bool {
+/// Whether the error was reported before. Remembers it otherwise.
+///
+/// A write behind an object may fault, or be found at the free, also at the next object of the site.
+/// So at a free, an error of a site is known if an access past an end of its objects was reported.
+fn is_known(report: &Report<'_>) -> bool {
+    let beside = report.incident.and_then(|incident| beside_objects(report.kind, incident));
+    let is_padding = report.access == Access::Padding;
+    let is_beside_known = beside.is_some_and(|beside| !remember(beside));
+    is_padding && is_beside_known || !remember(report.caller.instruction)
+}
+
+/// A number for the accesses beside the objects of a site, at one of their ends. No instruction has
+/// an address like this.
+fn beside_objects(kind: Kind, incident: &Incident<'_>) -> Option<usize> {
+    let is_beside = matches!(kind, Kind::HeapBufferOverflow | Kind::HeapBufferUnderflow);
+    let (site, _) = calls::split(incident.slots, incident.finding.allocated.stack, &mut [0; 1]);
+    (is_beside && site != 0).then_some(1 << 63 | (kind as usize) << 32 | site as usize)
+}
+
+/// Adds a number to those that were reported. False if it is one of them, or if there is no room.
+fn remember(number: usize) -> bool {
     static KNOWN: [AtomicUsize; PLACES] = [const { AtomicUsize::new(0) }; PLACES];
-    let first = instruction.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+    let first = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
     for step in 0..PLACES {
         let place = &KNOWN[(first + step) % PLACES];
-        match place.compare_exchange(0, instruction, Relaxed, Relaxed) {
-            Ok(_) => return false,
-            Err(known) if known == instruction => return true,
+        match place.compare_exchange(0, number, Relaxed, Relaxed) {
+            Ok(_) => return true,
+            Err(known) if known == number => return false,
             Err(_) => {}
         }
     }
-    true
+    false
 }
 
 fn fill(cell: &FindingCell, report: &Report<'_>, own: Option<&OnPrivateStack>) {
@@ -163,11 +187,14 @@ fn ask(session: &GuardSession, cell: &FindingCell, turn: u32) -> bool {
     cell.state.store(CellState::Waiting as u32, Release);
     session.attention.fetch_add(1, Release);
     raw::wake(&session.attention);
-    for _ in 0..PATIENCE_S {
+    for _ in 0..PATIENCE_NS / LOOK_NS {
         if !cell.is_waiting(turn) {
             return true;
         }
-        raw::wait_second(&cell.state, CellState::Waiting as u32);
+        if session.has_ended() {
+            break;
+        }
+        raw::wait_for(&cell.state, CellState::Waiting as u32, LOOK_NS);
     }
     !cell.is_waiting(turn) || !cell.withdraw()
 }

@@ -10,6 +10,7 @@
 //! counts down in its cache ([`crate::thread`]) and comes here when an allocation is due or its site
 //! is not in the cache. The countdown of a site that leaves a cache is kept in `left`.
 //!
+//! After the budget of time is used up, first allocations of new sites are guarded at a limited rate.
 //! If the budget of time denies a guarded object, the site waits longer: twice its gap if it is known,
 //! else an eighth of its allocations so far.
 //!
@@ -163,6 +164,7 @@ fn decide(site: &Site, settings: &Settings) -> (bool, u32) {
     let is_new = guarded < settings.first;
     let gap = site.gap.load(Relaxed).max(1);
     let share = match guarded {
+        0 if site.allocations.load(Relaxed) <= 1 => Share::First,
         0 => Share::New,
         _ if is_new => Share::Young,
         _ => Share::Known,

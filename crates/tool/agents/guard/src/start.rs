@@ -20,9 +20,10 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 
 use fieldstone_guard::{Side, Slots};
 use fieldstone_preload::{loader, process};
+use fieldstone_wire::MAGIC;
 use fieldstone_wire::guard::{GUARD_VARIABLE, GuardProcess, GuardSession, Sampling, UnguardedReason};
 
-use crate::{budget, buffers, dispositions, foreign, fork, next, operators, range, raw, sites, thread};
+use crate::{budget, buffers, dispositions, ending, foreign, fork, next, operators, range, raw, sites, thread};
 
 /// The user's settings.
 pub(crate) struct Settings {
@@ -82,6 +83,11 @@ pub(crate) fn settings() -> Option<&'static Settings> {
     started().map(|started| &started.settings)
 }
 
+/// Whether the process continues after a finding.
+pub(crate) fn keeps_going() -> bool {
+    settings().is_some_and(|settings| settings.keep_going)
+}
+
 /// The record shared with the supervisor.
 pub(crate) fn session() -> Option<&'static GuardSession> {
     started().map(|started| started.session)
@@ -116,15 +122,17 @@ pub(crate) fn count_finding() {
 /// # Safety
 /// Only the loader may call this.
 pub(crate) unsafe extern "C" fn construct() {
+    ending::search();
     begin();
 }
 
-/// The destructor: completes the counters.
+/// The destructor: waits for findings, and completes the counters.
 ///
 /// # Safety
 /// Only the loader may call this, at the end of the process.
 pub(crate) unsafe extern "C" fn finish() {
     if settings().is_some() {
+        ending::wait();
         thread::write_back_all();
         record_memory();
     }
@@ -171,12 +179,21 @@ pub(crate) fn begin() {
     STATE.store(STARTED, Release);
 }
 
+/// The record vanishes with the command that shares it.
+const HAS_ENDED: &str = "the fieldstone command that guards it has ended (or there is no /proc)\n\
+    try: fieldstone run --guard -- sh -c 'PROGRAM; wait', so that the command lasts as long as its processes";
+const NO_ACCESS: &str = "it may not open the record of the fieldstone command, which another user runs\n\
+    try: run the fieldstone command as the user of this process";
+
 fn start(path: &CStr) -> Result<(Started, Slots), &'static str> {
     let session = raw::map_file(path, size_of::<GuardSession>())
         // SAFETY: mapped for the life of the process and long enough; all fields that change are
         // atomic.
         .map(|memory| unsafe { memory.cast::<GuardSession>().as_ref() })
-        .ok_or("it cannot open the record of the fieldstone command (another user, or no /proc)")?;
+        .map_err(|error| if error == libc::ENOENT { HAS_ENDED } else { NO_ACCESS })?;
+    if session.magic != MAGIC {
+        return Err(HAS_ENDED);
+    }
     session.check().map_err(|_| "the record belongs to another build of fieldstone")?;
     let config = &session.config;
     let side = Side::from_code(config.side).unwrap_or_default();
@@ -194,6 +211,7 @@ fn start(path: &CStr) -> Result<(Started, Slots), &'static str> {
     loader::prepare();
     budget::prepare();
     buffers::prepare();
+    ending::prepare();
     dispositions::install();
     fork::prepare();
     let sampling = match config.sampling {

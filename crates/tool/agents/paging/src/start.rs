@@ -76,6 +76,7 @@ fn record_files() -> bool {
 pub(crate) unsafe extern "C" fn construct() {
     let Some(path) = process::variable(PAGING_VARIABLE) else { return };
     let session = raw::map_file(path, size_of::<PagingSession>())
+        .ok()
         // SAFETY: mapped for the life of the process and long enough; all fields that change are
         // atomic.
         .map(|memory| unsafe { memory.cast::<PagingSession>().as_ref() })

@@ -1,5 +1,7 @@
 //! The memory errors of a file of findings, and the counts of a run with guards.
 
+use std::cmp::Reverse;
+
 use crate::document::{Block, Document};
 use crate::heap_error::{GuardStats, GuardedProcess, HeapError};
 use crate::quantity::{bytes, count, plural};
@@ -12,11 +14,14 @@ pub fn document(errors: &[HeapError]) -> Document {
         let (_, rest) = text.split_once('\n').unwrap_or_default();
         Block::section(error.headline(), [Block::Listing(rest.to_owned())])
     };
+    let empty = errors
+        .is_empty()
+        .then_some("The file is empty. After `run --guard-report`, this means that no error was found.");
     Document {
         kind: "guard".into(),
         subject: "Memory errors".into(),
         title: plural(errors.len() as u64, "memory error"),
-        blocks: errors.iter().map(section).collect(),
+        blocks: errors.iter().map(section).chain([Block::paragraph(empty.map(str::to_owned))]).collect(),
         ..Document::default()
     }
 }
@@ -35,21 +40,30 @@ pub fn stats_document(stats: &GuardStats) -> Document {
     }
 }
 
-/// Processes that are shown: those with the most allocations.
+/// Processes that are shown: the first one, those with findings, and those with the most allocations.
 const MOST_PROCESSES: usize = 10;
 
-/// A section for each of the largest processes, in the order of their starts.
+/// A section for each of the shown processes, in the order of their starts.
 pub(super) fn process_blocks(stats: &GuardStats) -> impl Iterator<Item = Block> {
-    let mut counts: Vec<u64> = stats.processes.iter().map(|process| process.allocations).collect();
-    counts.sort_unstable_by(|a, b| b.cmp(a));
-    let least = counts.get(MOST_PROCESSES - 1).copied().unwrap_or(0);
+    let mut shown: Vec<(usize, &GuardedProcess)> = stats.processes.iter().enumerate().collect();
+    shown.sort_by_key(|(index, process)| Reverse((*index == 0, process.findings > 0, process.allocations)));
+    shown.truncate(MOST_PROCESSES);
+    shown.sort_by_key(|(index, _)| *index);
     let section = |process: &GuardedProcess| {
         Block::section(format!("{} (process {})", process.name, process.pid), [facts(process)])
     };
-    let shown = stats.processes.iter().filter(move |process| process.allocations >= least).take(MOST_PROCESSES);
     let rest = stats.processes.len().saturating_sub(MOST_PROCESSES) as u64;
     let rest = (rest > 0).then(|| format!("{} with fewer allocations are not shown.", plural(rest, "process record")));
-    shown.map(section).chain([Block::paragraph(rest)])
+    let is_over_budget = shown.iter().any(|(_, process)| is_over_budget(process));
+    let budget = is_over_budget.then_some(
+        "The time budget was used up, so some sites may have no guarded object. `--guard=1/10` has no such budget.",
+    );
+    let sections = shown.into_iter().map(move |(_, process)| section(process));
+    sections.chain([Block::paragraph(rest), Block::paragraph(budget.map(str::to_owned))])
+}
+
+fn is_over_budget(process: &GuardedProcess) -> bool {
+    process.unguarded.iter().any(|unguarded| unguarded.reason.contains("time budget") && unguarded.allocations > 0)
 }
 
 /// The counts of a process.
@@ -77,6 +91,19 @@ mod tests {
     use super::*;
     use crate::heap_error::UnguardedCount;
     use crate::text::{self, Style};
+
+    #[test]
+    fn the_first_process_and_those_with_findings_are_shown() {
+        let process = |pid: u32, allocations| GuardedProcess { pid, allocations, ..GuardedProcess::default() };
+        let mut processes: Vec<_> = (100..150).map(|pid| process(pid, u64::from(pid))).collect();
+        processes.insert(0, process(7, 1));
+        processes.insert(20, GuardedProcess { findings: 1, ..process(8, 1) });
+        let text = text::render(&stats_document(&GuardStats { processes, ..GuardStats::default() }), Style::default());
+        for (pid, is_shown) in [(7, true), (8, true), (149, true), (142, true), (141, false), (100, false)] {
+            assert_eq!(text.contains(&format!("(process {pid})")), is_shown, "{pid}: {text}");
+        }
+        assert!(text.contains("42 process records with fewer allocations are not shown"), "{text}");
+    }
 
     #[test]
     fn findings_are_sections_and_counts_are_facts() {
