@@ -43,7 +43,9 @@ impl<T> Lock<T> {
 
     /// Takes the lock, unless another thread holds it.
     pub(crate) fn try_acquire(&self) -> Option<Held<'_, T>> {
-        self.is_held.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok().then_some(Held(self))
+        let is_taken = self.is_held.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        // Not `then_some`: its argument would be dropped, and the lock of another thread released.
+        is_taken.then(|| Held(self))
     }
 }
 
@@ -70,5 +72,20 @@ impl<T> DerefMut for Held<'_, T> {
 impl<T> Drop for Held<'_, T> {
     fn drop(&mut self) {
         self.0.is_held.store(0, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_that_is_held_is_not_released_by_another_try() {
+        let lock = Lock::new(0);
+        let held = lock.try_acquire();
+        assert!(held.is_some() && lock.try_acquire().is_none());
+        assert!(lock.try_acquire().is_none(), "the first try did not release it");
+        drop(held);
+        assert!(lock.try_acquire().is_some());
     }
 }
