@@ -18,7 +18,7 @@ use linux_raw_sys::general::uffd_msg;
 use crate::kernel::{EAGAIN, EBUSY, ESRCH, Errno, PAGE};
 use crate::pager::{Pager, Work};
 use crate::store::Page;
-use crate::table::{CHUNK_PAGES, bits};
+use crate::table::CHUNK_PAGES;
 use crate::userfaultfd::{Message, Userfaultfd, parse};
 
 /// Changes of the child's memory that are followed. After more, pages that are left raise `SIGBUS`.
@@ -76,11 +76,6 @@ impl Pager {
     pub(crate) fn complete_child(&self, work: &mut Work, child: &Userfaultfd) {
         let mut changes = Changes::new();
         (self.wiped)(&mut |range| changes.add(range, None));
-        for index in (0..CHUNK_PAGES).filter(|&index| work.held & bits(index, 1) != 0) {
-            // SAFETY: a held page is in staging, which only this thread changes.
-            let page = unsafe { &*core::ptr::with_exposed_provenance::<Page>(work.staging + index * PAGE) };
-            let _ = give(child, &mut changes, work.held_chunk + index * PAGE, Some(page));
-        }
         let buffer = &mut work.buffer[0];
         let mut has_ended = false;
         self.table.for_each_in(0..usize::MAX >> 17, |chunk, _| {
@@ -92,6 +87,15 @@ impl Pager {
                 }
             }
         });
+        // A page that was in staging when the process forked is stored or held by now.
+        for lane in &self.lanes {
+            let lane = lane.acquire();
+            for (page, staged) in lane.held() {
+                // SAFETY: a held page is in staging, which only the owner of the lane changes.
+                let contents = unsafe { &*core::ptr::with_exposed_provenance::<Page>(staged) };
+                let _ = give(child, &mut changes, page, Some(contents));
+            }
+        }
     }
 }
 

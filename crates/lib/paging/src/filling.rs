@@ -7,6 +7,8 @@
 //! The copy makes the whole page appear at one instant, so no thread sees a part of it. A fault at
 //! the page behind the last run doubles the run, up to 16 pages; another one ends it.
 
+use core::sync::atomic::Ordering::Acquire;
+
 use crate::count::add;
 use crate::kernel::{self, EAGAIN, EEXIST, PAGE};
 use crate::pager::{AHEAD, Pager, Work};
@@ -25,7 +27,7 @@ impl Pager {
         add(&self.counters.faults, 1);
         work.run = if page == work.next { (work.run * 2).min(AHEAD) } else { 1 };
         // Room for the run, before the chunk is locked.
-        let is_ready = self.make_room(work, work.run);
+        let is_ready = self.make_room(work.run);
         let is_filled = is_ready && self.fill_run(work, page);
         if !is_filled {
             let _ = self.fd.wake(page..page + PAGE);
@@ -38,6 +40,12 @@ impl Pager {
             // No memory for the record: the page becomes an ordinary one, outside the bound.
             return self.copy(page, &ZEROS[..1]).is_ok();
         };
+        if self.has_held.load(Acquire) {
+            // The page may be among those that no store took.
+            drop(chunk);
+            self.return_all_held();
+            return false;
+        }
         let first = index_of(page);
         let is_stored = chunk.chunk.stored[first].is_some();
         let count = self.run_length(&chunk, first, work.run, is_stored);
@@ -49,7 +57,9 @@ impl Pager {
         };
         let Ok(filled) = filled else { return false };
         self.count_resident(chunk.set_resident(bits(first, filled)));
+        drop(chunk);
         work.next = page + filled * PAGE;
+        self.wake_evictor();
         true
     }
 

@@ -26,8 +26,8 @@ impl Pager {
         if self.fd.wait(milliseconds)? {
             // SAFETY: a message consists of integers, for which zeros are valid.
             let mut messages: [uffd_msg; BATCH] = unsafe { core::mem::zeroed() };
-            let count = self.fd.read(&mut messages)?;
             let mut work = self.work.acquire();
+            let count = self.fd.read(&mut messages)?;
             let (mut faults, mut fault_count) = ([0; BATCH], 0);
             for message in &messages[..count] {
                 // SAFETY: the kernel has just written it, and it is parsed once.
@@ -46,11 +46,10 @@ impl Pager {
                 self.fill(&mut work, page);
             }
         } else {
-            let mut work = self.work.acquire();
-            let spare = self.spare();
-            self.evict(&mut work, spare);
+            let _work = self.work.acquire();
+            self.evict_to(self.spare());
+            self.count_bytes();
         }
-        self.count_bytes();
         Ok(has_gone)
     }
 
@@ -67,12 +66,12 @@ impl Pager {
             }
             Message::Moved { from, to } => self.moved(work, from, to),
             Message::Dropped(range) => {
-                self.gone(work, range.clone());
+                self.gone(range.clone());
                 work.recount.insert(range);
             }
             Message::Unmapped(range) => {
                 work.adopted.remove(range.clone());
-                self.gone(work, range.clone());
+                self.gone(range.clone());
                 self.table.for_each_in(range, |mut chunk, pages| chunk.chunk.kept &= !pages);
             }
         }
@@ -80,14 +79,8 @@ impl Pager {
     }
 
     /// Forgets pages that the program has unmapped or dropped.
-    fn gone(&self, work: &mut Work, range: Range<usize>) {
-        let start = work.held_chunk;
-        for index in 0..CHUNK_PAGES {
-            if range.contains(&(start + index * PAGE)) {
-                work.held &= !bits(index, 1);
-            }
-        }
-        self.table.for_each_in(range, |mut chunk, pages| {
+    fn gone(&self, range: Range<usize>) {
+        self.table.for_each_in(range.clone(), |mut chunk, pages| {
             self.count_missing(chunk.set_missing(pages));
             for index in (0..CHUNK_PAGES).filter(|index| pages >> index & 1 == 1) {
                 let stored = core::mem::replace(&mut chunk.chunk.stored[index], Stored::NONE);
@@ -96,11 +89,12 @@ impl Pager {
                 }
             }
         });
+        self.forget_held(&range);
     }
 
     /// Follows pages that mremap(2) has moved.
     fn moved(&self, work: &mut Work, from: Range<usize>, to: usize) {
-        self.gone(work, to..to + from.len());
+        self.gone(to..to + from.len());
         work.adopted.remove(from.clone());
         work.adopted.insert(to..to + from.len());
         for offset in (0..from.len()).step_by(PAGE) {
@@ -151,8 +145,10 @@ impl Pager {
         }
     }
 
-    /// Counts the pages that are resident although the program has given them up.
+    /// Counts the bytes in the stores, and the pages that are resident although the program has given
+    /// them up.
     pub fn recount(&self) {
+        self.count_bytes();
         let mut work = self.work.acquire();
         while let Some(range) = work.recount.pop() {
             self.count_present(range);

@@ -117,6 +117,43 @@ int main(void) {
 }
 
 #[test]
+fn a_second_thread_evicts_and_many_threads_can_wait_for_one_page() {
+    run(r#"
+#include <dirent.h>
+static int threads_with(const char *name) {
+    int found = 0; char path[300], text[32]; struct dirent *entry;
+    DIR *tasks = opendir("/proc/self/task"); CHECK(tasks);
+    while ((entry = readdir(tasks))) {
+        snprintf(path, sizeof path, "/proc/self/task/%s/comm", entry->d_name);
+        FILE *file = fopen(path, "r");
+        if (file) { found += fgets(text, sizeof text, file) && !strncmp(text, name, strlen(name)); fclose(file); }
+    }
+    closedir(tasks);
+    return found;
+}
+static pthread_barrier_t barrier;
+static void *work(void *unused) {
+    for (unsigned long n = 0; n < 200; n++) {
+        unsigned long page = n * 7919 % PAGES;
+        pthread_barrier_wait(&barrier);
+        CHECK(at(page)[0] == page * 3 + 1 && at(page)[511] == page);
+        __atomic_fetch_add(&at(page)[1], 1, __ATOMIC_RELAXED);
+    }
+    return unused;
+}
+int main(void) {
+    map();
+    CHECK(threads_with("fs-evictor") == 1);
+    pthread_t threads[64];
+    CHECK(!pthread_barrier_init(&barrier, 0, 64));
+    for (int k = 0; k < 64; k++) CHECK(!pthread_create(&threads[k], 0, work, 0));
+    for (int k = 0; k < 64; k++) CHECK(!pthread_join(threads[k], 0));
+    for (unsigned long n = 0; n < 200; n++) CHECK(at(n * 7919 % PAGES)[1] == 64);
+    return 0;
+}"#);
+}
+
+#[test]
 fn system_calls_reach_pages_that_are_not_resident() {
     run(r#"
 int main(void) {

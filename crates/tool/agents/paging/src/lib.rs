@@ -7,19 +7,20 @@
 //! constructor ─→ a thread with a descriptor table of its own
 //!                   └─ watch: resident memory near the bound?  no: sleep
 //!                                                             yes: maps ─→ Pager::adopt, then Pager::serve
+//!                                                                  └─ a second thread: Pager::evict_ahead
 //! ```
 //! | file | purpose |
 //! |---|---|
 //! | `start` | the constructor: session, thread, fork |
-//! | `thread` | a thread without a libc |
+//! | `thread` | threads without a libc |
 //! | `threads` | the threads of the program |
-//! | `watch` | the work of that thread |
+//! | `watch` | the work of these threads |
 //! | `advice` | advice that the kernel does not report |
 //! | `maps` | the memory of the program, from `/proc/self` |
 //! | `raw` | system calls |
 //!
 //! Invariants: below three quarters of the bound, the program's memory is not touched and its calls
-//! cost what they cost without the agent. The thread uses no allocator, no lock, no thread-local
+//! cost what they cost without the agent. The threads use no allocator, no lock, no thread-local
 //! storage and no descriptor of the program. x86-64 only.
 #![cfg(target_arch = "x86_64")]
 #![no_std]
