@@ -18,7 +18,7 @@ use linux_raw_sys::general::uffd_msg;
 use crate::kernel::{EAGAIN, EBUSY, ESRCH, Errno, PAGE};
 use crate::pager::{Pager, Work};
 use crate::store::Page;
-use crate::table::CHUNK_PAGES;
+use crate::table::{CHUNK_PAGES, bits};
 use crate::userfaultfd::{Message, Userfaultfd, parse};
 
 /// Changes of the child's memory that are followed. After more, pages that are left raise `SIGBUS`.
@@ -49,7 +49,7 @@ impl Changes {
             match unsafe { parse(message) } {
                 Some(Message::Dropped(range) | Message::Unmapped(range)) => self.add(range, None),
                 Some(Message::Moved { from, to }) => self.add(from, Some(to)),
-                Some(Message::Fault(_) | Message::Fork(_)) | None => {}
+                Some(Message::Fault { .. } | Message::Fork(_)) | None => {}
             }
         }
         Ok(())
@@ -81,7 +81,8 @@ impl Pager {
         self.table.for_each_in(0..usize::MAX >> 17, |chunk, _| {
             for index in 0..CHUNK_PAGES {
                 let stored = chunk.chunk.stored[index];
-                if stored.is_some() && !has_ended {
+                let is_missing = chunk.chunk.resident & bits(index, 1) == 0;
+                if stored.is_some() && is_missing && !has_ended {
                     let contents = self.load(stored, buffer).is_ok().then_some(&*buffer);
                     has_ended = give(child, &mut changes, chunk.page(index), contents) == Err(ESRCH);
                 }

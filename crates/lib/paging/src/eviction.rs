@@ -1,7 +1,8 @@
 //! Pages leave memory: a sweep over the addresses moves them to staging, and then to a store.
 //!
 //! ```text
-//! sweep ─→ chunk with resident pages ─→ UFFDIO_MOVE to staging ─→ zeros?     nothing is stored
+//! sweep ─→ chunk with resident pages ─→ UFFDIO_MOVE to staging ─→ unchanged? it is stored already
+//!                                                              ├→ zeros?     nothing is stored
 //!                                                              ├→ store      first with room
 //!                                                              └→ held       no store took it: it goes back
 //! ```
@@ -21,7 +22,7 @@
 use core::ops::Range;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use crate::count::{add, value};
+use crate::count::{add, subtract, value};
 use crate::kernel::{self, EAGAIN, EINVAL, ENOENT, PAGE};
 use crate::pager::Pager;
 use crate::store::Page;
@@ -149,7 +150,7 @@ impl Pager {
             // The sweep begins again at the lowest address.
             sweeps += usize::from(start + CHUNK <= from);
             let step = self.evict_chunk(&mut lane, from, start, self.excess(margin), evictor);
-            if step == Step::Full {
+            if step == Step::Full && !self.drop_copies() {
                 return self.return_own_held(&mut lane, evictor);
             }
             let shared = core::mem::take(&mut lane.shared);
@@ -233,6 +234,7 @@ impl Pager {
         if errno == ENOENT {
             // The program dropped it; or it moved it, and the message is read and not followed yet.
             if evictor == Evictor::Server || self.work.try_acquire().is_some() {
+                self.drop_stored(chunk, page);
                 self.count_missing(chunk.set_missing(page));
             }
             return;
@@ -261,11 +263,18 @@ impl Pager {
             return 0;
         }
         let mut pages = [&ZEROS; CHUNK_PAGES];
-        let (mut indexes, mut count) = ([0; CHUNK_PAGES], 0);
+        let (mut indexes, mut count, mut unchanged) = ([0; CHUNK_PAGES], 0, 0);
         for index in (0..CHUNK_PAGES).filter(|&index| moved >> index & 1 == 1) {
             let at = lane.staging + index * PAGE;
             // SAFETY: the page was just moved here, and stays until it is dropped below.
             let page = unsafe { &*core::ptr::with_exposed_provenance::<Page>(at) };
+            if chunk.chunk.stored[index].is_some() {
+                if self.is_unchanged(chunk.chunk.stored[index], page) {
+                    unchanged += 1;
+                    continue;
+                }
+                self.drop_stored(chunk, bits(index, 1));
+            }
             if is_zero(page) {
                 add(&self.counters.evicted_zero, 1);
                 continue;
@@ -273,6 +282,8 @@ impl Pager {
             (pages[count], indexes[count]) = (page, index);
             count += 1;
         }
+        subtract(&self.copies, unchanged);
+        add(&self.counters.evicted_unchanged, unchanged);
         let mut stored = [Stored::NONE; CHUNK_PAGES];
         let done = self.store(&pages[..count], &mut stored[..count]);
         for at in 0..done {

@@ -13,7 +13,7 @@ use crate::count::add;
 use crate::kernel::{self, EAGAIN, EEXIST, PAGE};
 use crate::pager::{AHEAD, Pager, Work};
 use crate::store::Page;
-use crate::table::{CHUNK_PAGES, LockedChunk, Stored, bits, index_of};
+use crate::table::{CHUNK_PAGES, LockedChunk, bits, index_of};
 
 /// `PM_GUARD_REGION` of pagemap, Linux 6.15: the page is a guard.
 const IS_GUARD: u64 = 1 << 58;
@@ -40,22 +40,28 @@ impl Pager {
             // No memory for the record: the page becomes an ordinary one, outside the bound.
             return self.copy(page, &ZEROS[..1]).is_ok();
         };
-        if self.has_held.load(Acquire) {
+        while self.has_held.load(Acquire) {
             // The page may be among those that no store took.
             drop(chunk);
-            self.return_all_held();
-            return false;
+            if !self.return_all_held() {
+                return false;
+            }
+            let Some(locked) = self.table.lock(page) else { return false };
+            chunk = locked;
         }
         let first = index_of(page);
         let is_stored = chunk.chunk.stored[first].is_some();
         let count = self.run_length(&chunk, first, work.run, is_stored);
         let filled = if is_stored {
-            self.fill_stored(work, &mut chunk, first, count)
+            self.fill_stored(work, &chunk, first, count)
         } else {
             add(&self.counters.first_accesses, 1);
             self.copy_or_less(page, &ZEROS[..count])
         };
         let Ok(filled) = filled else { return false };
+        if is_stored {
+            self.keep_copies(&mut chunk, bits(first, filled));
+        }
         self.count_resident(chunk.set_resident(bits(first, filled)));
         drop(chunk);
         work.next = page + filled * PAGE;
@@ -83,7 +89,7 @@ impl Pager {
     fn fill_stored(
         &self,
         work: &mut Work,
-        chunk: &mut LockedChunk<'_>,
+        chunk: &LockedChunk<'_>,
         first: usize,
         count: usize,
     ) -> Result<usize, kernel::Errno> {
@@ -100,11 +106,7 @@ impl Pager {
             self.fd.poison(chunk.page(first))?;
             return Ok(0);
         }
-        let filled = self.copy_or_less(chunk.page(first), &work.buffer[..loaded])?;
-        for index in first..first + filled {
-            self.forget(core::mem::replace(&mut chunk.chunk.stored[index], Stored::NONE));
-        }
-        Ok(filled)
+        self.copy_or_less(chunk.page(first), &work.buffer[..loaded])
     }
 
     /// Fills missing pages, or the first one alone if the run crosses the end of a mapping. Returns

@@ -12,6 +12,7 @@
 //! | `child` | a forked child gets all pages |
 //! | `filling` | pages come back |
 //! | `eviction` | pages leave memory |
+//! | `copies` | resident pages that stay stored |
 //! | `table` | the state of each page |
 //! | `store` | what a store does; `lz4`, `file`: the built-in ones |
 //! | `ranges` | the memory that a pager pages |
@@ -35,6 +36,7 @@
 
 mod arena;
 mod child;
+mod copies;
 mod count;
 mod error;
 mod eviction;

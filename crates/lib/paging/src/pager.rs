@@ -11,7 +11,7 @@
 use core::ffi::CStr;
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
 use fieldstone_wire::paging::{PagingCounters, STORES};
 
@@ -57,12 +57,18 @@ pub struct Pager {
     pub(crate) has_evictor: AtomicBool,
     /// Whether a lane may hold pages that no store took.
     pub(crate) has_held: AtomicBool,
+    /// The thread that has waited for a page last.
+    pub(crate) last_thread: AtomicU32,
     /// A page of the arena that stays registered.
     pub(crate) registered: usize,
     /// `/proc/self/pagemap`, to find guards.
     pub(crate) pagemap: Option<Descriptor>,
     pub(crate) wiped: VisitRanges,
-    stores: [Option<&'static dyn Store>; STORES],
+    pub(crate) stores: [Option<&'static dyn Store>; STORES],
+    /// Pages that are resident and stored as well, and the bytes that lz4 may take before no more
+    /// are kept.
+    pub(crate) copies: AtomicU64,
+    pub(crate) copy_bytes: u64,
 }
 
 /// Calls its argument for each range of a list.
@@ -147,8 +153,11 @@ impl Pager {
             idle_evictor: AtomicU32::new(0),
             has_evictor: AtomicBool::new(false),
             has_held: AtomicBool::new(false),
+            last_thread: AtomicU32::new(0),
             registered,
             stores: list,
+            copies: AtomicU64::new(0),
+            copy_bytes: stores.lz4_bytes as u64 / 4 * 3,
         })
     }
 
@@ -254,12 +263,12 @@ const fn place(store: usize, key: u32) -> u32 {
     (store as u32 + 1) << 29 | key
 }
 
-const fn parts(place: u32) -> (usize, u32) {
+pub(crate) const fn parts(place: u32) -> (usize, u32) {
     ((place >> 29) as usize - 1, place & MAX_KEY)
 }
 
 /// A check of a page's contents at its place.
-fn check(place: u32, page: &Page) -> u32 {
+pub(crate) fn check(place: u32, page: &Page) -> u32 {
     xxhash_rust::xxh3::xxh3_64_with_seed(page, place.into()) as u32
 }
 

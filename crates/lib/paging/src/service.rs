@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "parses messages of the kernel")]
 
 use core::ops::Range;
-use core::sync::atomic::Ordering::SeqCst;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use linux_raw_sys::general::uffd_msg;
 
@@ -32,7 +32,8 @@ impl Pager {
             for message in &messages[..count] {
                 // SAFETY: the kernel has just written it, and it is parsed once.
                 match unsafe { parse(message) } {
-                    Some(Message::Fault(page)) => {
+                    Some(Message::Fault { page, thread }) => {
+                        self.last_thread.store(thread, Relaxed);
                         faults[fault_count] = page;
                         fault_count += 1;
                     }
@@ -53,10 +54,16 @@ impl Pager {
         Ok(has_gone)
     }
 
+    /// The id of the thread that has waited for a page last; 0 if none has.
+    #[must_use]
+    pub fn last_thread(&self) -> u32 {
+        self.last_thread.load(Relaxed)
+    }
+
     /// Follows a change of the address space; whether memory was unmapped, dropped or moved.
     fn follow(&self, work: &mut Work, change: Message) -> bool {
         match change {
-            Message::Fault(_) => return false,
+            Message::Fault { .. } => return false,
             Message::Fork(descriptor) => {
                 let child = Userfaultfd::of_child(descriptor);
                 self.complete_child(work, &child);
@@ -81,13 +88,8 @@ impl Pager {
     /// Forgets pages that the program has unmapped or dropped.
     fn gone(&self, range: Range<usize>) {
         self.table.for_each_in(range.clone(), |mut chunk, pages| {
+            self.drop_stored(&mut chunk, pages);
             self.count_missing(chunk.set_missing(pages));
-            for index in (0..CHUNK_PAGES).filter(|index| pages >> index & 1 == 1) {
-                let stored = core::mem::replace(&mut chunk.chunk.stored[index], Stored::NONE);
-                if stored.is_some() {
-                    self.forget(stored);
-                }
-            }
         });
         self.forget_held(&range);
     }

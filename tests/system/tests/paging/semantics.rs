@@ -25,16 +25,17 @@ static void check(unsigned long from, unsigned long to) { for (unsigned long i =
 static void map(void) { memory = mmap(0, PAGES * PAGE, 3, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0); CHECK(memory != MAP_FAILED); fill(); }
 "#;
 
-/// Runs a program with a third of its memory resident, and expects exit code 0.
-fn run(body: &str) {
+/// Runs a program with a third of its memory resident, and expects exit code 0. Returns how many
+/// pages were evicted unchanged; `None` if it cannot run.
+fn run(body: &str) -> Option<u64> {
     if !can_page() {
-        return;
+        return None;
     }
-    let Some(program) = Program::compile(&format!("{COMMON}{body}")) else { return };
+    let program = Program::compile(&format!("{COMMON}{body}"))?;
     let (output, stats) = counted("--resident 32M", &[program.path.to_str().unwrap()]);
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(0), "{printed}{}", stderr(&output));
-    largest(&stats);
+    Some(largest(&stats).evicted_unchanged_pages)
 }
 
 #[test]
@@ -117,16 +118,17 @@ int main(void) {
 }
 
 #[test]
-fn a_second_thread_evicts_and_many_threads_can_wait_for_one_page() {
+fn the_pager_follows_a_thread_a_second_one_evicts_and_many_threads_wait_for_one_page() {
     run(r#"
 #include <dirent.h>
-static int threads_with(const char *name) {
+#include <sched.h>
+static int thread_with(const char *name) {
     int found = 0; char path[300], text[32]; struct dirent *entry;
     DIR *tasks = opendir("/proc/self/task"); CHECK(tasks);
     while ((entry = readdir(tasks))) {
         snprintf(path, sizeof path, "/proc/self/task/%s/comm", entry->d_name);
         FILE *file = fopen(path, "r");
-        if (file) { found += fgets(text, sizeof text, file) && !strncmp(text, name, strlen(name)); fclose(file); }
+        if (file) { if (fgets(text, sizeof text, file) && !strncmp(text, name, strlen(name))) found = atoi(entry->d_name); fclose(file); }
     }
     closedir(tasks);
     return found;
@@ -143,7 +145,9 @@ static void *work(void *unused) {
 }
 int main(void) {
     map();
-    CHECK(threads_with("fs-evictor") == 1);
+    CHECK(thread_with("fs-evictor"));
+    cpu_set_t set; CHECK(!sched_getaffinity(thread_with("fs-pager"), sizeof set, &set));
+    CHECK(CPU_COUNT(&set) == 1);
     pthread_t threads[64];
     CHECK(!pthread_barrier_init(&barrier, 0, 64));
     for (int k = 0; k < 64; k++) CHECK(!pthread_create(&threads[k], 0, work, 0));
@@ -151,6 +155,28 @@ int main(void) {
     for (unsigned long n = 0; n < 200; n++) CHECK(at(n * 7919 % PAGES)[1] == 64);
     return 0;
 }"#);
+}
+
+#[test]
+fn pages_that_were_only_read_are_not_stored_again_and_each_change_is_kept() {
+    let unchanged = run(r#"
+int main(void) {
+    map();
+    for (unsigned long round = 1; round <= 6; round++) {
+        check(0, PAGES);
+        for (unsigned long i = round % 5; i < PAGES; i += 5) at(i)[300] = round;
+        for (unsigned long i = round % 5; i < PAGES; i += 5) CHECK(at(i)[300] == round && at(i)[511] == i);
+        if (round == 4) {
+            pid_t pid = fork();
+            if (!pid) { check(0, PAGES); for (unsigned long i = 4; i < PAGES; i += 5) CHECK(at(i)[300] == 4); _exit(0); }
+            int end; CHECK(waitpid(pid, &end, 0) == pid && end == 0);
+        }
+    }
+    CHECK(!madvise(at(100), 9000 * PAGE, MADV_DONTNEED));
+    for (unsigned long i = 100; i < 9100; i++) CHECK(at(i)[0] == 0);
+    return 0;
+}"#);
+    assert!(unchanged.is_none_or(|pages| pages > 1000), "{unchanged:?}");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
 use fieldstone_paging::{Pager, Stores};
 use fieldstone_wire::paging::{PagingConfig, PagingProcess};
 
-use crate::maps::{MemorySize, for_each_mapping};
+use crate::maps::{MemorySize, for_each_mapping, processor};
 use crate::thread::Thread;
 use crate::{advice, raw, start, thread, threads};
 
@@ -146,6 +146,10 @@ fn serve(pager: &Pager, size: &MemorySize, process: &PagingProcess, bound: usize
             last = mapped;
             if core::mem::take(&mut has_new) {
                 adopt(pager, &mut buffer);
+            }
+            // On the processor of the thread that waits, no other processor must wake up first.
+            if let Some(processor) = processor(pager.last_thread()) {
+                raw::run_on(processor);
             }
             pager.recount();
             threads::take_blocks(|block| pager.keep(block..block + CONTROL_BLOCK));
