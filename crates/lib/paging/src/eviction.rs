@@ -23,7 +23,7 @@ use core::ops::Range;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::count::{add, subtract, value};
-use crate::kernel::{self, EAGAIN, EINVAL, ENOENT, PAGE};
+use crate::kernel::{self, EAGAIN, EINVAL, ENOENT, PAGE, now_ns};
 use crate::pager::Pager;
 use crate::store::Page;
 use crate::table::{CHUNK, CHUNK_PAGES, LockedChunk, PageTable, Stored, bits, index_of};
@@ -95,7 +95,18 @@ impl Pager {
     /// Makes room for `wanted` pages. Returns false if messages must be read first. Only the thread
     /// that serves faults calls this, while it holds `work`.
     pub(crate) fn make_room(&self, wanted: usize) -> bool {
-        self.excess(wanted) == 0 || self.evict_to(wanted.max(self.spare() / 4))
+        let start = now_ns();
+        if self.excess(wanted) == 0 || start < self.fruitless_until.load(Relaxed) {
+            return true;
+        }
+        let is_ready = self.evict_to(wanted.max(self.spare() / 4));
+        if is_ready && self.excess(wanted) > 0 {
+            // Too few pages can leave. Such a sweep tries all pages, so the next ones are served
+            // for as long without another.
+            let now = now_ns();
+            self.fruitless_until.store(now + (now - start), Relaxed);
+        }
+        is_ready
     }
 
     /// Evicts pages until at most `bound - margin` are resident; otherwise as [`Self::make_room`].

@@ -55,6 +55,8 @@ pub struct Pager {
     pub(crate) idle_evictor: AtomicU32,
     /// Whether a thread calls [`Self::evict_ahead`].
     pub(crate) has_evictor: AtomicBool,
+    /// When the next eviction may be tried after one that made no room, by [`now_ns`].
+    pub(crate) fruitless_until: AtomicU64,
     /// Whether a lane may hold pages that no store took.
     pub(crate) has_held: AtomicBool,
     /// The thread that has waited for a page last.
@@ -152,6 +154,7 @@ impl Pager {
             cursor: AtomicUsize::new(0),
             idle_evictor: AtomicU32::new(0),
             has_evictor: AtomicBool::new(false),
+            fruitless_until: AtomicU64::new(0),
             has_held: AtomicBool::new(false),
             last_thread: AtomicU32::new(0),
             registered,
