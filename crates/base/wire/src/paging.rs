@@ -60,6 +60,8 @@ pub struct PagingCounters {
     pub evicted: AtomicU64,
     /// Pages among them that contained zeros only and are stored nowhere.
     pub evicted_zero: AtomicU64,
+    /// Pages among them that had not changed since they came back, and were still stored.
+    pub evicted_unchanged: AtomicU64,
     /// Faults that were served.
     pub faults: AtomicU64,
     /// Faults among them at pages that were stored nowhere: first accesses, or pages of zeros.
@@ -90,6 +92,7 @@ impl PagingCounters {
             bound: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
             evicted_zero: AtomicU64::new(0),
+            evicted_unchanged: AtomicU64::new(0),
             faults: AtomicU64::new(0),
             first_accesses: AtomicU64::new(0),
             loaded: [const { AtomicU64::new(0) }; STORES],

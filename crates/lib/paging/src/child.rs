@@ -49,7 +49,7 @@ impl Changes {
             match unsafe { parse(message) } {
                 Some(Message::Dropped(range) | Message::Unmapped(range)) => self.add(range, None),
                 Some(Message::Moved { from, to }) => self.add(from, Some(to)),
-                Some(Message::Fault(_) | Message::Fork(_)) | None => {}
+                Some(Message::Fault { .. } | Message::Fork(_)) | None => {}
             }
         }
         Ok(())
@@ -76,22 +76,27 @@ impl Pager {
     pub(crate) fn complete_child(&self, work: &mut Work, child: &Userfaultfd) {
         let mut changes = Changes::new();
         (self.wiped)(&mut |range| changes.add(range, None));
-        for index in (0..CHUNK_PAGES).filter(|&index| work.held & bits(index, 1) != 0) {
-            // SAFETY: a held page is in staging, which only this thread changes.
-            let page = unsafe { &*core::ptr::with_exposed_provenance::<Page>(work.staging + index * PAGE) };
-            let _ = give(child, &mut changes, work.held_chunk + index * PAGE, Some(page));
-        }
         let buffer = &mut work.buffer[0];
         let mut has_ended = false;
         self.table.for_each_in(0..usize::MAX >> 17, |chunk, _| {
             for index in 0..CHUNK_PAGES {
                 let stored = chunk.chunk.stored[index];
-                if stored.is_some() && !has_ended {
+                let is_missing = chunk.chunk.resident & bits(index, 1) == 0;
+                if stored.is_some() && is_missing && !has_ended {
                     let contents = self.load(stored, buffer).is_ok().then_some(&*buffer);
                     has_ended = give(child, &mut changes, chunk.page(index), contents) == Err(ESRCH);
                 }
             }
         });
+        // A page that was in staging when the process forked is stored or held by now.
+        for lane in &self.lanes {
+            let lane = lane.acquire();
+            for (page, staged) in lane.held() {
+                // SAFETY: a held page is in staging, which only the owner of the lane changes.
+                let contents = unsafe { &*core::ptr::with_exposed_provenance::<Page>(staged) };
+                let _ = give(child, &mut changes, page, Some(contents));
+            }
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! Pages leave memory: a sweep over the addresses moves them to staging, and then to a store.
 //!
 //! ```text
-//! sweep ─→ chunk with resident pages ─→ UFFDIO_MOVE to staging ─→ zeros?     nothing is stored
+//! sweep ─→ chunk with resident pages ─→ UFFDIO_MOVE to staging ─→ unchanged? it is stored already
+//!                                                              ├→ zeros?     nothing is stored
 //!                                                              ├→ store      first with room
 //!                                                              └→ held       no store took it: it goes back
 //! ```
@@ -9,21 +10,29 @@
 //! the chunk. No write is lost, and no page needs protection first. Adjacent pages are moved by one
 //! call, because each call interrupts the other processors.
 //!
+//! Two threads evict: one ahead of the faults, and the one that serves faults when no page is free.
+//! Each has staging addresses of its own; the lock of a chunk decides who evicts its pages. No other
+//! lock is held while pages are compressed.
+//!
 //! Source: the second chance of a page is its next fault, as in a sweep (FIFO by address): a bit for
 //! each access, which better rules need, is not available to user code.
 
 #![allow(unsafe_code, reason = "reads and drops pages of the staging range")]
 
 use core::ops::Range;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use crate::count::{add, value};
-use crate::kernel::{self, EAGAIN, EINVAL, ENOENT, PAGE};
-use crate::pager::{Pager, Work};
+use crate::count::{add, subtract, value};
+use crate::kernel::{self, EAGAIN, EINVAL, ENOENT, PAGE, now_ns};
+use crate::pager::Pager;
 use crate::store::Page;
-use crate::table::{CHUNK, CHUNK_PAGES, LockedChunk, PageTable, Stored, bits};
+use crate::table::{CHUNK, CHUNK_PAGES, LockedChunk, PageTable, Stored, bits, index_of};
 
-/// Pages that are free after an eviction: two moves of a chunk.
-const SPARE: usize = 128;
+/// Pages that stay free below the bound, so that a fault finds room.
+const SPARE: usize = 256;
+
+/// Pages of a chunk that leave at one time: threads that access the chunk wait so long.
+const BATCH: usize = 32;
 
 static ZEROS: Page = [0; PAGE];
 
@@ -38,18 +47,99 @@ pub(crate) enum Step {
     Changing,
     /// No store took a page.
     Full,
-    /// No page is resident.
-    Empty,
+}
+
+/// What a thread needs to evict pages.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    /// 64 page addresses, registered, to which pages are moved before they are stored.
+    pub(crate) staging: usize,
+    /// Staged pages that no store took, and the chunk that they belong to. They go back to the
+    /// program before anything else is staged.
+    held: u64,
+    held_chunk: usize,
+    /// Pages of the last chunk that were not moved because a child shares them, or did.
+    pub(crate) shared: u64,
+}
+
+impl Lane {
+    pub(crate) const fn new(staging: usize) -> Self {
+        Self { staging, held: 0, held_chunk: 0, shared: 0 }
+    }
+
+    /// The held pages: their addresses in the program and in staging.
+    pub(crate) fn held(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let Self { staging, held, held_chunk, .. } = *self;
+        let indexes = (0..CHUNK_PAGES).filter(move |&index| held & bits(index, 1) != 0);
+        indexes.map(move |index| (held_chunk + index * PAGE, staging + index * PAGE))
+    }
+
+    /// Forgets held pages that the program has unmapped or dropped.
+    fn forget(&mut self, range: &Range<usize>) {
+        let gone = self.held().filter(|(page, _)| range.contains(page));
+        let gone = gone.fold(0, |gone, (page, _)| gone | bits(index_of(page), 1));
+        self.held &= !gone;
+    }
+}
+
+/// The thread that evicts, which is the index of its lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Evictor {
+    /// The thread that serves faults, which has followed all messages that it has read.
+    Server,
+    /// Another thread: messages may be read and not followed yet.
+    Other,
 }
 
 impl Pager {
-    /// Makes room for `wanted` pages, and for more in the same go, so that the next faults find it.
-    /// Returns false if messages must be read first.
-    pub(crate) fn make_room(&self, work: &mut Work, wanted: usize) -> bool {
-        if self.excess(wanted) == 0 {
+    /// Makes room for `wanted` pages. Returns false if messages must be read first. Only the thread
+    /// that serves faults calls this, while it holds `work`.
+    pub(crate) fn make_room(&self, wanted: usize) -> bool {
+        let start = now_ns();
+        if self.excess(wanted) == 0 || start < self.fruitless_until.load(Relaxed) {
             return true;
         }
-        self.evict(work, wanted.max(self.spare()))
+        let is_ready = self.evict_to(wanted.max(self.spare() / 4));
+        if is_ready && self.excess(wanted) > 0 {
+            // Too few pages can leave. Such a sweep tries all pages, so the next ones are served
+            // for as long without another.
+            let now = now_ns();
+            self.fruitless_until.store(now + (now - start), Relaxed);
+        }
+        is_ready
+    }
+
+    /// Evicts pages until at most `bound - margin` are resident; otherwise as [`Self::make_room`].
+    pub(crate) fn evict_to(&self, margin: usize) -> bool {
+        self.evict(Evictor::Server, margin)
+    }
+
+    /// Evicts ahead of the faults: sleeps while enough pages are free below the bound, at most some
+    /// milliseconds, and evicts otherwise. A second thread of the pager calls this in a loop; both
+    /// have one descriptor table.
+    pub fn evict_ahead(&self, milliseconds: u32) {
+        self.has_evictor.store(true, Relaxed);
+        self.idle_evictor.store(1, Release);
+        if !self.is_short() {
+            kernel::wait_while(&self.idle_evictor, 1, milliseconds);
+        }
+        self.idle_evictor.store(0, Relaxed);
+        if self.is_short() && !(self.evict(Evictor::Other, self.spare()) && self.excess(self.spare()) == 0) {
+            // No page can leave now.
+            kernel::wait_while(&self.idle_evictor, 0, 1);
+        }
+    }
+
+    /// Wakes the thread that evicts ahead if few pages are free.
+    pub(crate) fn wake_evictor(&self) {
+        if self.is_short() && self.idle_evictor.load(Acquire) == 1 && self.idle_evictor.swap(0, Acquire) == 1 {
+            kernel::wake_one(&self.idle_evictor);
+        }
+    }
+
+    /// Whether few pages are free below the bound.
+    fn is_short(&self) -> bool {
+        self.excess(self.spare() / 2) > 0
     }
 
     /// Pages that stay free below the bound.
@@ -59,49 +149,74 @@ impl Pager {
 
     /// Evicts pages until at most `bound - margin` are resident. Returns false if messages must be
     /// read first.
-    pub(crate) fn evict(&self, work: &mut Work, margin: usize) -> bool {
-        if !self.return_held(work) {
-            return false;
-        }
+    fn evict(&self, evictor: Evictor, margin: usize) -> bool {
         let mut sweeps = 0;
         while self.excess(margin) > 0 && sweeps < 2 {
-            let before = work.cursor;
-            match self.evict_chunk(work, self.excess(margin)) {
-                Step::Evicted => sweeps = 0,
-                // The sweep began again at the lowest address.
-                Step::Skipped => sweeps += usize::from(work.cursor <= before),
-                Step::Full => return self.return_held(work),
+            let mut lane = self.lanes[evictor as usize].acquire();
+            if !self.return_own_held(&mut lane, evictor) {
+                return false;
+            }
+            let from = self.cursor.load(Relaxed);
+            let Some(start) = self.table.next_occupied(from) else { break };
+            // The sweep begins again at the lowest address.
+            sweeps += usize::from(start + CHUNK <= from);
+            let step = self.evict_chunk(&mut lane, from, start, self.excess(margin), evictor);
+            if step == Step::Full && !self.drop_copies() {
+                return self.return_own_held(&mut lane, evictor);
+            }
+            let shared = core::mem::take(&mut lane.shared);
+            drop(lane);
+            self.own_shared(shared, start, evictor);
+            match step {
                 Step::Changing => return false,
-                Step::Empty => break,
+                Step::Evicted => sweeps = 0,
+                Step::Skipped | Step::Full => {}
             }
         }
         true
     }
 
-    /// Evicts at most `wanted` pages of the next chunk.
-    fn evict_chunk(&self, work: &mut Work, wanted: usize) -> Step {
-        let Some(start) = self.table.next_occupied(work.cursor) else { return Step::Empty };
-        let Some(mut chunk) = self.table.lock_known(start) else { return Step::Empty };
-        let first = if work.cursor > start && work.cursor < start + CHUNK { (work.cursor - start) / PAGE } else { 0 };
-        let candidates = take_lowest(chunk.chunk.resident & !chunk.chunk.kept & (u64::MAX << first), wanted);
+    /// As [`Self::return_held`]; returns false also if another thread holds `work`.
+    fn return_own_held(&self, lane: &mut Lane, evictor: Evictor) -> bool {
+        match evictor {
+            _ if lane.held == 0 => true,
+            Evictor::Server => self.return_held(lane),
+            Evictor::Other => self.work.try_acquire().is_some_and(|_work| self.return_held(lane)),
+        }
+    }
+
+    /// Evicts at most `wanted` pages of the chunk at `start`, those behind `from` first.
+    fn evict_chunk(&self, lane: &mut Lane, from: usize, start: usize, wanted: usize, evictor: Evictor) -> Step {
+        let Some(mut chunk) = self.table.try_lock_known(start) else {
+            self.cursor.store(start + CHUNK, Relaxed);
+            return Step::Skipped;
+        };
+        let first = if from > start && from < start + CHUNK { (from - start) / PAGE } else { 0 };
+        let candidates = take_lowest(chunk.chunk.resident & !chunk.chunk.kept & (u64::MAX << first), wanted.min(BATCH));
         if candidates == 0 {
             if chunk.chunk.resident == 0 {
                 PageTable::clear_occupied(&chunk);
             }
-            work.cursor = start + CHUNK;
+            self.cursor.store(start + CHUNK, Relaxed);
             return Step::Skipped;
         }
         let last = CHUNK_PAGES - candidates.leading_zeros() as usize;
-        work.cursor = start + last * PAGE;
-        self.evict_pages(work, &mut chunk, candidates)
+        self.cursor.store(start + last * PAGE, Relaxed);
+        self.evict_pages(lane, &mut chunk, candidates, evictor)
     }
 
     /// Evicts pages of a chunk.
-    pub(crate) fn evict_pages(&self, work: &mut Work, chunk: &mut LockedChunk<'_>, candidates: u64) -> Step {
-        let (moved, is_changing) = self.stage(work, chunk, candidates);
-        let evicted = self.store_staged(work, chunk, moved);
+    pub(crate) fn evict_pages(
+        &self,
+        lane: &mut Lane,
+        chunk: &mut LockedChunk<'_>,
+        candidates: u64,
+        evictor: Evictor,
+    ) -> Step {
+        let (moved, is_changing) = self.stage(lane, chunk, candidates, evictor);
+        let evicted = self.store_staged(lane, chunk, moved);
         match () {
-            () if work.held != 0 => Step::Full,
+            () if lane.held != 0 => Step::Full,
             () if is_changing => Step::Changing,
             () if evicted == 0 => Step::Skipped,
             () => Step::Evicted,
@@ -110,14 +225,14 @@ impl Pager {
 
     /// Moves pages of a chunk to the same places of staging. Returns the bits of those that were
     /// moved, and whether the address space changes.
-    fn stage(&self, work: &Work, chunk: &mut LockedChunk<'_>, candidates: u64) -> (u64, bool) {
+    fn stage(&self, lane: &mut Lane, chunk: &mut LockedChunk<'_>, candidates: u64, evictor: Evictor) -> (u64, bool) {
         let (mut left, mut moved) = (candidates, 0);
         while left != 0 {
             let first = left.trailing_zeros() as usize;
             let count = (left >> first).trailing_ones() as usize;
             let from = chunk.page(first)..chunk.page(first + count);
             // SAFETY: the pages are the program's, which gets them back at its next access.
-            let (bytes, result) = unsafe { self.fd.move_pages(work.staging + first * PAGE, from) };
+            let (bytes, result) = unsafe { self.fd.move_pages(lane.staging + first * PAGE, from) };
             let done = bytes / PAGE;
             moved |= bits(first, done);
             left &= !bits(first, done);
@@ -129,7 +244,7 @@ impl Pager {
                 Err(errno) => {
                     let page = bits(first + done, 1) & left;
                     left &= !page;
-                    self.skip(chunk, page, errno);
+                    self.skip(lane, chunk, page, errno, evictor);
                 }
             }
         }
@@ -137,32 +252,51 @@ impl Pager {
     }
 
     /// A page of the chunk was not moved.
-    fn skip(&self, chunk: &mut LockedChunk<'_>, page: u64, errno: kernel::Errno) {
+    fn skip(&self, lane: &mut Lane, chunk: &mut LockedChunk<'_>, page: u64, errno: kernel::Errno, evictor: Evictor) {
         if errno == ENOENT {
-            // The program dropped it.
-            self.count_missing(chunk.set_missing(page));
+            // The program dropped it; or it moved it, and the message is read and not followed yet.
+            if evictor == Evictor::Server || self.work.try_acquire().is_some() {
+                self.drop_stored(chunk, page);
+                self.count_missing(chunk.set_missing(page));
+            }
             return;
         }
         add(&self.counters.unmovable, 1);
         if errno != EINVAL {
-            // Shared with a forked child, or it was until now: a write makes it this process's own,
-            // and the next sweep moves it. The program's contents do not change.
-            let at = chunk.page(page.trailing_zeros() as usize);
-            let _ = kernel::populate_write(at..at + PAGE);
+            lane.shared |= page;
+        }
+    }
+
+    /// Makes pages the process's own that a forked child shares, or did until now: a write does
+    /// that, and the next sweep moves them. The program's contents do not change. No lock is held: if
+    /// the program drops a page at this moment, the write waits for the thread that serves faults.
+    pub(crate) fn own_shared(&self, shared: u64, chunk: usize, evictor: Evictor) {
+        if shared != 0 && (evictor == Evictor::Other || !self.has_evictor.load(Relaxed)) {
+            for index in (0..CHUNK_PAGES).filter(|&index| shared & bits(index, 1) != 0) {
+                let page = chunk + index * PAGE;
+                let _ = kernel::populate_write(page..page + PAGE);
+            }
         }
     }
 
     /// Stores the staged pages of a chunk; the number of those that left memory.
-    fn store_staged(&self, work: &mut Work, chunk: &mut LockedChunk<'_>, moved: u64) -> usize {
+    fn store_staged(&self, lane: &mut Lane, chunk: &mut LockedChunk<'_>, moved: u64) -> usize {
         if moved == 0 {
             return 0;
         }
         let mut pages = [&ZEROS; CHUNK_PAGES];
-        let (mut indexes, mut count) = ([0; CHUNK_PAGES], 0);
+        let (mut indexes, mut count, mut unchanged) = ([0; CHUNK_PAGES], 0, 0);
         for index in (0..CHUNK_PAGES).filter(|&index| moved >> index & 1 == 1) {
-            let at = work.staging + index * PAGE;
+            let at = lane.staging + index * PAGE;
             // SAFETY: the page was just moved here, and stays until it is dropped below.
             let page = unsafe { &*core::ptr::with_exposed_provenance::<Page>(at) };
+            if chunk.chunk.stored[index].is_some() {
+                if self.is_unchanged(chunk.chunk.stored[index], page) {
+                    unchanged += 1;
+                    continue;
+                }
+                self.drop_stored(chunk, bits(index, 1));
+            }
             if is_zero(page) {
                 add(&self.counters.evicted_zero, 1);
                 continue;
@@ -170,31 +304,55 @@ impl Pager {
             (pages[count], indexes[count]) = (page, index);
             count += 1;
         }
+        subtract(&self.copies, unchanged);
+        add(&self.counters.evicted_unchanged, unchanged);
         let mut stored = [Stored::NONE; CHUNK_PAGES];
         let done = self.store(&pages[..count], &mut stored[..count]);
         for at in 0..done {
             chunk.chunk.stored[indexes[at]] = stored[at];
         }
         for &index in &indexes[done..count] {
-            work.held |= bits(index, 1);
+            lane.held |= bits(index, 1);
         }
-        work.held_chunk = chunk.start;
-        let gone = moved & !work.held;
+        lane.held_chunk = chunk.start;
+        let gone = moved & !lane.held;
         self.count_missing(chunk.set_missing(gone));
-        if work.held == 0 {
-            self.empty(work.staging..work.staging + CHUNK);
+        if lane.held == 0 {
+            self.empty(lane.staging..lane.staging + CHUNK);
+        } else {
+            // Before the chunk is unlocked: a fault on a held page waits for its return.
+            self.has_held.store(true, Release);
         }
         add(&self.counters.evicted, gone.count_ones() as usize);
         gone.count_ones() as usize
     }
 
+    /// Moves all pages that no store took back to the program; as [`Self::return_held`].
+    pub(crate) fn return_all_held(&self) -> bool {
+        self.has_held.store(false, Relaxed);
+        let is_done = self.lanes.iter().all(|lane| self.return_held(&mut lane.acquire()));
+        if !is_done {
+            self.has_held.store(true, Relaxed);
+        }
+        is_done
+    }
+
+    /// Forgets held pages that the program has unmapped or dropped. Their chunks are already
+    /// without resident pages there, so no thread adds any.
+    pub(crate) fn forget_held(&self, range: &Range<usize>) {
+        if self.has_held.load(Acquire) {
+            self.lanes.iter().for_each(|lane| lane.acquire().forget(range));
+        }
+    }
+
     /// Moves pages that no store took back to the program. Returns false if messages must be read
-    /// first: while the address space changes, no page is moved.
-    pub(crate) fn return_held(&self, work: &mut Work) -> bool {
-        while work.held != 0 {
-            let index = work.held.trailing_zeros() as usize;
-            let from = work.staging + index * PAGE;
-            let to = work.held_chunk + index * PAGE;
+    /// first: while the address space changes, no page is moved. The caller holds `work`: a message
+    /// that is read and not followed yet could be a drop of these pages.
+    pub(crate) fn return_held(&self, lane: &mut Lane) -> bool {
+        while lane.held != 0 {
+            let index = lane.held.trailing_zeros() as usize;
+            let from = lane.staging + index * PAGE;
+            let to = lane.held_chunk + index * PAGE;
             // SAFETY: the page is the program's, which waits for it if it accesses it.
             match unsafe { self.fd.move_pages(to, from..from + PAGE) }.1 {
                 Err(EAGAIN) => return false,
@@ -206,9 +364,9 @@ impl Pager {
                 }
                 Ok(()) => {}
             }
-            work.held &= !bits(index, 1);
-            if work.held == 0 {
-                self.empty(work.staging..work.staging + CHUNK);
+            lane.held &= !bits(index, 1);
+            if lane.held == 0 {
+                self.empty(lane.staging..lane.staging + CHUNK);
             }
         }
         true

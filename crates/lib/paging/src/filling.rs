@@ -7,11 +7,13 @@
 //! The copy makes the whole page appear at one instant, so no thread sees a part of it. A fault at
 //! the page behind the last run doubles the run, up to 16 pages; another one ends it.
 
+use core::sync::atomic::Ordering::Acquire;
+
 use crate::count::add;
 use crate::kernel::{self, EAGAIN, EEXIST, PAGE};
 use crate::pager::{AHEAD, Pager, Work};
 use crate::store::Page;
-use crate::table::{CHUNK_PAGES, LockedChunk, Stored, bits, index_of};
+use crate::table::{CHUNK_PAGES, LockedChunk, bits, index_of};
 
 /// `PM_GUARD_REGION` of pagemap, Linux 6.15: the page is a guard.
 const IS_GUARD: u64 = 1 << 58;
@@ -25,7 +27,7 @@ impl Pager {
         add(&self.counters.faults, 1);
         work.run = if page == work.next { (work.run * 2).min(AHEAD) } else { 1 };
         // Room for the run, before the chunk is locked.
-        let is_ready = self.make_room(work, work.run);
+        let is_ready = self.make_room(work.run);
         let is_filled = is_ready && self.fill_run(work, page);
         if !is_filled {
             let _ = self.fd.wake(page..page + PAGE);
@@ -40,18 +42,32 @@ impl Pager {
             // No memory for the record: the page becomes an ordinary one, outside the bound.
             return self.copy(page, &ZEROS[..1]).is_ok();
         };
+        while self.has_held.load(Acquire) {
+            // The page may be among those that no store took.
+            drop(chunk);
+            if !self.return_all_held() {
+                return false;
+            }
+            let Some(locked) = self.table.lock(page) else { return false };
+            chunk = locked;
+        }
         let first = index_of(page);
         let is_stored = chunk.chunk.stored[first].is_some();
         let count = self.run_length(&chunk, first, work.run, is_stored);
         let filled = if is_stored {
-            self.fill_stored(work, &mut chunk, first, count)
+            self.fill_stored(work, &chunk, first, count)
         } else {
             add(&self.counters.first_accesses, 1);
             self.copy_or_less(page, &ZEROS[..count])
         };
         let Ok(filled) = filled else { return false };
+        if is_stored {
+            self.keep_copies(&mut chunk, bits(first, filled));
+        }
         self.count_resident(chunk.set_resident(bits(first, filled)));
+        drop(chunk);
         work.next = page + filled * PAGE;
+        self.wake_evictor();
         true
     }
 
@@ -75,7 +91,7 @@ impl Pager {
     fn fill_stored(
         &self,
         work: &mut Work,
-        chunk: &mut LockedChunk<'_>,
+        chunk: &LockedChunk<'_>,
         first: usize,
         count: usize,
     ) -> Result<usize, kernel::Errno> {
@@ -99,11 +115,7 @@ impl Pager {
                 Err(errno) => Err(errno),
             };
         }
-        let filled = self.copy_or_less(chunk.page(first), &work.buffer[..loaded])?;
-        for index in first..first + filled {
-            self.forget(core::mem::replace(&mut chunk.chunk.stored[index], Stored::NONE));
-        }
-        Ok(filled)
+        self.copy_or_less(chunk.page(first), &work.buffer[..loaded])
     }
 
     /// Fills missing pages, or the first one alone if the run crosses the end of a mapping. Returns

@@ -6,6 +6,7 @@
 #![allow(unsafe_code, reason = "makes system calls")]
 
 use core::ops::Range;
+use core::sync::atomic::AtomicU32;
 
 pub use fieldstone_syscall::Errno;
 use fieldstone_syscall::call;
@@ -85,6 +86,25 @@ pub(crate) fn mincore(range: Range<usize>, into: &mut [u8]) -> Result<(), Errno>
     let buffer = into.as_mut_ptr().expose_provenance();
     // SAFETY: the kernel writes a byte a page, and the buffer has that many.
     unsafe { call(general::__NR_mincore, [range.start, range.len(), buffer, 0, 0, 0]) }.map(drop)
+}
+
+/// Sleeps while a word has a value, at most some milliseconds.
+pub(crate) fn wait_while(word: &AtomicU32, value: u32, milliseconds: u32) {
+    let timeout = general::__kernel_timespec {
+        tv_sec: i64::from(milliseconds / 1000),
+        tv_nsec: i64::from(milliseconds % 1000) * 1_000_000,
+    };
+    let operation = (general::FUTEX_WAIT | general::FUTEX_PRIVATE_FLAG) as usize;
+    let (word, timeout) = (core::ptr::from_ref(word) as usize, &raw const timeout as usize);
+    // SAFETY: the kernel reads the word and the timeout, which outlive the call.
+    let _ = unsafe { call(general::__NR_futex, [word, operation, value as usize, timeout, 0, 0]) };
+}
+
+/// Wakes a thread that sleeps in [`wait_while`].
+pub(crate) fn wake_one(word: &AtomicU32) {
+    let operation = (general::FUTEX_WAKE | general::FUTEX_PRIVATE_FLAG) as usize;
+    // SAFETY: the kernel uses the address as a key only.
+    let _ = unsafe { call(general::__NR_futex, [core::ptr::from_ref(word) as usize, operation, 1, 0, 0, 0]) };
 }
 
 /// Lets another thread run.

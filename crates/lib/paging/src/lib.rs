@@ -13,6 +13,7 @@
 //! | `child` | a forked child gets all pages |
 //! | `filling` | pages come back |
 //! | `eviction` | pages leave memory |
+//! | `copies` | resident pages that stay stored |
 //! | `table` | the state of each page |
 //! | `store` | what a store does |
 //! | `compressed`, `file` | compressed pages in memory; pages in a file |
@@ -39,6 +40,7 @@
 mod arena;
 mod child;
 mod compressed;
+mod copies;
 mod count;
 mod error;
 mod eviction;

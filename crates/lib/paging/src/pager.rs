@@ -11,25 +11,32 @@
 use core::ffi::CStr;
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
 use fieldstone_wire::paging::{PagingCounters, STORES};
 
 use crate::arena::Arena;
 use crate::count::{add, subtract, value};
 use crate::error::{Error, Result};
+use crate::eviction::Lane;
 use crate::file::TempFile;
 use crate::kernel::{self, Descriptor, PAGE, now_ns};
 use crate::lock::Lock;
 use crate::lz4::Lz4;
 use crate::ranges::Ranges;
 use crate::store::{MAX_KEY, Page, Store, StoreError};
-use crate::table::{CHUNK, CHUNK_PAGES, PageTable, Stored};
+#[cfg(feature = "std")]
+use crate::table::CHUNK;
+use crate::table::{CHUNK_PAGES, PageTable, Stored};
 use crate::userfaultfd::Userfaultfd;
 
 /// Addresses that the pager reserves for itself.
 const ARENA: usize = 1 << 40;
 
 const READ_ONLY: u32 = linux_raw_sys::general::O_RDONLY | linux_raw_sys::general::O_CLOEXEC;
+
+/// Threads that evict at the same time: one that runs ahead, and the one that serves faults.
+const LANES: usize = 2;
 
 /// Pages that one fault brings or makes at most.
 pub(crate) const AHEAD: usize = 16;
@@ -40,13 +47,34 @@ pub struct Pager {
     pub(crate) table: PageTable,
     pub(crate) counters: &'static PagingCounters,
     pub(crate) arena: &'static Arena,
+    /// Held while messages are read and followed.
     pub(crate) work: Lock<Work>,
+    /// One for each thread that evicts at the same time.
+    pub(crate) lanes: [Lock<Lane>; LANES],
+    /// Where the sweep goes on.
+    pub(crate) cursor: AtomicUsize,
+    /// 1 while a thread sleeps in [`Self::evict_ahead`]; its futex.
+    pub(crate) idle_evictor: AtomicU32,
+    /// Whether a thread calls [`Self::evict_ahead`].
+    pub(crate) has_evictor: AtomicBool,
+    /// When the next eviction may be tried after one that made no room, by [`now_ns`].
+    pub(crate) fruitless_until: AtomicU64,
+    /// Whether a lane may hold pages that no store took.
+    pub(crate) has_held: AtomicBool,
+    /// The thread that has waited for a page last.
+    pub(crate) last_thread: AtomicU32,
+    /// A page of the arena that stays registered.
+    pub(crate) registered: usize,
     /// `/proc/self/pagemap`, to find guards.
     pub(crate) pagemap: Option<Descriptor>,
     pub(crate) wiped: VisitRanges,
-    stores: StoreList,
+    pub(crate) stores: StoreList,
     /// Decides about pages that cannot be read; without it, their accesses raise `SIGBUS`.
     on_loss: Option<&'static OnLoss>,
+    /// Pages that are resident and stored as well, and the bytes that the first store may take before
+    /// no more are kept.
+    pub(crate) copies: AtomicU64,
+    pub(crate) copy_bytes: u64,
 }
 
 /// The stores, hottest first.
@@ -63,6 +91,7 @@ pub(crate) struct Parts {
     pub(crate) stores: StoreList,
     pub(crate) wiped: VisitRanges,
     pub(crate) on_loss: Option<&'static OnLoss>,
+    pub(crate) copy_bytes: u64,
 }
 
 /// Calls its argument for each range of a list.
@@ -77,16 +106,8 @@ impl core::fmt::Debug for Pager {
 /// What the thread that serves faults works with.
 #[derive(Debug)]
 pub(crate) struct Work {
-    /// 64 page addresses, registered, to which pages are moved before they are stored.
-    pub(crate) staging: usize,
     /// Contents of pages on their way back.
     pub(crate) buffer: &'static mut [Page; AHEAD],
-    /// Where the sweep goes on.
-    pub(crate) cursor: usize,
-    /// Staged pages that no store took, and the chunk that they belong to. They go back to the
-    /// program before anything else is staged.
-    pub(crate) held: u64,
-    pub(crate) held_chunk: usize,
     /// The memory that is paged.
     pub(crate) adopted: &'static mut Ranges,
     /// Memory whose pages must be counted again: `MADV_FREE` is reported as `MADV_DONTNEED` is, but
@@ -130,12 +151,13 @@ impl Pager {
         if let Some(directory) = stores.file {
             list[1] = Some(put(arena, TempFile::open(arena, directory)?).ok_or(full)?);
         }
-        Self::from_parts(bound, fd, Parts { arena, counters, stores: list, wiped, on_loss: None })
+        let copy_bytes = stores.lz4_bytes as u64 / 4 * 3;
+        Self::from_parts(bound, fd, Parts { arena, counters, stores: list, wiped, on_loss: None, copy_bytes })
     }
 
     /// A pager of these parts, which pages nothing yet.
     pub(crate) fn from_parts(bound: usize, fd: Userfaultfd, parts: Parts) -> Result<Self> {
-        let Parts { arena, counters, stores, wiped, on_loss } = parts;
+        let Parts { arena, counters, stores, wiped, on_loss, copy_bytes } = parts;
         let full = Error::Full { bytes: arena.range().len() };
         let table = PageTable::new(arena).ok_or(full)?;
         // SAFETY: the memory is fresh and large enough, and zeros are valid pages.
@@ -143,7 +165,11 @@ impl Pager {
         // SAFETY: the memory is fresh and large enough, and zeros are an empty set.
         let ranges = || unsafe { Some(arena.take(size_of::<Ranges>())?.cast().as_mut()) };
         let (adopted, recount) = (ranges().ok_or(full)?, ranges().ok_or(full)?);
-        let staging = staging(arena, &fd).ok_or(full)?;
+        let registered = registered_pages(arena, &fd, 1).ok_or(full)?;
+        let mut lanes = [const { Lock::new(Lane::new(0)) }; LANES];
+        for lane in &mut lanes {
+            *lane = Lock::new(Lane::new(registered_pages(arena, &fd, CHUNK_PAGES).ok_or(full)?));
+        }
         counters.bound.store((bound / PAGE) as u64, Relaxed);
         Ok(Self {
             fd,
@@ -152,19 +178,19 @@ impl Pager {
             arena,
             wiped,
             pagemap: kernel::open(c"/proc/self/pagemap", READ_ONLY).ok(),
-            work: Lock::new(Work {
-                staging,
-                buffer,
-                cursor: 0,
-                held: 0,
-                held_chunk: 0,
-                adopted,
-                recount,
-                next: 0,
-                run: 1,
-            }),
+            work: Lock::new(Work { buffer, adopted, recount, next: 0, run: 1 }),
+            lanes,
+            cursor: AtomicUsize::new(0),
+            idle_evictor: AtomicU32::new(0),
+            has_evictor: AtomicBool::new(false),
+            fruitless_until: AtomicU64::new(0),
+            has_held: AtomicBool::new(false),
+            last_thread: AtomicU32::new(0),
+            registered,
             stores,
             on_loss,
+            copies: AtomicU64::new(0),
+            copy_bytes,
         })
     }
 
@@ -176,8 +202,19 @@ impl Pager {
 
     /// The start of memory that stays registered as long as the pager exists.
     #[must_use]
-    pub fn registered_page(&self) -> usize {
-        self.work.acquire().staging
+    pub const fn registered_page(&self) -> usize {
+        self.registered
+    }
+
+    /// Ends the registration of the pager's own memory: its unmap would otherwise wait until a thread
+    /// reads the message.
+    #[cfg(feature = "std")]
+    pub(crate) fn unregister_own(&self) {
+        let _ = self.fd.unregister(self.registered..self.registered + PAGE);
+        for lane in &self.lanes {
+            let staging = lane.acquire().staging;
+            let _ = self.fd.unregister(staging..staging + CHUNK);
+        }
     }
 
     /// Pages that the pager's own memory takes, about: compressed pages, and a thirtieth of it for
@@ -288,12 +325,12 @@ const fn place(store: usize, key: u32) -> u32 {
     (store as u32 + 1) << 29 | key
 }
 
-const fn parts(place: u32) -> (usize, u32) {
+pub(crate) const fn parts(place: u32) -> (usize, u32) {
     ((place >> 29) as usize - 1, place & MAX_KEY)
 }
 
 /// A check of a page's contents at its place.
-fn check(place: u32, page: &Page) -> u32 {
+pub(crate) fn check(place: u32, page: &Page) -> u32 {
     xxhash_rust::xxh3::xxh3_64_with_seed(page, place.into()) as u32
 }
 
@@ -307,15 +344,15 @@ fn put<S: Store + 'static>(arena: &'static Arena, store: S) -> Option<&'static d
     }
 }
 
-/// Registers addresses of the arena for pages that leave memory, between two pages without access,
-/// so that the kernel keeps them apart from the rest.
-fn staging(arena: &'static Arena, fd: &Userfaultfd) -> Option<usize> {
-    let before = arena.take(CHUNK + 2 * PAGE)?.addr().get();
-    let staging = before + PAGE;
-    for guard in [before, staging + CHUNK] {
+/// Registers pages of the arena, between two pages without access, so that the kernel keeps them
+/// apart from the rest. Returns their address.
+fn registered_pages(arena: &'static Arena, fd: &Userfaultfd, count: usize) -> Option<usize> {
+    let before = arena.take((count + 2) * PAGE)?.addr().get();
+    let (start, end) = (before + PAGE, before + (count + 1) * PAGE);
+    for guard in [before, end] {
         // SAFETY: the page was just taken, and nothing uses it.
         unsafe { crate::kernel::forbid(guard..guard + PAGE) }.ok()?;
     }
-    fd.register(staging..staging + CHUNK).ok()?;
-    Some(staging)
+    fd.register(start..end).ok()?;
+    Some(start)
 }

@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "parses messages of the kernel")]
 
 use core::ops::Range;
-use core::sync::atomic::Ordering::SeqCst;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use linux_raw_sys::general::uffd_msg;
 
@@ -34,7 +34,8 @@ impl Pager {
             for message in &messages[..count] {
                 // SAFETY: the kernel has just written it, and it is parsed once.
                 match unsafe { parse(message) } {
-                    Some(Message::Fault(page)) => {
+                    Some(Message::Fault { page, thread }) => {
+                        self.last_thread.store(thread, Relaxed);
                         faults[fault_count] = page;
                         fault_count += 1;
                     }
@@ -48,18 +49,23 @@ impl Pager {
                 self.fill(&mut work, page);
             }
         } else {
-            let mut work = self.work.acquire();
-            let spare = self.spare();
-            self.evict(&mut work, spare);
+            let _work = self.work.acquire();
+            self.evict_to(self.spare());
+            self.count_bytes();
         }
-        self.count_bytes();
         Ok(has_gone)
+    }
+
+    /// The id of the thread that has waited for a page last; 0 if none has.
+    #[must_use]
+    pub fn last_thread(&self) -> u32 {
+        self.last_thread.load(Relaxed)
     }
 
     /// Follows a change of the address space; whether memory was unmapped, dropped or moved.
     fn follow(&self, work: &mut Work, change: Message) -> bool {
         match change {
-            Message::Fault(_) => return false,
+            Message::Fault { .. } => return false,
             Message::Fork(descriptor) => {
                 let child = Userfaultfd::of_child(descriptor);
                 self.complete_child(work, &child);
@@ -69,12 +75,12 @@ impl Pager {
             }
             Message::Moved { from, to } => self.moved(work, from, to),
             Message::Dropped(range) => {
-                self.gone(work, range.clone());
+                self.gone(range.clone());
                 work.recount.insert(range);
             }
             Message::Unmapped(range) => {
                 work.adopted.remove(range.clone());
-                self.gone(work, range.clone());
+                self.gone(range.clone());
                 self.table.for_each_in(range, |mut chunk, pages| chunk.chunk.kept &= !pages);
             }
         }
@@ -82,27 +88,17 @@ impl Pager {
     }
 
     /// Forgets pages that the program has unmapped or dropped.
-    fn gone(&self, work: &mut Work, range: Range<usize>) {
-        let start = work.held_chunk;
-        for index in 0..CHUNK_PAGES {
-            if range.contains(&(start + index * PAGE)) {
-                work.held &= !bits(index, 1);
-            }
-        }
-        self.table.for_each_in(range, |mut chunk, pages| {
+    fn gone(&self, range: Range<usize>) {
+        self.table.for_each_in(range.clone(), |mut chunk, pages| {
+            self.drop_stored(&mut chunk, pages);
             self.count_missing(chunk.set_missing(pages));
-            for index in (0..CHUNK_PAGES).filter(|index| pages >> index & 1 == 1) {
-                let stored = core::mem::replace(&mut chunk.chunk.stored[index], Stored::NONE);
-                if stored.is_some() {
-                    self.forget(stored);
-                }
-            }
         });
+        self.forget_held(&range);
     }
 
     /// Follows pages that mremap(2) has moved.
     fn moved(&self, work: &mut Work, from: Range<usize>, to: usize) {
-        self.gone(work, to..to + from.len());
+        self.gone(to..to + from.len());
         work.adopted.remove(from.clone());
         work.adopted.insert(to..to + from.len());
         for offset in (0..from.len()).step_by(PAGE) {
@@ -153,8 +149,10 @@ impl Pager {
         }
     }
 
-    /// Counts the pages that are resident although the program has given them up.
+    /// Counts the bytes in the stores, and the pages that are resident although the program has given
+    /// them up.
     pub fn recount(&self) {
+        self.count_bytes();
         let mut work = self.work.acquire();
         while let Some(range) = work.recount.pop() {
             self.count_present(range);

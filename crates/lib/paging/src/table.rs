@@ -8,7 +8,7 @@
 //! ```
 //! A chunk takes 544 bytes for 256 KiB of addresses: 0.2 %. Untouched chunks take no memory.
 //!
-//! Invariants: a page with a place in a store is not resident. `resident` may be wrong for a moment
+//! Invariants: a page that is both resident and in a store is a copy (`copies`). `resident` may be wrong for a moment
 //! while the program drops pages: a fault on such a page is served all the same.
 
 use core::ops::Range;
@@ -142,13 +142,20 @@ impl PageTable {
         self.leaf(address).map(|leaf| Self::locked(leaf, address))
     }
 
+    /// Locks the chunk of an address, if it has a record that no other thread has locked.
+    pub(crate) fn try_lock_known(&self, address: usize) -> Option<LockedChunk<'_>> {
+        let leaf = self.leaf(address)?;
+        let chunk = leaf.chunks[address / CHUNK % LEAF_CHUNKS].try_acquire()?;
+        Some(Self::chunk(leaf, address, chunk))
+    }
+
     fn locked(leaf: &Leaf, address: usize) -> LockedChunk<'_> {
-        let index = address / CHUNK % LEAF_CHUNKS;
-        LockedChunk {
-            start: address & !(CHUNK - 1),
-            chunk: leaf.chunks[index].acquire(),
-            occupied: &leaf.occupied[index / 64],
-        }
+        Self::chunk(leaf, address, leaf.chunks[address / CHUNK % LEAF_CHUNKS].acquire())
+    }
+
+    fn chunk<'a>(leaf: &'a Leaf, address: usize, chunk: Held<'a, Chunk>) -> LockedChunk<'a> {
+        let occupied = &leaf.occupied[address / CHUNK % LEAF_CHUNKS / 64];
+        LockedChunk { start: address & !(CHUNK - 1), chunk, occupied }
     }
 
     #[allow(unsafe_code, reason = "follows a published pointer")]

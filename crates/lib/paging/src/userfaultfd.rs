@@ -24,13 +24,14 @@ const FEATURES: u32 = uapi::UFFD_FEATURE_EVENT_FORK
     | uapi::UFFD_FEATURE_EVENT_REMOVE
     | uapi::UFFD_FEATURE_EVENT_UNMAP
     | uapi::UFFD_FEATURE_POISON
-    | uapi::UFFD_FEATURE_MOVE;
+    | uapi::UFFD_FEATURE_MOVE
+    | uapi::UFFD_FEATURE_THREAD_ID;
 
 /// A message of the kernel.
 #[derive(Debug)]
 pub(crate) enum Message {
-    /// A thread waits for the missing page at this address.
-    Fault(usize),
+    /// A thread waits for a missing page.
+    Fault { page: usize, thread: u32 },
     /// The process has forked. The descriptor has the registered memory of the child.
     Fork(Descriptor),
     /// mremap(2) moved pages.
@@ -196,7 +197,9 @@ pub(crate) unsafe fn parse(message: &uapi::uffd_msg) -> Option<Message> {
         0x12 => {
             // SAFETY: the event selects `pagefault`; all fields are integers.
             let fault = unsafe { message.arg.pagefault };
-            Message::Fault(address(fault.address) & !(PAGE - 1))
+            // SAFETY: the feature `THREAD_ID` is on, so the kernel has set this only field.
+            let thread = unsafe { fault.feat.ptid };
+            Message::Fault { page: address(fault.address) & !(PAGE - 1), thread }
         }
         0x13 => {
             // SAFETY: the event selects `fork`: a new descriptor of this thread's table, which has

@@ -48,6 +48,9 @@ pub struct PagedProcess {
     pub evicted_pages: u64,
     /// Pages among them that contained zeros only, and were stored nowhere.
     pub evicted_zero_pages: u64,
+    /// Pages among them that had not changed since they came back, and were still stored.
+    #[serde(default)]
+    pub evicted_unchanged_pages: u64,
     /// Faults that were served.
     pub faults: u64,
     /// Faults among them at pages that were stored nowhere.

@@ -40,6 +40,20 @@ fn a_store_of_compressed_pages_alone_suffices_for_pages_that_compress() {
 }
 
 #[test]
+fn a_program_goes_on_when_its_store_is_full() {
+    if !can_page() {
+        return;
+    }
+    let gups = binaries::workload("gups");
+    let gups = gups.to_str().unwrap();
+    let alone = Command::new(gups).args(["64M", "20000"]).output().unwrap();
+    let (output, stats) = counted("--resident 48M --page-store lz4:1M", &[gups, "64M", "20000"]);
+    assert_eq!((output.status.code(), stdout(&output)), (Some(0), stdout(&alone)));
+    let process = largest(&stats);
+    assert!(process.refused_pages > 0, "{process:?}");
+}
+
+#[test]
 fn a_program_below_the_bound_is_not_paged() {
     let (output, stats) = counted("--resident 1G", &["/bin/echo", "small"]);
     assert_eq!(stdout(&output), "small\n");

@@ -36,11 +36,11 @@ fn output(body: &str) -> Option<(Output, PagingStats)> {
     Some(counted("--resident 32M", &[program.path.to_str().unwrap()]))
 }
 
-/// Runs such a program, and expects exit code 0.
-fn run(body: &str) {
-    let Some((output, stats)) = output(body) else { return };
+/// Runs such a program, and expects exit code 0. Returns how many pages were evicted unchanged.
+fn run(body: &str) -> Option<u64> {
+    let (output, stats) = output(body)?;
     assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
-    largest(&stats);
+    Some(largest(&stats).evicted_unchanged_pages)
 }
 
 #[test]
@@ -120,6 +120,68 @@ int main(void) {
     for (unsigned long n = 0; n < PAGES; n++) CHECK(at(n)[1] == (n % 211 < 200));
     return 0;
 }"#);
+}
+
+#[test]
+fn the_pager_follows_a_thread_a_second_one_evicts_and_many_threads_wait_for_one_page() {
+    run(r#"
+#include <dirent.h>
+#include <sched.h>
+static int thread_with(const char *name) {
+    int found = 0; char path[300], text[32]; struct dirent *entry;
+    DIR *tasks = opendir("/proc/self/task"); CHECK(tasks);
+    while ((entry = readdir(tasks))) {
+        snprintf(path, sizeof path, "/proc/self/task/%s/comm", entry->d_name);
+        FILE *file = fopen(path, "r");
+        if (file) { if (fgets(text, sizeof text, file) && !strncmp(text, name, strlen(name))) found = atoi(entry->d_name); fclose(file); }
+    }
+    closedir(tasks);
+    return found;
+}
+static pthread_barrier_t barrier;
+static void *work(void *unused) {
+    for (unsigned long n = 0; n < 200; n++) {
+        unsigned long page = n * 7919 % PAGES;
+        pthread_barrier_wait(&barrier);
+        CHECK(at(page)[0] == page * 3 + 1 && at(page)[511] == page);
+        __atomic_fetch_add(&at(page)[1], 1, __ATOMIC_RELAXED);
+    }
+    return unused;
+}
+int main(void) {
+    map();
+    CHECK(thread_with("fs-evictor"));
+    cpu_set_t set; CHECK(!sched_getaffinity(thread_with("fs-pager"), sizeof set, &set));
+    CHECK(CPU_COUNT(&set) == 1);
+    pthread_t threads[64];
+    CHECK(!pthread_barrier_init(&barrier, 0, 64));
+    for (int k = 0; k < 64; k++) CHECK(!pthread_create(&threads[k], 0, work, 0));
+    for (int k = 0; k < 64; k++) CHECK(!pthread_join(threads[k], 0));
+    for (unsigned long n = 0; n < 200; n++) CHECK(at(n * 7919 % PAGES)[1] == 64);
+    return 0;
+}"#);
+}
+
+#[test]
+fn pages_that_were_only_read_are_not_stored_again_and_each_change_is_kept() {
+    let unchanged = run(r#"
+int main(void) {
+    map();
+    for (unsigned long round = 1; round <= 6; round++) {
+        check(0, PAGES);
+        for (unsigned long i = round % 5; i < PAGES; i += 5) at(i)[300] = round;
+        for (unsigned long i = round % 5; i < PAGES; i += 5) CHECK(at(i)[300] == round && at(i)[511] == i);
+        if (round == 4) {
+            pid_t pid = fork();
+            if (!pid) { check(0, PAGES); for (unsigned long i = 4; i < PAGES; i += 5) CHECK(at(i)[300] == 4); _exit(0); }
+            int end; CHECK(waitpid(pid, &end, 0) == pid && end == 0);
+        }
+    }
+    CHECK(!madvise(at(100), 9000 * PAGE, MADV_DONTNEED));
+    for (unsigned long i = 100; i < 9100; i++) CHECK(at(i)[0] == 0);
+    return 0;
+}"#);
+    assert!(unchanged.is_none_or(|pages| pages > 1000), "{unchanged:?}");
 }
 
 #[test]

@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::eviction::Step;
+use crate::eviction::{Evictor, Step};
 use crate::kernel::{PAGE, yield_now};
 use crate::pager::{AHEAD, Pager, Work};
 use crate::table::{CHUNK, CHUNK_PAGES, bits, index_of};
@@ -36,7 +36,7 @@ impl Pager {
                 let Some(next) = self.next_stored(page..part.end) else { return };
                 self.step(|work| {
                     (work.run, work.next) = (AHEAD.min((part.end - next) / PAGE), 0);
-                    self.make_room(work, work.run) && self.fill_run(work, next)
+                    self.make_room(work.run) && self.fill_run(work, next)
                 });
                 page = next + PAGE;
             }
@@ -53,23 +53,31 @@ impl Pager {
 
     /// Evicts the pages of a range.
     pub(crate) fn evict_range(&self, range: Range<usize>) {
-        for_each_part(range, |part| self.step(|work| self.evict_part(work, &part)));
+        for_each_part(range, |part| self.step(|_| self.evict_part(&part)));
     }
 
-    /// Evicts a range in one chunk. Returns false if messages must be read first.
-    fn evict_part(&self, work: &mut Work, part: &Range<usize>) -> bool {
-        if !self.return_held(work) {
+    /// Evicts a range in one chunk. Returns false if messages must be read first. The caller holds
+    /// `work`.
+    fn evict_part(&self, part: &Range<usize>) -> bool {
+        let mut lane = self.lanes[Evictor::Server as usize].acquire();
+        if !self.return_held(&mut lane) {
             return false;
         }
         let Some(mut locked) = self.table.lock_known(part.start) else { return true };
         let pages = locked.chunk.resident & !locked.chunk.kept & bits(index_of(part.start), part.len() / PAGE);
-        let step = if pages == 0 { Step::Skipped } else { self.evict_pages(work, &mut locked, pages) };
+        let step =
+            if pages == 0 { Step::Skipped } else { self.evict_pages(&mut lane, &mut locked, pages, Evictor::Server) };
+        let chunk = locked.start;
         drop(locked);
-        match step {
+        let is_done = match step {
             Step::Changing => false,
-            Step::Full => self.return_held(work),
-            Step::Evicted | Step::Skipped | Step::Empty => true,
-        }
+            Step::Full => self.return_held(&mut lane),
+            Step::Evicted | Step::Skipped => true,
+        };
+        let shared = std::mem::take(&mut lane.shared);
+        drop(lane);
+        self.own_shared(shared, chunk, Evictor::Server);
+        is_done
     }
 
     /// The number of resident pages of a range.
@@ -82,7 +90,7 @@ impl Pager {
     /// Changes the bound, and evicts what is above the new one.
     pub(crate) fn change_bound(&self, pages: usize) {
         self.counters.bound.store(pages as u64, Relaxed);
-        self.step(|work| self.evict(work, 0));
+        self.step(|_| self.evict_to(0));
     }
 
     /// Repeats a step that returns false until the service thread has read its messages.

@@ -103,8 +103,14 @@ impl PagedBuilder {
         let full = Error::Full { bytes: arena.get().range().len() };
         // SAFETY: the counters are atomic numbers, for which zeros are valid.
         let counters: &'static PagingCounters = unsafe { arena.get().place() }.ok_or(full)?;
-        let parts =
-            Parts { arena: arena.get(), counters, stores: list(&stores)?, wiped: |_| (), on_loss: Some(on_loss.get()) };
+        let parts = Parts {
+            arena: arena.get(),
+            counters,
+            stores: list(&stores)?,
+            wiped: |_| (),
+            on_loss: Some(on_loss.get()),
+            copy_bytes: resident as u64 / 4,
+        };
         let pager = Pager::from_parts(bound, fd, parts)?;
         let refused = |errno| Error::Map { bytes, errno };
         pager.adopt(mapping.range(), false).map_err(refused)?;

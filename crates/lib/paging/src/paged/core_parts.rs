@@ -20,7 +20,6 @@ use crate::paged::stats::{PagedStats, StoreStats};
 use crate::paged::thread::without_signals;
 use crate::pager::{OnLoss, Pager};
 use crate::store::Store;
-use crate::table::CHUNK;
 
 /// The shared parts. The fields are dropped in this order: the pager refers to all others.
 #[derive(Debug)]
@@ -97,9 +96,8 @@ impl Drop for Core {
         }
         // The unmap of registered memory would wait until a thread reads the kernel's message. A
         // forked child may have the descriptor, too, so its close does not unregister the memory.
-        let staging = self.pager.registered_page();
         let _ = self.pager.fd.unregister(self.mapping.range());
-        let _ = self.pager.fd.unregister(staging..staging + CHUNK);
+        self.pager.unregister_own();
     }
 }
 

@@ -7,11 +7,12 @@
 //! constructor ─→ a thread with a descriptor table of its own
 //!                   └─ watch: resident memory near the bound?  no: sleep
 //!                                                             yes: maps ─→ Pager::adopt, then Pager::serve
+//!                                                                  └─ a second thread: Pager::evict_ahead
 //! ```
 //! | file | purpose |
 //! |---|---|
 //! | `start` | the constructor: session, thread, fork |
-//! | `thread` | a thread without a libc |
+//! | `thread` | threads without a libc |
 //! | `threads` | the threads of the program |
 //! | `watch` | decides when paging starts (at three quarters of the bound); adopts memory and serves its faults |
 //! | `advice` | advice that the kernel does not report |
@@ -19,7 +20,7 @@
 //! | `raw` | system calls |
 //!
 //! Invariants: below three quarters of the bound, the program's memory is not touched and its calls
-//! cost what they cost without the agent. The thread uses no allocator, no lock, no thread-local
+//! cost what they cost without the agent. The threads use no allocator, no lock, no thread-local
 //! storage and no descriptor of the program. x86-64 only.
 #![cfg(target_arch = "x86_64")]
 #![no_std]

@@ -27,6 +27,27 @@ impl MemorySize {
     }
 }
 
+/// The processor on which a thread of this process runs, or has run last.
+pub(crate) fn processor(thread: u32) -> Option<usize> {
+    let (mut path, mut at, mut rest) = (*b"/proc/self/task/\0\0\0\0\0\0\0\0\0\0/stat\0", 26, thread);
+    let mut digits = [0; 10];
+    while rest > 0 && at > 16 {
+        at -= 1;
+        digits[at - 16] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    let length = 26 - at;
+    path[16..16 + length].copy_from_slice(&digits[10 - length..]);
+    path[16 + length..22 + length].copy_from_slice(b"/stat\0");
+    let file = raw::open(CStr::from_bytes_until_nul(&path).ok()?, libc::O_RDONLY | libc::O_CLOEXEC)?;
+    let mut text = [0; 512];
+    let length = raw::read(file, &mut text);
+    raw::close(file);
+    // The name may contain spaces. Field 39 of the file is the processor; field 3 follows the name.
+    let end = text[..length].iter().rposition(|&byte| byte == b')')?;
+    text[end + 1..length].split(|&byte| byte == b' ').nth(37).map(number)
+}
+
 fn number(digits: &[u8]) -> usize {
     digits.iter().fold(0, |value, &digit| value * 10 + usize::from(digit.wrapping_sub(b'0').min(9)))
 }
@@ -97,6 +118,7 @@ fn hexadecimal(digits: &[u8]) -> Option<usize> {
 }
 
 #[cfg(test)]
+#[allow(unsafe_code, reason = "makes a system call")]
 mod tests {
     use super::*;
 
@@ -121,6 +143,10 @@ mod tests {
     fn this_process_has_memory() {
         let (mapped, private) = MemorySize::open().unwrap().read();
         assert!(mapped > private && private > 0);
+        // SAFETY: the call has no arguments.
+        let thread = unsafe { fieldstone_syscall::syscall(libc::SYS_gettid, [0; 6]) };
+        assert!(processor(thread as u32).is_some_and(|processor| processor < 4096), "of this thread");
+        assert_eq!(processor(0), None);
         let mut count = 0;
         for_each_mapping(&mut [0; 4096], |range, _| count += range.len());
         assert!(count > 0);

@@ -61,6 +61,15 @@ pub(crate) fn set_mask(mask: u64) -> u64 {
     old
 }
 
+/// Lets the current thread run on one processor only.
+pub(crate) fn run_on(processor: usize) {
+    let mut set = [0_u64; 16];
+    let Some(word) = set.get_mut(processor / 64) else { return };
+    *word = 1 << (processor % 64);
+    // SAFETY: the kernel reads the set.
+    unsafe { syscall(libc::SYS_sched_setaffinity, [0, size_of_val(&set), set.as_ptr() as usize, 0, 0, 0]) };
+}
+
 /// Names the current thread.
 pub(crate) fn set_thread_name(name: &CStr) {
     // SAFETY: the name is a C string.

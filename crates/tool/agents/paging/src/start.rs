@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize};
 use fieldstone_preload::{loader, process, unpaged};
 use fieldstone_wire::paging::{PAGING_VARIABLE, PagingConfig, PagingProcess, PagingSession};
 
+use crate::thread::Thread;
 use crate::{raw, thread, threads, watch};
 
 static SESSION: AtomicPtr<PagingSession> = AtomicPtr::new(null_mut());
@@ -118,7 +119,7 @@ fn begin() {
     PROCESS.store(process.map_or(null_mut(), |process| core::ptr::from_ref(process).cast_mut()), Release);
     if let Some(process) = process {
         process.name.set(process::program_name());
-        if !thread::spawn(watch::run) {
+        if !thread::spawn(Thread::Pager, watch::run) {
             raw::write_error(b"fieldstone: a process runs without a bound: it cannot start a thread\n");
         }
     }

@@ -1,8 +1,9 @@
-//! A thread of the program's process that libc does not know.
+//! Threads of the program's process that libc does not know: the pager, and its evictor.
 //!
-//! It has a descriptor table of its own: the program cannot close the pager's files, and never sees
-//! them. All its signals are blocked. It ends with the process, by every kind of end. It shares the
-//! thread-local storage of its creator, so it must not use any: no libc function, no errno.
+//! The pager has a descriptor table of its own, which the evictor shares: the program cannot close
+//! the pager's files, and never sees them. All their signals are blocked. They end with the process,
+//! by every kind of end. They share the thread-local storage of their creator, so they must not use
+//! any: no libc function, no errno.
 
 #![allow(unsafe_code, reason = "creates a thread")]
 
@@ -18,28 +19,40 @@ const STACK: usize = 256 << 10;
 /// Memory, signal handlers and semaphore undo of the process, but not its descriptors.
 const FLAGS: i32 = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
 
-/// The start of the thread's stack; 0 before there is one.
-static STACK_START: AtomicUsize = AtomicUsize::new(0);
+/// A thread of the agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Thread {
+    /// It serves faults.
+    Pager,
+    /// It evicts pages. The pager starts it.
+    Evictor,
+}
 
-/// The addresses of the thread's stack.
-pub(crate) fn stack() -> Range<usize> {
-    match STACK_START.load(Relaxed) {
+/// The start of the stack of each thread; 0 before there is one.
+static STACK_STARTS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
+/// The addresses of the threads' stacks.
+pub(crate) fn stacks() -> [Range<usize>; 2] {
+    STACK_STARTS.each_ref().map(|start| match start.load(Relaxed) {
         0 => 0..0,
         start => start..start + STACK,
+    })
+}
+
+/// Unmaps the stacks of the threads that the parent of this forked process has.
+pub(crate) fn forget_in_child() {
+    for (range, start) in stacks().into_iter().zip(&STACK_STARTS) {
+        // SAFETY: the thread is not in this process.
+        unsafe { raw::unmap(range) };
+        start.store(0, Relaxed);
     }
 }
 
-/// Unmaps the stack of the thread that the parent of this forked process has.
-pub(crate) fn forget_in_child() {
-    // SAFETY: the thread is not in this process.
-    unsafe { raw::unmap(stack()) };
-    STACK_START.store(0, Relaxed);
-}
-
 /// Starts a thread. Returns false if there is no memory for it.
-pub(crate) fn spawn(work: extern "C" fn() -> !) -> bool {
+pub(crate) fn spawn(thread: Thread, work: extern "C" fn() -> !) -> bool {
     let Some(stack) = raw::map(STACK) else { return false };
-    STACK_START.store(stack.addr().get(), Relaxed);
+    STACK_STARTS[thread as usize].store(stack.addr().get(), Relaxed);
+    let flags = if thread == Thread::Evictor { FLAGS | libc::CLONE_FILES } else { FLAGS };
     // Room for the address of the work. The stack is aligned to 16 bytes when it was taken off.
     let top = stack.addr().get() + STACK - 16;
     // SAFETY: the address is inside the new mapping and aligned.
@@ -60,7 +73,7 @@ pub(crate) fn spawn(work: extern "C" fn() -> !) -> bool {
             "ud2",
             "2:",
             inlateout("rax") libc::SYS_clone as isize => result,
-            in("rdi") FLAGS, in("rsi") top, in("rdx") 0, in("r10") 0, in("r8") 0,
+            in("rdi") flags, in("rsi") top, in("rdx") 0, in("r10") 0, in("r8") 0,
             lateout("rcx") _, lateout("r11") _,
         );
     }

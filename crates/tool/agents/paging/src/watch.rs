@@ -10,13 +10,15 @@
 
 #![allow(unsafe_code, reason = "unmaps memory of a forked parent")]
 
-use core::sync::atomic::Ordering::{Relaxed, SeqCst};
-use core::sync::atomic::{AtomicU64, AtomicUsize};
+use core::ptr::null_mut;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
 
 use fieldstone_paging::{Pager, Stores};
 use fieldstone_wire::paging::{PagingConfig, PagingProcess};
 
-use crate::maps::{MemorySize, for_each_mapping};
+use crate::maps::{MemorySize, for_each_mapping, processor};
+use crate::thread::Thread;
 use crate::{advice, raw, start, thread, threads};
 
 const PAGE: usize = 4096;
@@ -30,6 +32,9 @@ const PAGES_A_MILLISECOND: usize = 2048;
 /// Milliseconds between two looks at the program's memory while it is paged.
 const INTERVAL: u32 = 2;
 
+/// Milliseconds that the evictor sleeps at most.
+const IDLE: u32 = 1000;
+
 /// The part of the bound that pages get at least, as a divisor: with less, a program would only wait
 /// for its pages.
 const LEAST_SHARE: usize = 4;
@@ -40,6 +45,9 @@ static OWN: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 static REGISTERED: AtomicUsize = AtomicUsize::new(0);
 /// The number of children that had got their pages before this process forked.
 static CHILDREN: AtomicU64 = AtomicU64::new(0);
+
+/// The pager of this process, for the evictor.
+static PAGER: AtomicPtr<Pager> = AtomicPtr::new(null_mut());
 
 /// Before a fork: remembers how many children have got their pages.
 pub(crate) fn before_fork() {
@@ -82,6 +90,19 @@ pub(crate) extern "C" fn run() -> ! {
     raw::exit_thread()
 }
 
+/// The entry of the evictor.
+extern "C" fn evict() -> ! {
+    raw::set_thread_name(c"fs-evictor");
+    // SAFETY: the pager is on the stack of the other thread, which set this and never returns.
+    let pager = unsafe { PAGER.load(Acquire).as_ref() };
+    loop {
+        match pager {
+            Some(pager) => pager.evict_ahead(IDLE),
+            None => raw::exit_thread(),
+        }
+    }
+}
+
 fn watch(config: &PagingConfig, process: &'static PagingProcess) {
     let bound = (config.bound_bytes as usize / PAGE).max(1);
     let Some(size) = MemorySize::open() else { return };
@@ -101,7 +122,9 @@ fn watch(config: &PagingConfig, process: &'static PagingProcess) {
             REGISTERED.store(pager.registered_page(), SeqCst);
             OWN[0].store(own.start, Relaxed);
             OWN[1].store(own.end, Relaxed);
-            serve(&pager, &size, process, bound);
+            PAGER.store(core::ptr::from_ref(&pager).cast_mut(), Release);
+            thread::spawn(Thread::Evictor, evict);
+            serve(&pager, &size, process, bound)
         }
         Err(error) => {
             process.refused_errno.store(error.errno().cast_unsigned(), Relaxed);
@@ -124,6 +147,10 @@ fn serve(pager: &Pager, size: &MemorySize, process: &PagingProcess, bound: usize
             last = mapped;
             if core::mem::take(&mut has_new) {
                 adopt(pager, &mut buffer);
+            }
+            // On the processor of the thread that waits, no other processor must wake up first.
+            if let Some(processor) = processor(pager.last_thread()) {
+                raw::run_on(processor);
             }
             pager.recount();
             threads::take_blocks(|block| pager.keep(block..block + CONTROL_BLOCK));
@@ -152,9 +179,9 @@ fn serve(pager: &Pager, size: &MemorySize, process: &PagingProcess, bound: usize
 
 /// Pages the memory that the program has mapped since the last time.
 fn adopt(pager: &Pager, buffer: &mut [u8]) {
-    let (own, stack) = (pager.own_range(), thread::stack());
+    let (own, [stack, other]) = (pager.own_range(), thread::stacks());
     for_each_mapping(buffer, |range, is_writable| {
-        let is_own = [&own, &stack].iter().any(|own| range.start < own.end && own.start < range.end);
+        let is_own = [&own, &stack, &other].iter().any(|own| range.start < own.end && own.start < range.end);
         if !is_own && !start::is_excluded(&range) {
             // Memory that the kernel does not let a pager page stays outside the bound.
             let _ = pager.adopt(range, is_writable);

@@ -189,6 +189,7 @@ fn counts(process: &PagingProcess) -> PagedProcess {
         unpaged_bytes: get(&process.unpaged) * PAGE,
         evicted_pages: get(&counters.evicted),
         evicted_zero_pages: get(&counters.evicted_zero),
+        evicted_unchanged_pages: get(&counters.evicted_unchanged),
         faults: get(&counters.faults),
         first_accesses: get(&counters.first_accesses),
         unmovable_pages: get(&counters.unmovable),

@@ -53,9 +53,10 @@ fn section(process: &PagedProcess, bound: u64) -> Block {
     let problems = problems.map(|(pages, what)| format!("{} {what}", count(pages))).collect::<Vec<_>>().join(", ");
     let resident = format!("at most {}; bound {}", bytes(process.peak_resident_bytes), bytes(bound));
     let evicted = format!(
-        "{} pages, of them {} with zeros only",
+        "{} pages, of them {} with zeros only, {} not changed since they came back",
         count(process.evicted_pages),
-        count(process.evicted_zero_pages)
+        count(process.evicted_zero_pages),
+        count(process.evicted_unchanged_pages)
     );
     Block::section(
         title,
