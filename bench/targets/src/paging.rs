@@ -78,7 +78,7 @@ pub(crate) fn measure(
     for PatternGoal { pattern, operations, .. } in PATTERNS {
         for threads in THREADS {
             // A page from the disk takes longer than one from lz4.
-            let accesses = PageAccesses { pattern, bytes: BYTES, operations: operations / 2, threads };
+            let accesses = PageAccesses { pattern, bytes: BYTES, operations: operations / 8, threads };
             let case = format!("{pattern} {}", case(25, threads));
             let cells = wanted(vec![PeerCell::new(mapped_file.clone(), case, BoundMethod::MappedFile)]);
             let run = |method| Ok(vec![accesses.run(method, BYTES / 4)?]);

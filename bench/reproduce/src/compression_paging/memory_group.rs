@@ -191,18 +191,18 @@ mod tests {
         fs::read_to_string("/proc/swaps").unwrap().contains(name)
     }
 
-    /// The name of a swap space that is on now and was not before.
-    fn new_swap(before: &str) -> String {
-        let after = fs::read_to_string("/proc/swaps").unwrap();
-        let line = after.lines().find(|line| !before.contains(line.split_whitespace().next().unwrap()));
-        line.expect(&after).split_whitespace().next().unwrap().to_owned()
+    /// The name of the swap space of the group, by its priority.
+    fn own_swap() -> String {
+        let swaps = fs::read_to_string("/proc/swaps").unwrap();
+        let line = swaps.lines().find(|line| line.ends_with("32767")).expect(&swaps);
+        line.split_whitespace().next().unwrap().to_owned()
     }
 
     #[test]
     fn a_dropped_group_leaves_nothing() {
         for swap in [SwapSpace::None, SwapSpace::Zram, SwapSpace::File] {
             let Some(group) = group(swap) else { return };
-            let name = if swap == SwapSpace::None { "none".to_owned() } else { new_swap("Filename") };
+            let name = if swap == SwapSpace::None { "none".to_owned() } else { own_swap() };
             let mut child = group.command("sleep").arg("1000").spawn().unwrap();
             let directory = group.directory.clone();
             while fs::read_to_string(directory.join("cgroup.procs")).unwrap().is_empty() {
@@ -221,10 +221,11 @@ mod tests {
     #[test]
     fn the_shell_removes_everything_when_the_pipe_closes() {
         let Some(mut group) = group(SwapSpace::Zram) else { return };
-        let swap = new_swap("Filename");
+        let swap = own_swap();
         let mut child = group.command("sleep").arg("1000").spawn().unwrap();
-        rustix::process::kill_process(rustix::process::Pid::from_child(&group.guard), rustix::process::Signal::TERM)
-            .unwrap();
+        let shell = rustix::process::Pid::from_child(&group.guard);
+        rustix::process::kill_process(shell, rustix::process::Signal::TERM).unwrap();
+        assert_eq!(rustix::process::getpgid(Some(shell)), Ok(shell), "a kill of this process group spares it");
         assert!(is_swap_on(&swap), "a signal of a terminal does not end the shell");
         drop(group.guard.stdin.take());
         let since = Instant::now();

@@ -79,6 +79,7 @@ impl Memory {
             page.fill(number);
         }
         file.write_back()?;
+        file.expect(arguments.pattern != Pattern::Sequential)?;
         Ok(Self::File(file))
     }
 
@@ -131,6 +132,9 @@ fn run(arguments: &Arguments) -> Result<u64, Error> {
     // This line is a rate, not a phase.
     eprintln!("{:.0} operations per second", arguments.operations as f64 / since.elapsed().as_secs_f64());
     expect_equal("the number of wrong reads", &wrong, &0)?;
+    if let Memory::File(file) = &memory {
+        file.expect(false)?;
+    }
     timed("verify", || {
         let operations = |thread| {
             let all = [arguments.warm_up, arguments.operations];

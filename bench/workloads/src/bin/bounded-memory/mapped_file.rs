@@ -1,7 +1,7 @@
 //! Memory from a file: a shared mapping. The kernel writes changed pages back and may drop pages
 //! that it can read again.
 
-#![allow(unsafe_code, reason = "mmap, msync and munmap have no safe form")]
+#![allow(unsafe_code, reason = "mmap, madvise, msync and munmap have no safe form")]
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -37,6 +37,18 @@ impl MappedFile {
             Some(start) => Ok(Self { start, count }),
             None => Err(Error::system("mmap")),
         }
+    }
+
+    /// Announces the next accesses: at random, so that the kernel reads no neighbours of a page, or in
+    /// order.
+    ///
+    /// # Errors
+    /// [`Error::System`].
+    pub(super) fn expect(&self, is_random: bool) -> Result<(), Error> {
+        let advice = if is_random { libc::MADV_RANDOM } else { libc::MADV_SEQUENTIAL };
+        // SAFETY: the range is the mapping of this object; the call changes no contents.
+        let result = unsafe { libc::madvise(self.start.as_ptr().cast(), self.count * PAGE, advice) };
+        if result == 0 { Ok(()) } else { Err(Error::system("madvise")) }
     }
 
     /// Writes changed pages to the file.
