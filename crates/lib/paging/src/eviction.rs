@@ -226,6 +226,7 @@ impl Pager {
     /// Moves pages of a chunk to the same places of staging. Returns the bits of those that were
     /// moved, and whether the address space changes.
     fn stage(&self, lane: &mut Lane, chunk: &mut LockedChunk<'_>, candidates: u64, evictor: Evictor) -> (u64, bool) {
+        let _moving = self.moving.acquire();
         let (mut left, mut moved) = (candidates, 0);
         while left != 0 {
             let first = left.trailing_zeros() as usize;
