@@ -41,6 +41,7 @@ static void refusals(void)
     CHECK(fs_slots_open(&options, &other) == FS_ERROR_ARGUMENT && errno == EINVAL);
     CHECK(fs_slots_alloc(slots, 8, 3) == NULL && errno == EINVAL);
     CHECK(fs_slots_alloc(NULL, 8, 8) == NULL && errno == EINVAL);
+    CHECK(fs_slots_alloc(slots, SIZE_MAX - 5, 0) == NULL && errno == ENOMEM);
     CHECK(fs_slots_alloc(slots, (size_t)1 << 40, 8) == NULL && errno == ENOMEM);
     CHECK(strstr(fs_error_message(), "cannot allocate"));
     CHECK(fs_slots_explain(slots, &options, NULL) == FS_ERROR_NOT_EXPLAINED && errno == ENOENT);
@@ -68,7 +69,7 @@ int main(void)
     CHECK(finding.address == object + 40 && finding.allocated_thread != 0 && finding.freed_thread == 0);
 
     CHECK(fs_slots_free_object(slots, object + 1) == FS_ERROR_FINDING && errno == EFAULT);
-    CHECK(strstr(fs_error_message(), "invalid-free: 1 bytes inside an object of 32 bytes"));
+    CHECK(strstr(fs_error_message(), "invalid-free: 1 byte inside an object of 32 bytes"));
     CHECK(fs_slots_free_object(slots, object) == FS_OK);
     CHECK(kind_of_write(object) == FS_USE_AFTER_FREE);
     CHECK(fs_slots_free_object(slots, object) == FS_ERROR_FINDING);
