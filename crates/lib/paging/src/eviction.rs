@@ -85,15 +85,16 @@ impl Lane {
 /// The thread that evicts, which is the index of its lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Evictor {
-    /// The thread that serves faults, which has followed all messages that it has read.
+    /// The holder of `work`, mostly the thread that serves faults: all messages that were read are
+    /// followed.
     Server,
     /// Another thread: messages may be read and not followed yet.
     Other,
 }
 
 impl Pager {
-    /// Makes room for `wanted` pages. Returns false if messages must be read first. Only the thread
-    /// that serves faults calls this, while it holds `work`.
+    /// Makes room for `wanted` pages. Returns false if messages must be read first. The caller holds
+    /// `work`.
     pub(crate) fn make_room(&self, wanted: usize) -> bool {
         let start = now_ns();
         if self.excess(wanted) == 0 || start < self.fruitless_until.load(Relaxed) {
@@ -269,8 +270,9 @@ impl Pager {
     }
 
     /// Makes pages the process's own that a forked child shares, or did until now: a write does
-    /// that, and the next sweep moves them. The program's contents do not change. No lock is held: if
-    /// the program drops a page at this moment, the write waits for the thread that serves faults.
+    /// that, and the next sweep moves them. The program's contents do not change. [`Evictor::Other`]
+    /// holds no lock: if the program drops a page at this moment, the write waits for the thread that
+    /// serves faults. [`Evictor::Server`] holds `work`: a drop waits until its message is read.
     pub(crate) fn own_shared(&self, shared: u64, chunk: usize, evictor: Evictor) {
         if shared != 0 && (evictor == Evictor::Other || !self.has_evictor.load(Relaxed)) {
             for index in (0..CHUNK_PAGES).filter(|&index| shared & bits(index, 1) != 0) {

@@ -8,8 +8,8 @@
 //! ```
 //! A chunk takes 544 bytes for 256 KiB of addresses: 0.2 %. Untouched chunks take no memory.
 //!
-//! Invariants: a page that is both resident and in a store is a copy (`copies`). `resident` may be wrong for a moment
-//! while the program drops pages: a fault on such a page is served all the same.
+//! Invariants: a page that is both resident and in a store is a copy (`copies`). `resident` may be
+//! wrong for a moment while the program drops pages: a fault on such a page is served all the same.
 
 use core::ops::Range;
 use core::ptr::null_mut;

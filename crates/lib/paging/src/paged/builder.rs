@@ -79,8 +79,8 @@ impl PagedBuilder {
 
     /// Decides about a page that a store does not return: gets its first byte, from the start of the
     /// memory, and the error. It runs in the thread that serves faults, which meanwhile serves no
-    /// other one, or in a thread that gives advice. It must not access the memory. Default: a message on standard error, and
-    /// [`OnLoss::Fault`].
+    /// other one, or in a thread that gives advice. It must not access the memory. Default: a message
+    /// on standard error, and [`OnLoss::Fault`].
     pub fn on_loss(mut self, handler: impl Fn(usize, Error) -> OnLoss + Send + Sync + 'static) -> Self {
         self.on_loss = Some(Box::new(handler));
         self
