@@ -22,6 +22,7 @@
 //! | `private_stack` | stacks of the agent, for all that takes more than a few words |
 //! | `range` | the guarded objects |
 //! | `faults`, `dispositions` | SIGSEGV and SIGBUS, the agent's and the program's |
+//! | `masks` | no thread blocks SIGSEGV |
 //! | `buffers` | system calls that read or write guarded objects |
 //! | `loading` | libraries that the program loads later |
 //! | `report`, `print` | findings |
@@ -63,6 +64,7 @@ mod foreign;
 mod fork;
 mod heap;
 mod loading;
+mod masks;
 mod modules;
 mod next;
 mod operators;

@@ -23,7 +23,7 @@ use fieldstone_preload::{loader, process};
 use fieldstone_wire::MAGIC;
 use fieldstone_wire::guard::{GUARD_VARIABLE, GuardProcess, GuardSession, Sampling, UnguardedReason};
 
-use crate::{budget, buffers, dispositions, ending, foreign, fork, next, operators, range, raw, sites, thread};
+use crate::{budget, buffers, dispositions, ending, foreign, fork, masks, next, operators, range, raw, sites, thread};
 
 /// The user's settings.
 pub(crate) struct Settings {
@@ -213,6 +213,7 @@ fn start(path: &CStr) -> Result<(Started, Slots), &'static str> {
     buffers::prepare();
     ending::prepare();
     dispositions::install();
+    masks::prepare();
     fork::prepare();
     let sampling = match config.sampling {
         sampling if sampling == Sampling::All as u32 => Sampling::All,
