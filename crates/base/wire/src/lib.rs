@@ -23,12 +23,14 @@
 //! | `process_name` | the name of a process |
 //! | `guard` | the record of `run --guard`: settings, counters, findings |
 //! | `paging` | the record of `run --resident`: settings, counters |
+//! | `page_exchange` | pages between a paged process and the command, which stores them on a server |
 #![no_std]
 
 pub mod guard;
 pub mod isolation;
 mod mixture;
 pub mod mosaic;
+pub mod page_exchange;
 mod page_kind;
 pub mod paging;
 mod placement_reason;

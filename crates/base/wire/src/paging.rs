@@ -19,10 +19,14 @@ pub const PAGING_VARIABLE: &CStr = c"FIELDSTONE_PAGING";
 pub const PROCESSES: usize = 256;
 /// Stores of a process.
 pub const STORES: usize = 6;
-/// The names of the stores that exist, by their index.
-pub const STORE_NAMES: [&str; 2] = ["lz4", "file"];
+/// The names of the stores of `run --resident`, by their index.
+pub const STORE_NAMES: [&str; 3] = ["lz4", "file", "redis"];
+/// No store, in [`PagingConfig::order`].
+pub const NO_STORE: u8 = u8::MAX;
 /// The longest directory of a file of pages, with its final zero.
 pub const DIRECTORY_BYTES: usize = 1024;
+/// The longest path of a shared record, with its final zero.
+pub const RECORD_BYTES: usize = 64;
 /// Identifies the build: both sides refuse a record of another build.
 pub const BUILD: u64 = crate::BUILD.rotate_left(29) ^ size_of::<PagingSession>() as u64;
 
@@ -30,20 +34,37 @@ pub const BUILD: u64 = crate::BUILD.rotate_left(29) ^ size_of::<PagingSession>()
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct PagingConfig {
-    /// Bytes of private memory that may be resident.
+    /// Bytes of private memory that may be resident, of all processes together.
     pub bound_bytes: u64,
     /// Bytes that pages compressed by lz4 may take; 0 without that store.
     pub lz4_bytes: u64,
     /// The directory of the file of pages, a C string; empty without that store.
     pub directory: [u8; DIRECTORY_BYTES],
+    /// The path of the [`PageExchange`](crate::page_exchange::PageExchange), a C string; empty without
+    /// a server.
+    pub exchange: [u8; RECORD_BYTES],
+    /// Milliseconds that a process waits for the command's answer.
+    pub exchange_timeout_ms: u32,
+    /// The order in which the stores are tried: their indexes, then [`NO_STORE`].
+    pub order: [u8; STORES],
 }
 
 impl PagingConfig {
     /// The directory of the file of pages.
     #[must_use]
     pub fn directory(&self) -> Option<&CStr> {
-        CStr::from_bytes_until_nul(&self.directory).ok().filter(|path| !path.is_empty())
+        path(&self.directory)
     }
+
+    /// The path of the exchange.
+    #[must_use]
+    pub fn exchange(&self) -> Option<&CStr> {
+        path(&self.exchange)
+    }
+}
+
+fn path(bytes: &[u8]) -> Option<&CStr> {
+    CStr::from_bytes_until_nul(bytes).ok().filter(|path| !path.is_empty())
 }
 
 /// Counts of a pager. All zeros at the start.
@@ -106,6 +127,17 @@ impl PagingCounters {
     }
 }
 
+/// Whether the memory of a process counts towards the bound of all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProcessState {
+    /// It does not yet.
+    Starting = 0,
+    /// It does. The process has locked the byte of the record with its index.
+    Running = 1,
+    /// It has ended.
+    Ended = 2,
+}
+
 /// One process of a session.
 #[repr(C, align(128))]
 #[derive(Debug)]
@@ -114,6 +146,8 @@ pub struct PagingProcess {
     pub pid: AtomicU32,
     /// The errno for which the process is not paged; 0 if it is.
     pub refused_errno: AtomicU32,
+    /// A [`ProcessState`].
+    pub state: AtomicU32,
     /// The name of the program.
     pub name: ProcessName,
     /// Private memory that is not paged, in pages.
@@ -133,7 +167,7 @@ pub struct PagingSession {
     /// The settings.
     pub config: PagingConfig,
     /// Entries claimed so far; may exceed [`PROCESSES`].
-    pub claimed: AtomicU32,
+    claimed: AtomicU32,
     /// One entry for each process.
     pub processes: [PagingProcess; PROCESSES],
 }
@@ -153,9 +187,20 @@ impl PagingSession {
         self.processes.get(next as usize).inspect(|process| process.pid.store(pid, Release))
     }
 
+    /// The index of an entry.
+    #[must_use]
+    pub fn index_of(&self, process: &PagingProcess) -> Option<usize> {
+        self.processes.iter().position(|entry| core::ptr::eq(entry, process))
+    }
+
+    /// The number of claimed entries.
+    #[must_use]
+    pub fn claimed(&self) -> usize {
+        (self.claimed.load(Acquire) as usize).min(PROCESSES)
+    }
+
     /// The claimed entries, in the order of their claims.
     pub fn claimed_processes(&self) -> impl Iterator<Item = &PagingProcess> {
-        let claimed = self.claimed.load(Acquire) as usize;
-        self.processes[..claimed.min(PROCESSES)].iter().filter(|process| process.pid.load(Acquire) != 0)
+        self.processes[..self.claimed()].iter().filter(|process| process.pid.load(Acquire) != 0)
     }
 }

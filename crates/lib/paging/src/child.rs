@@ -83,7 +83,8 @@ impl Pager {
                 let stored = chunk.chunk.stored[index];
                 let is_missing = chunk.chunk.resident & bits(index, 1) == 0;
                 if stored.is_some() && is_missing && !has_ended {
-                    let contents = self.load(stored, buffer).is_ok().then_some(&*buffer);
+                    let result = self.load(&[stored], core::slice::from_mut(buffer));
+                    let contents = result.is_ok().then_some(&*buffer);
                     has_ended = give(child, &mut changes, chunk.page(index), contents) == Err(ESRCH);
                 }
             }

@@ -96,8 +96,11 @@ impl Pager {
     /// Makes room for `wanted` pages. Returns false if messages must be read first. The caller holds
     /// `work`.
     pub(crate) fn make_room(&self, wanted: usize) -> bool {
+        if self.excess(wanted) == 0 {
+            return true;
+        }
         let start = now_ns();
-        if self.excess(wanted) == 0 || start < self.fruitless_until.load(Relaxed) {
+        if start < self.fruitless_until.load(Relaxed) {
             return true;
         }
         let is_ready = self.evict_to(wanted.max(self.spare() / 4));
@@ -310,12 +313,10 @@ impl Pager {
         subtract(&self.copies, unchanged);
         add(&self.counters.evicted_unchanged, unchanged);
         let mut stored = [Stored::NONE; CHUNK_PAGES];
-        let done = self.store(&pages[..count], &mut stored[..count]);
-        for at in 0..done {
-            chunk.chunk.stored[indexes[at]] = stored[at];
-        }
-        for &index in &indexes[done..count] {
-            lane.held |= bits(index, 1);
+        self.store(&pages[..count], &mut stored[..count]);
+        for (&index, &place) in indexes[..count].iter().zip(&stored) {
+            chunk.chunk.stored[index] = place;
+            lane.held |= bits(index, usize::from(!place.is_some()));
         }
         lane.held_chunk = chunk.start;
         let gone = moved & !lane.held;

@@ -95,27 +95,16 @@ impl Pager {
         first: usize,
         count: usize,
     ) -> Result<usize, kernel::Errno> {
-        let mut loaded = 0;
-        while loaded < count {
-            let (stored, into) = (chunk.chunk.stored[first + loaded], &mut work.buffer[loaded]);
-            let result = match loaded {
-                0 => self.load_or_retry(chunk.page(first), stored, into),
-                _ => self.load(stored, into),
-            };
-            if result.is_err() {
-                break;
-            }
-            loaded += 1;
-        }
-        if loaded == 0 {
+        let (page, stored) = (chunk.page(first), &chunk.chunk.stored[first..first + count]);
+        let Ok(loaded) = self.load_or_retry(page, stored, &mut work.buffer[..count]) else {
             add(&self.counters.lost, 1);
-            return match self.fd.poison(chunk.page(first)) {
+            return match self.fd.poison(page) {
                 // It was lost before, and advice has asked for it again.
                 Ok(()) | Err(EEXIST) => Ok(0),
                 Err(errno) => Err(errno),
             };
-        }
-        self.copy_or_less(chunk.page(first), &work.buffer[..loaded])
+        };
+        self.copy_or_less(page, &work.buffer[..loaded])
     }
 
     /// Fills missing pages, or the first one alone if the run crosses the end of a mapping. Returns

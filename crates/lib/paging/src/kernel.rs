@@ -24,6 +24,8 @@ pub(crate) const EEXIST: Errno = errno::EEXIST.cast_signed();
 pub(crate) const EINTR: Errno = errno::EINTR.cast_signed();
 pub(crate) const EINVAL: Errno = errno::EINVAL.cast_signed();
 pub(crate) const EIO: Errno = errno::EIO.cast_signed();
+#[cfg(feature = "redis")]
+pub(crate) const ENODATA: Errno = errno::ENODATA.cast_signed();
 pub(crate) const ENOENT: Errno = errno::ENOENT.cast_signed();
 pub(crate) const ENOMEM: Errno = errno::ENOMEM.cast_signed();
 pub(crate) const ENOSPC: Errno = errno::ENOSPC.cast_signed();
@@ -31,6 +33,7 @@ pub(crate) const ENOSYS: Errno = errno::ENOSYS.cast_signed();
 pub(crate) const EOPNOTSUPP: Errno = errno::EOPNOTSUPP.cast_signed();
 #[cfg(feature = "std")]
 pub(crate) const EPERM: Errno = errno::EPERM.cast_signed();
+pub(crate) const ETIMEDOUT: Errno = errno::ETIMEDOUT.cast_signed();
 pub(crate) const ESRCH: Errno = errno::ESRCH.cast_signed();
 
 /// Maps fresh private memory for reading and writing, without a reservation of swap space.
@@ -88,21 +91,39 @@ pub(crate) fn mincore(range: Range<usize>, into: &mut [u8]) -> Result<(), Errno>
     unsafe { call(general::__NR_mincore, [range.start, range.len(), buffer, 0, 0, 0]) }.map(drop)
 }
 
-/// Sleeps while a word has a value, at most some milliseconds.
+/// Sleeps while a word of this process has a value, at most some milliseconds.
 pub(crate) fn wait_while(word: &AtomicU32, value: u32, milliseconds: u32) {
+    futex_wait(word, general::FUTEX_PRIVATE_FLAG, value, milliseconds);
+}
+
+/// As [`wait_while`], for a word that processes share.
+pub(crate) fn wait_while_shared(word: &AtomicU32, value: u32, milliseconds: u32) {
+    futex_wait(word, 0, value, milliseconds);
+}
+
+fn futex_wait(word: &AtomicU32, flags: u32, value: u32, milliseconds: u32) {
     let timeout = general::__kernel_timespec {
         tv_sec: i64::from(milliseconds / 1000),
         tv_nsec: i64::from(milliseconds % 1000) * 1_000_000,
     };
-    let operation = (general::FUTEX_WAIT | general::FUTEX_PRIVATE_FLAG) as usize;
+    let operation = (general::FUTEX_WAIT | flags) as usize;
     let (word, timeout) = (core::ptr::from_ref(word) as usize, &raw const timeout as usize);
     // SAFETY: the kernel reads the word and the timeout, which outlive the call.
     let _ = unsafe { call(general::__NR_futex, [word, operation, value as usize, timeout, 0, 0]) };
 }
 
-/// Wakes a thread that sleeps in [`wait_while`].
+/// Wakes one thread that sleeps in [`wait_while`].
 pub(crate) fn wake_one(word: &AtomicU32) {
-    let operation = (general::FUTEX_WAKE | general::FUTEX_PRIVATE_FLAG) as usize;
+    futex_wake(word, general::FUTEX_PRIVATE_FLAG);
+}
+
+/// Wakes one thread that sleeps in [`wait_while_shared`].
+pub(crate) fn wake_one_shared(word: &AtomicU32) {
+    futex_wake(word, 0);
+}
+
+fn futex_wake(word: &AtomicU32, flags: u32) {
+    let operation = (general::FUTEX_WAKE | flags) as usize;
     // SAFETY: the kernel uses the address as a key only.
     let _ = unsafe { call(general::__NR_futex, [core::ptr::from_ref(word) as usize, operation, 1, 0, 0, 0]) };
 }

@@ -16,7 +16,10 @@
 //! | `copies` | resident pages that stay stored |
 //! | `table` | the state of each page |
 //! | `store` | what a store does |
-//! | `compressed`, `file` | compressed pages in memory; pages in a file |
+//! | `compressed` | compressed pages in memory |
+//! | `device`, `file` | pages at numbered places; those of a file |
+//! | `exchange` | pages that the `fieldstone` command keeps on a server |
+//! | `redis` (feature `redis`) | pages on a Redis server |
 //! | `lz4`, `zstd` (feature `zstd`) | compressions |
 //! | `ranges` | the memory that a pager pages |
 //! | `slab` | memory for compressed pages |
@@ -42,8 +45,10 @@ mod child;
 mod compressed;
 mod copies;
 mod count;
+mod device;
 mod error;
 mod eviction;
+mod exchange;
 mod file;
 mod filling;
 mod kernel;
@@ -53,6 +58,8 @@ mod lz4;
 mod paged;
 mod pager;
 mod ranges;
+#[cfg(feature = "redis")]
+mod redis;
 mod service;
 mod slab;
 mod store;
@@ -70,14 +77,18 @@ pub use fieldstone_wire::paging::{PagingCounters, STORES};
 
 #[cfg(feature = "std")]
 pub use crate::paged::{Advice, OnLoss, Paged, PagedBuilder, PagedStats, StoreStats, Words};
+#[cfg(feature = "redis")]
+pub use crate::redis::{Redis, RedisServer};
 #[cfg(feature = "zstd")]
 pub use crate::zstd::Zstd;
 pub use crate::{
     child::is_served_by_parent,
+    device::{Device, DeviceStore},
     error::{Error, Result},
+    exchange::Exchange,
     file::TempFile,
     kernel::{Errno, now_ns},
     lz4::Lz4,
-    pager::{Pager, Stores, VisitRanges},
+    pager::{DecideLoss, Pager, Stores, VisitRanges},
     store::{MAX_KEY, Page, Store, StoreError},
 };

@@ -13,12 +13,16 @@ use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
+#[cfg(doc)]
+use fieldstone_wire::paging::NO_STORE;
 use fieldstone_wire::paging::{PagingCounters, STORES};
 
 use crate::arena::Arena;
 use crate::count::{add, subtract, value};
+use crate::device::DeviceStore;
 use crate::error::{Error, Result};
 use crate::eviction::Lane;
+use crate::exchange::{Command, Exchange};
 use crate::file::TempFile;
 use crate::kernel::{self, Descriptor, PAGE, now_ns};
 use crate::lock::Lock;
@@ -72,19 +76,21 @@ pub struct Pager {
     pub(crate) pagemap: Option<Descriptor>,
     pub(crate) wiped: VisitRanges,
     pub(crate) stores: StoreList,
-    /// Decides about pages that cannot be read; without it, their accesses raise `SIGBUS`.
-    on_loss: Option<&'static OnLoss>,
+    /// The order in which they are tried.
+    order: [u8; STORES],
+    /// Decides about pages that cannot be read.
+    on_loss: &'static DecideLoss,
     /// Pages that are resident and stored as well, and the bytes that the first store may take before
     /// no more are kept.
     pub(crate) copies: AtomicU64,
     pub(crate) copy_bytes: u64,
 }
 
-/// The stores, hottest first.
+/// The stores.
 pub(crate) type StoreList = [Option<&'static dyn Store>; STORES];
 
 /// Gets the address of a page, the name of its store and the error; whether the pager tries again.
-pub(crate) type OnLoss = dyn Fn(usize, &'static str, StoreError) -> bool + Send + Sync;
+pub type DecideLoss = dyn Fn(usize, &'static str, StoreError) -> bool + Send + Sync;
 
 /// What a pager is made of.
 #[derive(Clone, Copy)]
@@ -92,8 +98,10 @@ pub(crate) struct Parts {
     pub(crate) arena: &'static Arena,
     pub(crate) counters: &'static PagingCounters,
     pub(crate) stores: StoreList,
+    /// The order in which they are tried: their indexes, then [`NO_STORE`].
+    pub(crate) order: [u8; STORES],
     pub(crate) wiped: VisitRanges,
-    pub(crate) on_loss: Option<&'static OnLoss>,
+    pub(crate) on_loss: &'static DecideLoss,
     pub(crate) copy_bytes: u64,
 }
 
@@ -121,19 +129,25 @@ pub(crate) struct Work {
     pub(crate) run: usize,
 }
 
-/// The stores of a pager, hottest first.
+/// The stores of a pager.
 #[derive(Clone, Copy, Debug)]
 pub struct Stores<'a> {
     /// Bytes for pages compressed by lz4; 0 for none.
     pub lz4_bytes: usize,
-    /// The directory of a file for pages that lz4 does not take.
+    /// The directory of a file.
     pub file: Option<&'a CStr>,
+    /// The command, which keeps pages on a server.
+    pub exchange: Option<Exchange>,
+    /// The order in which they are tried: indexes of [`STORE_NAMES`](fieldstone_wire::paging::STORE_NAMES),
+    /// and [`NO_STORE`] behind them.
+    pub order: [u8; STORES],
 }
 
 impl Pager {
     /// A pager for the address space of the calling thread, whose descriptor table gets its files.
     /// It pages nothing yet. At a fork, `wiped` lists the memory of which a child gets no pages
-    /// (`MADV_WIPEONFORK`).
+    /// (`MADV_WIPEONFORK`). `on_loss` decides about a page that its store does not return: if it returns
+    /// false, accesses to the page raise `SIGBUS`.
     ///
     /// # Errors
     /// Without permission for a userfaultfd, or address space.
@@ -142,6 +156,7 @@ impl Pager {
         stores: Stores<'_>,
         counters: &'static PagingCounters,
         wiped: VisitRanges,
+        on_loss: &'static DecideLoss,
     ) -> Result<Self> {
         let fd = Userfaultfd::open().map_err(|errno| Error::Userfaultfd { errno })?;
         let reserved = Arena::reserve(ARENA)?;
@@ -154,13 +169,17 @@ impl Pager {
         if let Some(directory) = stores.file {
             list[1] = Some(put(arena, TempFile::open(arena, directory)?).ok_or(full)?);
         }
+        if let Some(exchange) = stores.exchange {
+            list[2] = Some(put(arena, DeviceStore::in_arena(arena, Command::new(exchange))?).ok_or(full)?);
+        }
+        let order = stores.order;
         let copy_bytes = stores.lz4_bytes as u64 / 4 * 3;
-        Self::from_parts(bound, fd, Parts { arena, counters, stores: list, wiped, on_loss: None, copy_bytes })
+        Self::from_parts(bound, fd, Parts { arena, counters, stores: list, order, wiped, on_loss, copy_bytes })
     }
 
     /// A pager of these parts, which pages nothing yet.
     pub(crate) fn from_parts(bound: usize, fd: Userfaultfd, parts: Parts) -> Result<Self> {
-        let Parts { arena, counters, stores, wiped, on_loss, copy_bytes } = parts;
+        let Parts { arena, counters, stores, order, wiped, on_loss, copy_bytes } = parts;
         let full = Error::Full { bytes: arena.range().len() };
         let table = PageTable::new(arena).ok_or(full)?;
         // SAFETY: the memory is fresh and large enough, and zeros are valid pages.
@@ -192,6 +211,7 @@ impl Pager {
             last_thread: AtomicU32::new(0),
             registered,
             stores,
+            order,
             on_loss,
             copies: AtomicU64::new(0),
             copy_bytes,
@@ -244,63 +264,54 @@ impl Pager {
         subtract(&self.counters.resident, removed);
     }
 
-    /// Stores pages in the first stores that take them; the number of stored ones, which are the
-    /// first. `stored` gets their places.
-    pub(crate) fn store(&self, pages: &[&Page], stored: &mut [Stored]) -> usize {
-        let mut done = 0;
-        while done < pages.len() {
-            // Each page begins with the hottest store, because it may be the one that fits there.
-            let Some((index, keys, count)) = self.put(&pages[done..]) else { break };
-            for at in 0..count {
-                let place = place(index, keys[at]);
-                stored[done + at] = Stored { place, check: check(place, pages[done + at]) };
+    /// Stores pages, each in the first store that takes it. `stored` gets their places; those of pages
+    /// that no store took stay [`Stored::NONE`].
+    pub(crate) fn store(&self, pages: &[&Page], stored: &mut [Stored]) {
+        let mut left: [usize; CHUNK_PAGES] = core::array::from_fn(|index| index);
+        let mut count = pages.len();
+        for index in self.order.map(usize::from) {
+            if let Some(&Some(store)) = self.stores.get(index).filter(|_| count > 0) {
+                count = offer(index, store, pages, &mut left[..count], stored);
             }
-            done += count;
         }
-        add(&self.counters.refused, pages.len() - done);
-        done
+        add(&self.counters.refused, count);
     }
 
-    /// Stores the first pages in one store; its index, the keys, and the number of pages.
-    fn put(&self, pages: &[&Page]) -> Option<(usize, [u32; CHUNK_PAGES], usize)> {
-        let mut keys = [0; CHUNK_PAGES];
-        self.stores.iter().enumerate().find_map(|(index, store)| {
-            let store = (*store)?;
-            // A colder store gets one page at a time, so that the next one starts with the hottest.
-            let count = if index == 0 { pages.len() } else { 1 };
-            let stored = store.put(&pages[..count], &mut keys[..count]).ok()?.min(count);
-            // A key that is too large cannot be kept: the pages from it on are not stored.
-            let stored = keys[..stored].iter().take_while(|&&key| key <= MAX_KEY).count();
-            (stored > 0).then_some((index, keys, stored))
-        })
-    }
-
-    /// Reads back a page and checks it.
-    pub(crate) fn load(&self, stored: Stored, into: &mut Page) -> core::result::Result<(), StoreError> {
-        let (index, key) = parts(stored.place);
+    /// Reads back the first pages that are in one store, and checks them. Returns how many are right:
+    /// the first ones.
+    pub(crate) fn load(&self, stored: &[Stored], into: &mut [Page]) -> core::result::Result<usize, StoreError> {
+        let (index, _) = parts(stored[0].place);
         let store = self.stores[index].ok_or(StoreError::Failed(crate::kernel::EIO))?;
+        let mut keys = [0; AHEAD];
+        let places = stored.iter().map(|stored| parts(stored.place)).take_while(|&(other, _)| other == index);
+        let count = keys.iter_mut().zip(places).map(|(key, (_, place))| *key = place).count();
         let start = now_ns();
-        store.get(&[key], core::slice::from_mut(into))?;
-        if check(stored.place, into) != stored.check {
-            return Err(StoreError::Damaged);
+        match store.get(&keys[..count], &mut into[..count]) {
+            Ok(()) => {}
+            // Perhaps another page is lost, and not the first.
+            Err(_) if count > 1 => return self.load(&stored[..1], into),
+            Err(error) => return Err(error),
         }
-        add(&self.counters.loaded[index], 1);
+        let is_right = |(stored, page): &(&Stored, &mut Page)| check(stored.place, page) == stored.check;
+        let right = stored[..count].iter().zip(into).take_while(is_right).count();
+        add(&self.counters.loaded[index], right);
         add(&self.counters.load_ns[index], (now_ns() - start) as usize);
-        Ok(())
+        if right == 0 { Err(StoreError::Damaged) } else { Ok(right) }
     }
 
-    /// Reads back a page that a thread waits for: again, as long as the handler of losses asks for
-    /// that.
+    /// Reads back pages, the first of which a thread waits for: again, as long as the handler of losses
+    /// asks for that.
     pub(crate) fn load_or_retry(
         &self,
         page: usize,
-        stored: Stored,
-        into: &mut Page,
-    ) -> core::result::Result<(), StoreError> {
+        stored: &[Stored],
+        into: &mut [Page],
+    ) -> core::result::Result<usize, StoreError> {
         loop {
-            let Err(error) = self.load(stored, into) else { return Ok(()) };
-            let store = self.stores[parts(stored.place).0].map_or("none", Store::name);
-            if !self.on_loss.is_some_and(|on_loss| on_loss(page, store, error)) {
+            let result = self.load(stored, into);
+            let Err(error) = result else { return result };
+            let store = self.stores[parts(stored[0].place).0].map_or("none", Store::name);
+            if !(self.on_loss)(page, store, error) {
                 return Err(error);
             }
         }
@@ -336,6 +347,33 @@ pub(crate) const fn parts(place: u32) -> (usize, u32) {
 /// A check of a page's contents at its place.
 pub(crate) fn check(place: u32, page: &Page) -> u32 {
     xxhash_rust::xxh3::xxh3_64_with_seed(page, place.into()) as u32
+}
+
+/// Offers the pages of `left` to a store. `left` keeps those that it does not take; their number.
+fn offer(index: usize, store: &dyn Store, pages: &[&Page], left: &mut [usize], stored: &mut [Stored]) -> usize {
+    let (mut batch, mut keys) = ([pages[0]; CHUNK_PAGES], [0; CHUNK_PAGES]);
+    batch.iter_mut().zip(&*left).for_each(|(page, &at)| *page = pages[at]);
+    let (count, mut next, mut kept) = (left.len(), 0, 0);
+    while next < count {
+        let taken = match store.put(&batch[next..count], &mut keys[..count - next]) {
+            // A key that is too large cannot be kept: the pages from it on are not stored.
+            Ok(taken) => keys[..taken.min(count - next)].iter().take_while(|&&key| key <= MAX_KEY).count(),
+            // This page does not fit; a later one may.
+            Err(StoreError::Full) => 0,
+            Err(_) => break,
+        };
+        for at in 0..taken {
+            let place = place(index, keys[at]);
+            stored[left[next + at]] = Stored { place, check: check(place, batch[next + at]) };
+        }
+        next += taken;
+        if taken == 0 {
+            left[kept] = left[next];
+            (kept, next) = (kept + 1, next + 1);
+        }
+    }
+    left.copy_within(next.., kept);
+    kept + (count - next)
 }
 
 /// Puts a store into the arena.

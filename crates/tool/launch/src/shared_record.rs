@@ -12,6 +12,7 @@ use std::ptr::{self, NonNull};
 
 use fieldstone_wire::MAGIC;
 use fieldstone_wire::guard::GuardSession;
+use fieldstone_wire::page_exchange::PageExchange;
 use fieldstone_wire::paging::PagingSession;
 use fieldstone_wire::sites::Sites;
 use fieldstone_wire::trace::Trace;
@@ -70,6 +71,16 @@ unsafe impl ShareableRecord for PagingSession {
 
     fn sign(&mut self) {
         (self.build, self.magic) = (fieldstone_wire::paging::BUILD, MAGIC);
+    }
+}
+
+// SAFETY: `PageExchange` consists of integers and atomics, so all zeros is a valid value. `sign`
+// writes the plain fields before the record is shared.
+unsafe impl ShareableRecord for PageExchange {
+    const NAME: &str = "fieldstone-page-exchange";
+
+    fn sign(&mut self) {
+        (self.build, self.magic) = (fieldstone_wire::page_exchange::BUILD, MAGIC);
     }
 }
 

@@ -8,5 +8,6 @@ mod binaries;
 mod combined;
 mod fixture;
 mod programs;
+mod redis_store;
 mod refusals;
 mod semantics;

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::binaries;
-use crate::fixture::{can_page, counted, largest, stdout};
+use crate::fixture::{Program, can_page, counted, largest, stdout};
 
 const MIB: u64 = 1 << 20;
 
@@ -58,4 +58,63 @@ fn a_program_below_the_bound_is_not_paged() {
     let (output, stats) = counted("--resident 1G", &["/bin/echo", "small"]);
     assert_eq!(stdout(&output), "small\n");
     assert!(stats.processes.iter().all(|process| process.faults == 0), "{stats:?}");
+}
+
+/// Three children fill 24 MiB each and check it several times; the parent prints the largest sum of
+/// their private memory in MiB.
+const CHILDREN: &str = r#"
+    #include <stdio.h>
+    #include <stdlib.h>
+    #include <sys/wait.h>
+    #include <unistd.h>
+    enum { COUNT = 6 << 20, CHILDREN = 3 };
+    static int work(unsigned seed) {
+        unsigned *words = malloc(COUNT * sizeof *words);
+        for (unsigned i = 0; i < COUNT; i++) words[i] = (i + seed) * 2654435761u;
+        for (int round = 0; round < 6; round++)
+            for (unsigned i = 0; i < COUNT; i++)
+                if (words[i]++ != (i + seed) * 2654435761u + round) return 1;
+        return 0;
+    }
+    static long private_pages(pid_t pid) {
+        char path[64];
+        long mapped = 0, resident = 0, shared = 0;
+        snprintf(path, sizeof path, "/proc/%d/statm", pid);
+        FILE *file = fopen(path, "r");
+        if (file) {
+            if (fscanf(file, "%ld %ld %ld", &mapped, &resident, &shared) != 3) resident = shared;
+            fclose(file);
+        }
+        return resident - shared;
+    }
+    int main(void) {
+        pid_t children[CHILDREN];
+        for (int i = 0; i < CHILDREN; i++)
+            if (!(children[i] = fork())) _exit(work(i));
+        long most = 0;
+        int running = CHILDREN, wrong = 0, status;
+        while (running) {
+            long sum = 0;
+            for (int i = 0; i < CHILDREN; i++) sum += private_pages(children[i]);
+            if (sum > most) most = sum;
+            pid_t ended = waitpid(-1, &status, WNOHANG);
+            if (ended > 0) running--, wrong |= status;
+            usleep(2000);
+        }
+        printf("%s %ld\n", wrong ? "wrong" : "right", most >> 8);
+        return 0;
+    }"#;
+
+#[test]
+fn a_program_and_its_children_have_one_bound() {
+    let Some(program) = Program::compile(CHILDREN).filter(|_| can_page()) else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let options = format!("--resident 32M --page-store file:{}", directory.path().display());
+    let (output, stats) = counted(&options, &[program.path.to_str().unwrap()]);
+    let text = stdout(&output);
+    let most: u64 = text.trim_end().strip_prefix("right ").unwrap_or_else(|| panic!("{text}")).parse().unwrap();
+    // The pagers' own records come on top, and what a child touches before the others have evicted.
+    assert!((24..=44).contains(&most), "{most} MiB of 72 were resident");
+    let evicting = stats.processes.iter().filter(|process| process.evicted_pages > 1000).count();
+    assert_eq!(evicting, 3, "{stats:?}");
 }

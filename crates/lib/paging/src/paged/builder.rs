@@ -15,7 +15,7 @@ use crate::lz4::Lz4;
 use crate::paged::Paged;
 use crate::paged::core_parts::{Core, Mapping, OwnArena, ProcessMark, Shared, print_error};
 use crate::paged::thread::{self, ServiceThread};
-use crate::pager::{self, Pager, Parts, StoreList};
+use crate::pager::{DecideLoss, Pager, Parts, StoreList};
 use crate::store::{Store, StoreError};
 use crate::table::{CHUNK_PAGES, PageTable};
 use crate::userfaultfd::Userfaultfd;
@@ -107,8 +107,9 @@ impl PagedBuilder {
             arena: arena.get(),
             counters,
             stores: list(&stores)?,
+            order: core::array::from_fn(|index| index as u8),
             wiped: |_| (),
-            on_loss: Some(on_loss.get()),
+            on_loss: on_loss.get(),
             copy_bytes: resident as u64 / 4,
         };
         let pager = Pager::from_parts(bound, fd, parts)?;
@@ -166,7 +167,7 @@ fn list(stores: &[Shared<dyn Store>]) -> Result<StoreList> {
 }
 
 /// The handler of losses as the pager calls it.
-fn loss_handler(start: usize, handler: Option<Box<LossHandler>>) -> Box<pager::OnLoss> {
+fn loss_handler(start: usize, handler: Option<Box<LossHandler>>) -> Box<DecideLoss> {
     let handler = handler.unwrap_or_else(|| {
         Box::new(|_, error| {
             print_error(format_args!("{error}; the thread that needs it gets SIGBUS"));

@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::kernel::{self, PAGE};
 use crate::paged::stats::{PagedStats, StoreStats};
 use crate::paged::thread::without_signals;
-use crate::pager::{OnLoss, Pager};
+use crate::pager::{DecideLoss, Pager};
 use crate::store::Store;
 
 /// The shared parts. The fields are dropped in this order: the pager refers to all others.
@@ -33,7 +33,7 @@ pub(super) struct Core {
     pub(super) stop: OwnedFd,
     pub(super) _arena: OwnArena,
     pub(super) stores: Vec<Shared<dyn Store>>,
-    pub(super) _on_loss: Shared<OnLoss>,
+    pub(super) _on_loss: Shared<DecideLoss>,
 }
 
 impl Core {

@@ -16,7 +16,9 @@
 //! | `threads` | the threads of the program |
 //! | `watch` | decides when paging starts (at three quarters of the bound); adopts memory and serves its faults |
 //! | `advice` | advice that the kernel does not report |
+//! | `loss` | the message about a page that its store does not return |
 //! | `maps` | the memory of the program, from `/proc/self` |
+//! | `share` | the part of the bound that this process may use |
 //! | `raw` | system calls |
 //!
 //! Invariants: below three quarters of the bound, the program's memory is not touched and its calls
@@ -37,8 +39,10 @@
 extern crate std;
 
 mod advice;
+mod loss;
 mod maps;
 mod raw;
+mod share;
 mod start;
 mod thread;
 mod threads;

@@ -52,6 +52,31 @@ pub(crate) fn read_start(file: i32, into: &mut [u8]) -> usize {
     usize::try_from(read).unwrap_or(0)
 }
 
+/// Locks a byte of a file until its open file description is closed. Returns whether it worked.
+pub(crate) fn lock_byte(file: i32, byte: usize) -> bool {
+    let mut lock = write_lock(byte);
+    // SAFETY: the kernel reads the record, which outlives the call.
+    let result = unsafe {
+        syscall(libc::SYS_fcntl, [file as usize, libc::F_OFD_SETLK as usize, &raw mut lock as usize, 0, 0, 0])
+    };
+    !failed(result)
+}
+
+/// Whether another open file description has locked a byte of a file; true if that is unknown.
+pub(crate) fn is_byte_locked(file: i32, byte: usize) -> bool {
+    let mut lock = write_lock(byte);
+    // SAFETY: the kernel writes the record, which outlives the call.
+    let result = unsafe {
+        syscall(libc::SYS_fcntl, [file as usize, libc::F_OFD_GETLK as usize, &raw mut lock as usize, 0, 0, 0])
+    };
+    failed(result) || i32::from(lock.l_type) != libc::F_UNLCK
+}
+
+fn write_lock(byte: usize) -> libc::flock {
+    let (l_type, l_whence) = (libc::F_WRLCK as i16, libc::SEEK_SET as i16);
+    libc::flock { l_type, l_whence, l_start: byte as i64, l_len: 1, l_pid: 0 }
+}
+
 /// Sets the signal mask of the current thread; returns the old one.
 pub(crate) fn set_mask(mask: u64) -> u64 {
     let mut old = 0_u64;

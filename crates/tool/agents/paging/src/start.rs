@@ -2,29 +2,51 @@
 
 #![allow(unsafe_code, reason = "runs as a constructor, and maps the session")]
 
-use core::ffi::c_void;
+use core::ffi::{CStr, c_void};
 use core::ops::Range;
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicPtr, AtomicUsize};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize};
 
+use fieldstone_paging::Exchange;
 use fieldstone_preload::{loader, process, unpaged};
-use fieldstone_wire::paging::{PAGING_VARIABLE, PagingConfig, PagingProcess, PagingSession};
+use fieldstone_wire::page_exchange::PageExchange;
+use fieldstone_wire::paging::{PAGING_VARIABLE, PagingProcess, PagingSession, RECORD_BYTES};
 
+use crate::share::Share;
 use crate::thread::Thread;
 use crate::{raw, thread, threads, watch};
 
 static SESSION: AtomicPtr<PagingSession> = AtomicPtr::new(null_mut());
+/// The path of the session. The program may change its environment.
+static PATH: [AtomicU8; RECORD_BYTES] = [const { AtomicU8::new(0) }; RECORD_BYTES];
+static EXCHANGE: AtomicPtr<PageExchange> = AtomicPtr::new(null_mut());
 static PROCESS: AtomicPtr<PagingProcess> = AtomicPtr::new(null_mut());
 
 /// An address in the thread control block of the main thread: the kernel clears a word there when
 /// the thread has ended, and serves no fault then.
 static MAIN_THREAD: AtomicUsize = AtomicUsize::new(0);
 
-/// The settings and this process's counters; `None` in a process that is not paged.
-pub(crate) fn settings() -> Option<(&'static PagingConfig, &'static PagingProcess)> {
+/// The session and this process's entry; `None` in a process that is not paged.
+pub(crate) fn session() -> Option<(&'static PagingSession, &'static PagingProcess)> {
     // SAFETY: null, or the session and an entry of it, which stay mapped and consist of atomics.
-    unsafe { Some((&SESSION.load(Acquire).as_ref()?.config, PROCESS.load(Acquire).as_ref()?)) }
+    unsafe { Some((SESSION.load(Acquire).as_ref()?, PROCESS.load(Acquire).as_ref()?)) }
+}
+
+/// The view of this process on the others of the session.
+pub(crate) fn share() -> Option<Share> {
+    let (session, own) = session()?;
+    let path = PATH.each_ref().map(|byte| byte.load(Relaxed));
+    Some(Share::open(session, own, CStr::from_bytes_until_nul(&path).ok()?))
+}
+
+/// This process's side of the exchange with the command; `None` without a server.
+pub(crate) fn exchange() -> Option<Exchange> {
+    // SAFETY: null, or the record, which stays mapped and consists of atomics.
+    let record = unsafe { EXCHANGE.load(Acquire).as_ref()? };
+    let (session, own) = session()?;
+    let (config, process) = (&session.config, session.index_of(own)?);
+    Some(Exchange { record, path: config.exchange()?, process, timeout_ms: config.exchange_timeout_ms })
 }
 
 /// The addresses of the files that the pager's thread executes: the agent, and libc with `memcpy`.
@@ -87,6 +109,20 @@ pub(crate) unsafe extern "C" fn construct() {
         return;
     };
     SESSION.store(core::ptr::from_ref(session).cast_mut(), Release);
+    PATH.iter().zip(path.to_bytes()).for_each(|(place, &byte)| place.store(byte, Relaxed));
+    if let Some(path) = session.config.exchange() {
+        let exchange = raw::map_file(path, size_of::<PageExchange>())
+            .ok()
+            // SAFETY: mapped for the life of the process and long enough; all fields that change are
+            // atomic.
+            .map(|memory| unsafe { memory.cast::<PageExchange>().as_ref() })
+            .filter(|exchange| exchange.check().is_ok());
+        let Some(exchange) = exchange else {
+            raw::write_error(b"fieldstone: a process runs without a bound: it cannot open the exchange of pages\n");
+            return;
+        };
+        EXCHANGE.store(core::ptr::from_ref(exchange).cast_mut(), Release);
+    }
     if !record_files() {
         raw::write_error(b"fieldstone: a process runs without a bound: it needs glibc 2.35 or later\n");
         return;
@@ -122,6 +158,8 @@ fn begin() {
         if !thread::spawn(Thread::Pager, watch::run) {
             raw::write_error(b"fieldstone: a process runs without a bound: it cannot start a thread\n");
         }
+    } else {
+        raw::write_error(b"fieldstone: a process runs without a bound: the run has had 256 processes\n");
     }
 }
 

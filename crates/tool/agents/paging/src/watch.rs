@@ -5,8 +5,8 @@
 //! near the bound        adopts the program's memory, then serves faults;
 //!                       looks for new memory when mapped or resident memory has changed
 //! ```
-//! Private memory that is not paged counts too: the pager's bound is the user's bound less that
-//! memory.
+//! Private memory that is not paged counts too: the pager's bound is this process's part of the
+//! user's bound ([`crate::share`]) less that memory.
 
 #![allow(unsafe_code, reason = "unmaps memory of a forked parent")]
 
@@ -18,8 +18,9 @@ use fieldstone_paging::{Pager, Stores};
 use fieldstone_wire::paging::{PagingConfig, PagingProcess};
 
 use crate::maps::{MemorySize, for_each_mapping, processor};
+use crate::share::Share;
 use crate::thread::Thread;
-use crate::{advice, raw, start, thread, threads};
+use crate::{advice, loss, raw, start, thread, threads};
 
 const PAGE: usize = 4096;
 
@@ -51,7 +52,7 @@ static PAGER: AtomicPtr<Pager> = AtomicPtr::new(null_mut());
 
 /// Before a fork: remembers how many children have got their pages.
 pub(crate) fn before_fork() {
-    let children = start::settings().map_or(0, |(_, process)| process.counters.children.load(SeqCst));
+    let children = start::session().map_or(0, |(_, process)| process.counters.children.load(SeqCst));
     CHILDREN.store(children, SeqCst);
 }
 
@@ -65,7 +66,7 @@ pub(crate) fn await_pages() {
     while fieldstone_paging::is_served_by_parent(registered) == Some(true) {
         raw::sleep_briefly();
     }
-    let children = start::settings().map_or(0, |(_, process)| process.counters.children.load(SeqCst));
+    let children = start::session().map_or(0, |(_, process)| process.counters.children.load(SeqCst));
     if children == CHILDREN.load(SeqCst) {
         raw::write_error(
             b"fieldstone: a forked process ends: its parent ended before it had copied the child's memory\n",
@@ -84,8 +85,8 @@ pub(crate) fn forget_in_child() {
 /// The entry of the thread.
 pub(crate) extern "C" fn run() -> ! {
     raw::set_thread_name(c"fs-pager");
-    if let Some((config, process)) = start::settings() {
-        watch(config, process);
+    if let Some(((session, process), share)) = start::session().zip(start::share()) {
+        watch(&session.config, process, share);
     }
     raw::exit_thread()
 }
@@ -103,20 +104,26 @@ extern "C" fn evict() -> ! {
     }
 }
 
-fn watch(config: &PagingConfig, process: &'static PagingProcess) {
+fn watch(config: &PagingConfig, process: &'static PagingProcess, mut share: Share) {
     let bound = (config.bound_bytes as usize / PAGE).max(1);
     let Some(size) = MemorySize::open() else { return };
     loop {
         let (_, private) = size.read();
-        let room = (bound / 4 * 3).saturating_sub(private);
+        process.unpaged.store(private as u64, Relaxed);
+        let room = (share.allowed(bound) / 4 * 3).saturating_sub(private);
         if room == 0 {
             break;
         }
         raw::sleep((room / PAGES_A_MILLISECOND / 2).clamp(1, 100) as u32);
     }
     start::record_guarded();
-    let stores = Stores { lz4_bytes: config.lz4_bytes as usize, file: config.directory() };
-    match Pager::new(bound * PAGE, stores, &process.counters, advice::visit_wiped) {
+    let stores = Stores {
+        lz4_bytes: config.lz4_bytes as usize,
+        file: config.directory(),
+        exchange: start::exchange(),
+        order: config.order,
+    };
+    match Pager::new(bound * PAGE, stores, &process.counters, advice::visit_wiped, &loss::report) {
         Ok(pager) => {
             let own = pager.own_range();
             REGISTERED.store(pager.registered_page(), SeqCst);
@@ -124,7 +131,7 @@ fn watch(config: &PagingConfig, process: &'static PagingProcess) {
             OWN[1].store(own.end, Relaxed);
             PAGER.store(core::ptr::from_ref(&pager).cast_mut(), Release);
             thread::spawn(Thread::Evictor, evict);
-            serve(&pager, &size, process, bound)
+            serve(&pager, &size, process, bound, share)
         }
         Err(error) => {
             process.refused_errno.store(error.errno().cast_unsigned(), Relaxed);
@@ -134,7 +141,7 @@ fn watch(config: &PagingConfig, process: &'static PagingProcess) {
 }
 
 /// Serves the faults of the process until its end.
-fn serve(pager: &Pager, size: &MemorySize, process: &PagingProcess, bound: usize) -> ! {
+fn serve(pager: &Pager, size: &MemorySize, process: &PagingProcess, bound: usize, mut share: Share) -> ! {
     let mut buffer = [0; 16 << 10];
     let (mut has_new, mut last) = (true, 0);
     let (mut looked, mut has_warned) = (0, false);
@@ -157,7 +164,8 @@ fn serve(pager: &Pager, size: &MemorySize, process: &PagingProcess, bound: usize
             let paged = process.counters.resident.load(Relaxed) as usize;
             let unpaged = private.saturating_sub(paged + pager.own_pages());
             process.unpaged.store(unpaged as u64, Relaxed);
-            let left = bound.saturating_sub(unpaged).max(bound / LEAST_SHARE);
+            let allowed = share.allowed(bound);
+            let left = allowed.saturating_sub(unpaged).max(allowed / LEAST_SHARE);
             process.counters.bound.store(left as u64, Relaxed);
             if unpaged > bound - bound / LEAST_SHARE && !has_warned {
                 has_warned = true;

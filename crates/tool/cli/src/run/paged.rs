@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use anyhow::bail;
 use clap::Args;
@@ -14,10 +15,12 @@ use fieldstone_launch::{AgentFile, Program};
 use fieldstone_report::PagingStats;
 use fieldstone_report::paging::{PageStore, PagedProcess};
 use fieldstone_wire::paging::{
-    DIRECTORY_BYTES, PAGING_VARIABLE, PagingConfig, PagingProcess, PagingSession, STORE_NAMES,
+    DIRECTORY_BYTES, NO_STORE, PAGING_VARIABLE, PagingConfig, PagingProcess, PagingSession, RECORD_BYTES, STORE_NAMES,
+    STORES,
 };
 use fieldstone_wire::{PageKind, Remedy};
 
+use crate::run::page_server::PageServer;
 use crate::size;
 
 /// The paging agent, a shared library; empty in a cross build without a linker.
@@ -25,35 +28,64 @@ const AGENT: &[u8] = include_bytes!(env!("PAGING_AGENT"));
 
 /// The page size.
 const PAGE: u64 = 4096;
+/// What `--page-store` accepts.
+const STORE_FORMS: &str = "give lz4, lz4:SIZE, file:DIRECTORY, redis://HOST:PORT or redis+cluster://HOST:PORT";
+/// Seconds that a process waits for the command beyond those in which it tries to reach the server.
+const EXCHANGE_MARGIN: u32 = 2;
 /// The smallest bound: below it a program would only wait for its pages.
 const LEAST_BOUND: u64 = 4 << 20;
 
-/// The stores of `--page-store`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct StoreList {
-    /// `None` without that store; the limit is `None` for a quarter of the bound.
-    lz4: Option<Option<u64>>,
-    file: Option<PathBuf>,
+/// A store of `--page-store`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum StoreOption {
+    /// The limit is `None` for a quarter of the bound.
+    Lz4(Option<u64>),
+    File(PathBuf),
+    /// The address of a server or a cluster.
+    Redis(String),
 }
+
+impl StoreOption {
+    /// Its index in [`STORE_NAMES`].
+    const fn index(&self) -> u8 {
+        match self {
+            Self::Lz4(_) => 0,
+            Self::File(_) => 1,
+            Self::Redis(_) => 2,
+        }
+    }
+}
+
+impl FromStr for StoreOption {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, value) = text.split_once(':').map_or((text, None), |(name, value)| (name, Some(value)));
+        match (name, value) {
+            ("lz4", limit) => Ok(Self::Lz4(limit.map(size::parse).transpose()?)),
+            ("file", Some(directory)) if !directory.is_empty() => Ok(Self::File(directory.into())),
+            ("redis" | "redis+cluster", Some(_)) => Ok(Self::Redis(text.to_owned())),
+            ("file" | "redis" | "redis+cluster", _) => Err(format!("{name} needs a value: {STORE_FORMS}")),
+            _ => Err(format!("there is no store {name}: {STORE_FORMS}")),
+        }
+    }
+}
+
+/// The stores of `--page-store`, in the order in which they are tried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StoreList(Vec<StoreOption>);
 
 impl FromStr for StoreList {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut list = Self::default();
-        for store in text.split(',') {
-            let (name, value) = store.split_once(':').map_or((store, None), |(name, value)| (name, Some(value)));
-            match (name, value) {
-                ("lz4", _) if list.lz4.is_some() || list.file.is_some() => {
-                    return Err("give lz4 once, before file".to_owned());
-                }
-                ("lz4", limit) => list.lz4 = Some(limit.map(size::parse).transpose()?),
-                ("file", Some(directory)) if list.file.is_none() => list.file = Some(PathBuf::from(directory)),
-                ("file", _) => return Err("give file:DIRECTORY once".to_owned()),
-                _ => return Err(format!("there is no store {name}: give lz4, lz4:SIZE or file:DIRECTORY")),
-            }
+        let stores = text.split(',').map(str::parse).collect::<Result<Vec<StoreOption>, _>>()?;
+        let twice =
+            |(at, store): &(usize, &StoreOption)| stores[..*at].iter().any(|other| other.index() == store.index());
+        match stores.iter().enumerate().find(twice) {
+            Some((_, store)) => Err(format!("give {} once", STORE_NAMES[usize::from(store.index())])),
+            None => Ok(Self(stores)),
         }
-        Ok(list)
     }
 }
 
@@ -61,14 +93,17 @@ impl FromStr for StoreList {
 #[derive(Debug, Args)]
 #[group(skip)]
 pub(crate) struct Arguments {
-    /// Bound the resident private memory of each process, like 256M; pages above it are compressed,
-    /// or written to a file
+    /// Bound the resident private memory of the program and its children together, like 256M; pages
+    /// above it are compressed, or stored elsewhere
     #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with_all = ["pid", "children"])]
     resident: Option<u64>,
-    /// With --resident: where pages go, hottest first: `lz4[:SIZE],file:DIRECTORY`; default: lz4 with
-    /// a quarter of the bound, then a file in $TMPDIR
+    /// With --resident: where pages go, hottest first: `lz4[:SIZE]`, `file:DIRECTORY`,
+    /// `redis://HOST:PORT`; default: lz4 with a quarter of the bound, then a file in $TMPDIR
     #[arg(long, value_name = "LIST", requires = "resident")]
     page_store: Option<StoreList>,
+    /// With --page-store: the seconds in which a server that cannot be reached is tried again
+    #[arg(long, value_name = "SECONDS", requires = "page_store", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    page_store_timeout: u32,
 }
 
 impl Arguments {
@@ -108,23 +143,45 @@ impl Arguments {
         if AGENT.is_empty() || cfg!(not(target_arch = "x86_64")) {
             bail!("cannot bound the memory of a program on this machine: --resident works on x86-64 only");
         }
-        let config = self.config()?;
+        let (config, server) = self.config()?;
         program.check_pageable()?;
         let record = SharedRecord::<PagingSession>::create_with(|session| session.config = config)?;
         let variable = OsString::from(format!("{}={}", PAGING_VARIABLE.to_string_lossy(), record.path()));
         let library = AgentFile::install("paging", AGENT)?.path().to_owned();
-        Ok(Some(Bound { config, record, injection: Injection { library, variable } }))
+        Ok(Some(Bound { config, record, injection: Injection { library, variable }, _server: server }))
     }
 
-    fn config(&self) -> anyhow::Result<PagingConfig> {
+    /// The settings, and the server that keeps pages if there is one.
+    fn config(&self) -> anyhow::Result<(PagingConfig, Option<PageServer>)> {
         let Some(bound_bytes) = self.resident.filter(|&bound| bound >= LEAST_BOUND) else {
             bail!("cannot use a bound of less than 4M{}", Remedy(Some("--resident 4M")));
         };
-        let stores = self.page_store.clone();
-        let stores = stores.unwrap_or_else(|| StoreList { lz4: Some(None), file: Some(std::env::temp_dir()) });
-        let lz4_bytes = stores.lz4.map_or(0, |limit| limit.unwrap_or(bound_bytes / 4));
-        let directory = stores.file.as_deref().map_or(Ok([0; DIRECTORY_BYTES]), directory)?;
-        Ok(PagingConfig { bound_bytes, lz4_bytes, directory })
+        let default = || vec![StoreOption::Lz4(None), StoreOption::File(std::env::temp_dir())];
+        let stores = self.page_store.as_ref().map_or_else(default, |list| list.0.clone());
+        let timeout = self.page_store_timeout;
+        let mut config = PagingConfig {
+            bound_bytes,
+            lz4_bytes: 0,
+            directory: [0; DIRECTORY_BYTES],
+            exchange: [0; RECORD_BYTES],
+            exchange_timeout_ms: (timeout + EXCHANGE_MARGIN) * 1000,
+            order: [NO_STORE; STORES],
+        };
+        let mut server = None;
+        for (store, place) in stores.iter().zip(&mut config.order) {
+            *place = store.index();
+            match store {
+                StoreOption::Lz4(limit) => config.lz4_bytes = limit.unwrap_or(bound_bytes / 4),
+                StoreOption::File(path) => config.directory = directory(path)?,
+                StoreOption::Redis(url) => {
+                    let started = PageServer::start(url, Duration::from_secs(timeout.into()))?;
+                    let path = started.path();
+                    config.exchange[..path.len()].copy_from_slice(path.as_bytes());
+                    server = Some(started);
+                }
+            }
+        }
+        Ok((config, server))
     }
 }
 
@@ -150,6 +207,8 @@ pub(super) struct Bound {
     config: PagingConfig,
     record: SharedRecord<PagingSession>,
     injection: Injection,
+    /// Ends behind the program.
+    _server: Option<PageServer>,
 }
 
 impl Bound {
@@ -206,10 +265,13 @@ mod tests {
 
     #[test]
     fn lists_of_stores_are_parsed() {
-        let both = StoreList { lz4: Some(Some(1 << 30)), file: Some("/var/tmp".into()) };
-        assert_eq!("lz4:1G,file:/var/tmp".parse(), Ok(both));
-        assert_eq!("lz4".parse(), Ok(StoreList { lz4: Some(None), file: None }));
-        for wrong in ["", "file", "zstd", "file:/a,lz4", "lz4,lz4", "lz4:x"] {
+        let (lz4, file) = (StoreOption::Lz4(Some(1 << 30)), StoreOption::File("/var/tmp".into()));
+        assert_eq!("lz4:1G,file:/var/tmp".parse(), Ok(StoreList(vec![lz4.clone(), file.clone()])));
+        let redis = |url: &str| StoreOption::Redis(url.to_owned());
+        let list = "redis+cluster://host:7000,file:/var/tmp,lz4:1G".parse();
+        assert_eq!(list, Ok(StoreList(vec![redis("redis+cluster://host:7000"), file, lz4])));
+        assert_eq!("lz4,redis://a".parse(), Ok(StoreList(vec![StoreOption::Lz4(None), redis("redis://a")])));
+        for wrong in ["", "file", "file:", "zstd", "lz4,lz4", "lz4:x", "redis", "redis://a,redis+cluster://b"] {
             assert!(wrong.parse::<StoreList>().is_err(), "{wrong}");
         }
     }

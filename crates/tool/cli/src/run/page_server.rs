@@ -1,0 +1,124 @@
+//! The command's side of a page exchange: threads that keep the pages of `run --resident` on a server.
+//!
+//! ```text
+//! request ─→ wakes one of the threads ─→ it finds the channel ─→ server of this process ─→ answer
+//! ```
+
+use std::array::from_fn;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::Context;
+use fieldstone_launch::shared_record::SharedRecord;
+use fieldstone_paging::{Device, Page, RedisServer, StoreError};
+use fieldstone_sys::signals;
+use fieldstone_wire::page_exchange::{Channel, Operation, PageExchange, REQUESTED, SERVED};
+use fieldstone_wire::paging::PROCESSES;
+use rustix::io::Errno;
+use rustix::thread::futex;
+
+/// Requests that are served at one time.
+const THREADS: u32 = 8;
+
+/// The threads, and the pages that they keep. Both end when it is dropped.
+pub(super) struct PageServer {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    record: SharedRecord<PageExchange>,
+    url: String,
+    timeout: Duration,
+    /// Each process has its own keys.
+    servers: [OnceLock<RedisServer>; PROCESSES],
+    is_ending: AtomicBool,
+}
+
+impl PageServer {
+    /// Connects to the server, and starts the threads.
+    pub(super) fn start(url: &str, timeout: Duration) -> anyhow::Result<Self> {
+        RedisServer::new(url, timeout)?.check()?;
+        let record = SharedRecord::create_with(|_| ())?;
+        let servers = from_fn(|_| OnceLock::new());
+        let shared =
+            Arc::new(Shared { record, url: url.to_owned(), timeout, servers, is_ending: AtomicBool::new(false) });
+        let spawn = |_| {
+            let shared = Arc::clone(&shared);
+            // The program's signals are for the main thread.
+            signals::with_all_blocked(|| {
+                std::thread::Builder::new().name("page-server".to_owned()).spawn(move || shared.serve())
+            })
+        };
+        let threads = (0..THREADS).map(spawn).collect::<Result<_, _>>().context("cannot start a thread")?;
+        Ok(Self { shared, threads })
+    }
+
+    /// The path of the exchange.
+    pub(super) fn path(&self) -> String {
+        self.shared.record.path()
+    }
+}
+
+impl Drop for PageServer {
+    fn drop(&mut self) {
+        self.shared.is_ending.store(true, Release);
+        let requests = &self.shared.record.record().requests;
+        requests.fetch_add(1, Release);
+        let _ = futex::wake(requests, futex::Flags::empty(), THREADS);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn serve(&self) {
+        let record = self.record.record();
+        loop {
+            let seen = record.requests.load(Acquire);
+            for (process, channels) in record.processes.iter().enumerate() {
+                for channel in channels {
+                    if channel.advance(REQUESTED, SERVED) {
+                        channel.answer(self.answer(process, channel));
+                        let _ = futex::wake(&channel.state, futex::Flags::empty(), 1);
+                    }
+                }
+            }
+            if self.is_ending.load(Acquire) {
+                return;
+            }
+            // An error is a change or a signal: the loop looks again.
+            let _ = futex::wait(&record.requests, futex::Flags::empty(), seen, None);
+        }
+    }
+
+    fn answer(&self, process: usize, channel: &Channel) -> Result<usize, i32> {
+        let server = self.servers[process].get_or_init(|| {
+            RedisServer::new(&self.url, self.timeout).expect("the address was understood at the start")
+        });
+        let (operation, count) = channel.requested();
+        let numbers: Vec<u32> = channel.numbers().collect();
+        let mut pages: Vec<Page> = vec![[0; size_of::<Page>()]; count];
+        let result = match operation {
+            Operation::Write => {
+                pages.iter_mut().enumerate().for_each(|(index, page)| channel.read_page(index, page));
+                // The numbers of a request are adjacent; one without any writes nothing.
+                let first = numbers.first().copied().unwrap_or(0);
+                server.write(first, &pages.iter().collect::<Vec<_>>())
+            }
+            Operation::Read => server.read(&numbers, &mut pages).map(|()| {
+                pages.iter().enumerate().for_each(|(index, page)| channel.write_page(index, page));
+                count
+            }),
+        };
+        result.map_err(|error| match error {
+            StoreError::Full => Errno::NOSPC.raw_os_error(),
+            StoreError::Failed(errno) => errno,
+            _ => Errno::IO.raw_os_error(),
+        })
+    }
+}

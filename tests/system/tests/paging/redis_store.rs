@@ -1,0 +1,239 @@
+//! Pages on a Redis server, which is slow to come back, drops keys, or ends.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::binaries;
+use crate::fixture::{Program, can_page, counted, largest, paged, stderr, stdout};
+
+/// Memory of which half is resident, with operations at random pages, and a check of all contents.
+const WORKLOAD: [&str; 4] = ["48M", "20000", "--pattern", "random"];
+
+/// A redis-server; killed at the end.
+struct Server {
+    running: Child,
+    port: u16,
+    directory: TempDir,
+    options: &'static str,
+}
+
+impl Server {
+    /// One that keeps its keys when it is killed.
+    fn start(options: &'static str) -> Option<Self> {
+        if Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_err() {
+            println!("SKIP redis is not installed");
+            return None;
+        }
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let directory = tempfile::tempdir().unwrap();
+        let running = Self::spawn(port, &directory, options);
+        let server = Self { running, port, directory, options };
+        server.await_answers();
+        Some(server)
+    }
+
+    fn spawn(port: u16, directory: &TempDir, options: &str) -> Child {
+        let mut command = Command::new("redis-server");
+        command.args([
+            "--port",
+            &port.to_string(),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "yes",
+            "--dir",
+        ]);
+        command.arg(directory.path()).args(options.split_whitespace()).stdout(Stdio::null()).spawn().unwrap()
+    }
+
+    fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// The answer to a command; `None` if the server cannot be reached.
+    fn ask(&self, command: &str) -> Option<String> {
+        let mut connection = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+        write!(connection, "{command}\r\n").ok()?;
+        let mut answer = String::new();
+        BufReader::new(connection).read_line(&mut answer).ok()?;
+        Some(answer.trim_end().to_owned())
+    }
+
+    fn await_answers(&self) {
+        until("the server answers", || self.ask("PING").as_deref() == Some("+PONG"));
+    }
+
+    fn keys(&self) -> u64 {
+        self.ask("DBSIZE").and_then(|answer| answer.strip_prefix(':')?.parse().ok()).unwrap_or(0)
+    }
+
+    fn kill(&mut self) {
+        self.running.kill().unwrap();
+        self.running.wait().unwrap();
+    }
+
+    fn start_again(&mut self) {
+        self.running = Self::spawn(self.port, &self.directory, self.options);
+        self.await_answers();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.running.kill();
+        let _ = self.running.wait();
+    }
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < Duration::from_secs(60), "never: {what}");
+        sleep(Duration::from_millis(20));
+    }
+}
+
+fn workload() -> Vec<String> {
+    let program = binaries::workload("bounded-memory").to_str().unwrap().to_owned();
+    std::iter::once(program).chain(WORKLOAD.map(str::to_owned)).collect()
+}
+
+/// Starts the workload; its output is read at the end.
+fn start(options: &str) -> Child {
+    let program = workload();
+    let program: Vec<_> = program.iter().map(String::as_str).collect();
+    let mut command = paged(options, &program);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+#[test]
+fn pages_come_back_from_a_server_and_are_deleted_there_at_the_end() {
+    let Some(server) = Server::start("").filter(|_| can_page()) else { return };
+    let program = workload();
+    let program: Vec<_> = program.iter().map(String::as_str).collect();
+    let alone = Command::new(program[0]).args(&program[1..]).output().unwrap();
+    let (output, stats) = counted(&format!("--resident 24M --page-store {}", server.url()), &program);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let checksum = |text: String| text.lines().find(|line| line.starts_with("checksum")).map(str::to_owned);
+    assert!(checksum(stdout(&alone)).is_some());
+    assert_eq!(checksum(stdout(&output)), checksum(stdout(&alone)));
+    let store = largest(&stats).stores.iter().find(|store| store.name == "redis").unwrap();
+    assert!(store.loaded_pages > 5000, "{store:?}");
+    assert_eq!(server.keys(), 0);
+}
+
+#[test]
+fn a_forked_child_gets_its_pages_from_the_server() {
+    let Some(server) = Server::start("").filter(|_| can_page()) else { return };
+    let program = r#"
+        #include <stdio.h>
+        #include <stdlib.h>
+        #include <sys/wait.h>
+        #include <unistd.h>
+        enum { COUNT = 8 << 20 };
+        static int check(unsigned *words, unsigned added) {
+            for (unsigned i = 0; i < COUNT; i++) if (words[i] != i * 2654435761u + added) return 0;
+            return 1;
+        }
+        int main(void) {
+            unsigned *words = malloc(COUNT * sizeof *words);
+            for (unsigned i = 0; i < COUNT; i++) words[i] = i * 2654435761u;
+            pid_t child = fork();
+            if (!child) {
+                int right = check(words, 0);
+                for (unsigned i = 0; i < COUNT; i++) words[i] += 7;
+                _exit(!(right && check(words, 7)));
+            }
+            int status = -1, right = check(words, 0);
+            waitpid(child, &status, 0);
+            puts(right && status == 0 && check(words, 0) ? "right" : "wrong");
+        }"#;
+    let Some(program) = Program::compile(program) else { return };
+    let options = format!("--resident 16M --page-store {},lz4:1M", server.url());
+    let (output, stats) = counted(&options, &[program.path.to_str().unwrap()]);
+    assert_eq!(stdout(&output), "right\n", "{}", stderr(&output));
+    assert!(stats.processes.len() == 2 && stats.processes.iter().all(|process| process.lost_pages == 0), "{stats:?}");
+    assert_eq!(server.keys(), 0);
+}
+
+#[test]
+fn a_program_waits_for_a_server_that_is_killed_and_started_again() {
+    let Some(mut server) = Server::start("").filter(|_| can_page()) else { return };
+    let mut running = start(&format!("--resident 24M --page-store {}", server.url()));
+    until("pages are on the server", || server.keys() > 500);
+    server.kill();
+    sleep(Duration::from_millis(500));
+    assert!(running.try_wait().unwrap().is_none(), "the program waits");
+    server.start_again();
+    let output = running.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
+}
+
+#[test]
+fn a_server_that_is_lost_raises_sigbus_after_a_message() {
+    let Some(mut server) = Server::start("").filter(|_| can_page()) else { return };
+    let running = start(&format!("--resident 24M --page-store {} --page-store-timeout 1", server.url()));
+    until("pages are on the server", || server.keys() > 500);
+    server.kill();
+    let output = running.wait_with_output().unwrap();
+    let text = stderr(&output);
+    assert!(text.contains("from the store redis: errno 5; its thread gets SIGBUS"), "{text}");
+    assert_eq!(output.status.signal(), Some(7), "{text}");
+}
+
+#[test]
+fn a_process_whose_command_is_killed_ends_after_a_message() {
+    let Some(server) = Server::start("").filter(|_| can_page()) else { return };
+    let options = format!("--resident 24M --page-store {}", server.url());
+    // The kernel kills the shell with the command, but not what the shell has started.
+    let mut command = paged(&options, &["/bin/sh", "-c", &format!("{} & wait", workload().join(" "))]);
+    let mut running = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    until("pages are on the server", || server.keys() > 500);
+    let start = Instant::now();
+    running.kill().unwrap();
+    // The program has the other ends of the pipes: this returns when it ends.
+    let output = running.wait_with_output().unwrap();
+    assert_eq!(output.status.signal(), Some(9));
+    assert!(stderr(&output).contains("from the store redis: errno 5; its thread gets SIGBUS"), "{}", stderr(&output));
+    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+}
+
+#[test]
+fn servers_that_cannot_keep_pages_are_refused() {
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let refused = |url: &str| {
+        let output = paged(&format!("--resident 24M --page-store {url}"), &["/bin/true"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        stderr(&output)
+    };
+    let text = refused(&format!("redis://user:secret@127.0.0.1:{nobody}"));
+    assert!(text.contains(&format!("cannot store pages on redis://127.0.0.1:{nobody}: ")), "{text}");
+    assert!(text.contains("try: start the server") && !text.contains("secret"), "{text}");
+    let Some(server) = Server::start("--maxmemory 100mb --maxmemory-policy allkeys-lru") else { return };
+    let text = refused(&server.url());
+    assert!(text.contains("it drops keys when its memory is full"), "{text}");
+}
+
+#[test]
+fn a_full_server_leaves_pages_to_the_next_store() {
+    let Some(server) = Server::start("--maxmemory 8mb --maxmemory-policy noeviction").filter(|_| can_page()) else {
+        return;
+    };
+    let program = workload();
+    let program: Vec<_> = program.iter().map(String::as_str).collect();
+    let directory = tempfile::tempdir().unwrap();
+    let options = format!("--resident 24M --page-store {},file:{}", server.url(), directory.path().display());
+    let (output, stats) = counted(&options, &program);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let process = largest(&stats);
+    let loaded = |name: &str| process.stores.iter().find(|store| store.name == name).unwrap().loaded_pages;
+    assert!(loaded("redis") > 0 && loaded("file") > 0, "{process:?}");
+}
