@@ -127,6 +127,47 @@ impl PagingCounters {
     }
 }
 
+/// Instructions that a process records at most.
+pub const FAULT_SITES: usize = 256;
+/// Places that are tried for an instruction.
+const TRIES: usize = 8;
+
+/// Instructions that waited for pages, of a part of the faults. All zeros at the start; one thread
+/// counts.
+#[repr(C)]
+#[derive(Debug)]
+pub struct FaultSites {
+    /// The addresses of instructions; 0 for none.
+    addresses: [AtomicU64; FAULT_SITES],
+    counts: [AtomicU64; FAULT_SITES],
+    /// Faults of instructions for which there was no place.
+    pub others: AtomicU64,
+}
+
+impl FaultSites {
+    /// Counts a fault of the instruction at an address.
+    pub fn count(&self, address: u64) {
+        let first = (address.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize;
+        for place in (first..first + TRIES).map(|place| place % FAULT_SITES) {
+            let known = self.addresses[place].load(Acquire);
+            if known == 0 {
+                self.addresses[place].store(address, Release);
+            }
+            if known == 0 || known == address {
+                self.counts[place].fetch_add(1, Release);
+                return;
+            }
+        }
+        self.others.fetch_add(1, Release);
+    }
+
+    /// The instructions, and how often each was counted.
+    pub fn counted(&self) -> impl Iterator<Item = (u64, u64)> {
+        let pairs = self.addresses.iter().zip(&self.counts);
+        pairs.map(|(address, count)| (address.load(Acquire), count.load(Acquire))).filter(|&(address, _)| address != 0)
+    }
+}
+
 /// Whether the memory of a process counts towards the bound of all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessState {
@@ -154,6 +195,8 @@ pub struct PagingProcess {
     pub unpaged: AtomicU64,
     /// What the pager did.
     pub counters: PagingCounters,
+    /// Where the program waited for pages.
+    pub sites: FaultSites,
 }
 
 /// The shared record of one run.

@@ -75,7 +75,7 @@ impl Pager {
     /// Gives a forked child all pages that are stored or held.
     pub(crate) fn complete_child(&self, work: &mut Work, child: &Userfaultfd) {
         let mut changes = Changes::new();
-        (self.wiped)(&mut |range| changes.add(range, None));
+        (self.callbacks.wiped)(&mut |range| changes.add(range, None));
         let buffer = &mut work.buffer[0];
         let mut has_ended = false;
         self.table.for_each_in(0..usize::MAX >> 17, |chunk, _| {

@@ -8,7 +8,7 @@
 //! | file | |
 //! |---|---|
 //! | `paged` (feature `std`) | memory for a program that links this crate |
-//! | `pager` | the parts of a pager, and how it uses its stores |
+//! | `pager` | the parts of a pager; how it uses its stores; how many pages a fault brings at most (`AHEAD`) |
 //! | `service` | messages of the kernel: faults, forks, changes of the address space |
 //! | `child` | a forked child gets all pages |
 //! | `filling` | pages come back |
@@ -16,7 +16,7 @@
 //! | `copies` | resident pages that stay stored |
 //! | `table` | the state of each page |
 //! | `store` | what a store does |
-//! | `compressed` | compressed pages in memory |
+//! | `compressed` | compressed pages in memory; which pages compress too little |
 //! | `device`, `file` | pages at numbered places; those of a file |
 //! | `exchange` | pages that the `fieldstone` command keeps on a server |
 //! | `redis` (feature `redis`) | pages on a Redis server |
@@ -89,6 +89,6 @@ pub use crate::{
     file::TempFile,
     kernel::{Errno, now_ns},
     lz4::Lz4,
-    pager::{DecideLoss, Pager, Stores, VisitRanges},
+    pager::{Callbacks, DecideLoss, Pager, Stores, VisitRanges},
     store::{MAX_KEY, Page, Store, StoreError},
 };

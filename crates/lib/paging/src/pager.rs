@@ -68,18 +68,14 @@ pub struct Pager {
     pub(crate) fruitless_until: AtomicU64,
     /// Whether a lane may hold pages that no store took.
     pub(crate) has_held: AtomicBool,
-    /// The thread that has waited for a page last.
-    pub(crate) last_thread: AtomicU32,
     /// A page of the arena that stays registered.
     pub(crate) registered: usize,
     /// `/proc/self/pagemap`, to find guards.
     pub(crate) pagemap: Option<Descriptor>,
-    pub(crate) wiped: VisitRanges,
+    pub(crate) callbacks: Callbacks,
     pub(crate) stores: StoreList,
     /// The order in which they are tried.
     order: [u8; STORES],
-    /// Decides about pages that cannot be read.
-    on_loss: &'static DecideLoss,
     /// Pages that are resident and stored as well, and the bytes that the first store may take before
     /// no more are kept.
     pub(crate) copies: AtomicU64,
@@ -89,7 +85,22 @@ pub struct Pager {
 /// The stores.
 pub(crate) type StoreList = [Option<&'static dyn Store>; STORES];
 
-/// Gets the address of a page, the name of its store and the error; whether the pager tries again.
+/// What a pager asks its owner, and tells it.
+#[derive(Clone, Copy)]
+pub struct Callbacks {
+    /// At a fork: lists the memory of which a child gets no pages (`MADV_WIPEONFORK`).
+    pub wiped: VisitRanges,
+    /// Decides about a page that its store does not return.
+    pub on_loss: &'static DecideLoss,
+    /// Gets the thread that waits for a page, before the page is filled.
+    pub on_fault: fn(thread: u32),
+}
+
+/// Calls its argument for each range of a list.
+pub type VisitRanges = fn(&mut dyn FnMut(Range<usize>));
+
+/// Gets the address of a page, the name of its store and the error. Returns whether the pager tries
+/// again; otherwise accesses to the page raise `SIGBUS`.
 pub type DecideLoss = dyn Fn(usize, &'static str, StoreError) -> bool + Send + Sync;
 
 /// What a pager is made of.
@@ -100,13 +111,15 @@ pub(crate) struct Parts {
     pub(crate) stores: StoreList,
     /// The order in which they are tried: their indexes, then [`NO_STORE`].
     pub(crate) order: [u8; STORES],
-    pub(crate) wiped: VisitRanges,
-    pub(crate) on_loss: &'static DecideLoss,
+    pub(crate) callbacks: Callbacks,
     pub(crate) copy_bytes: u64,
 }
 
-/// Calls its argument for each range of a list.
-pub type VisitRanges = fn(&mut dyn FnMut(Range<usize>));
+impl core::fmt::Debug for Callbacks {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Callbacks").finish_non_exhaustive()
+    }
+}
 
 impl core::fmt::Debug for Pager {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
@@ -145,9 +158,7 @@ pub struct Stores<'a> {
 
 impl Pager {
     /// A pager for the address space of the calling thread, whose descriptor table gets its files.
-    /// It pages nothing yet. At a fork, `wiped` lists the memory of which a child gets no pages
-    /// (`MADV_WIPEONFORK`). `on_loss` decides about a page that its store does not return: if it returns
-    /// false, accesses to the page raise `SIGBUS`.
+    /// It pages nothing yet.
     ///
     /// # Errors
     /// Without permission for a userfaultfd, or address space.
@@ -155,8 +166,7 @@ impl Pager {
         bound: usize,
         stores: Stores<'_>,
         counters: &'static PagingCounters,
-        wiped: VisitRanges,
-        on_loss: &'static DecideLoss,
+        callbacks: Callbacks,
     ) -> Result<Self> {
         let fd = Userfaultfd::open().map_err(|errno| Error::Userfaultfd { errno })?;
         let reserved = Arena::reserve(ARENA)?;
@@ -174,12 +184,12 @@ impl Pager {
         }
         let order = stores.order;
         let copy_bytes = stores.lz4_bytes as u64 / 4 * 3;
-        Self::from_parts(bound, fd, Parts { arena, counters, stores: list, order, wiped, on_loss, copy_bytes })
+        Self::from_parts(bound, fd, Parts { arena, counters, stores: list, order, callbacks, copy_bytes })
     }
 
     /// A pager of these parts, which pages nothing yet.
     pub(crate) fn from_parts(bound: usize, fd: Userfaultfd, parts: Parts) -> Result<Self> {
-        let Parts { arena, counters, stores, order, wiped, on_loss, copy_bytes } = parts;
+        let Parts { arena, counters, stores, order, callbacks, copy_bytes } = parts;
         let full = Error::Full { bytes: arena.range().len() };
         let table = PageTable::new(arena).ok_or(full)?;
         // SAFETY: the memory is fresh and large enough, and zeros are valid pages.
@@ -198,7 +208,7 @@ impl Pager {
             table,
             counters,
             arena,
-            wiped,
+            callbacks,
             pagemap: kernel::open(c"/proc/self/pagemap", READ_ONLY).ok(),
             work: Lock::new(Work { buffer, adopted, recount, next: 0, run: 1 }),
             lanes,
@@ -208,11 +218,9 @@ impl Pager {
             has_evictor: AtomicBool::new(false),
             fruitless_until: AtomicU64::new(0),
             has_held: AtomicBool::new(false),
-            last_thread: AtomicU32::new(0),
             registered,
             stores,
             order,
-            on_loss,
             copies: AtomicU64::new(0),
             copy_bytes,
         })
@@ -311,7 +319,7 @@ impl Pager {
             let result = self.load(stored, into);
             let Err(error) = result else { return result };
             let store = self.stores[parts(stored[0].place).0].map_or("none", Store::name);
-            if !(self.on_loss)(page, store, error) {
+            if !(self.callbacks.on_loss)(page, store, error) {
                 return Err(error);
             }
         }

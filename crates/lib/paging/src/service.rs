@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "parses messages of the kernel")]
 
 use core::ops::Range;
-use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::Ordering::SeqCst;
 
 use linux_raw_sys::general::uffd_msg;
 
@@ -35,7 +35,7 @@ impl Pager {
                 // SAFETY: the kernel has just written it, and it is parsed once.
                 match unsafe { parse(message) } {
                     Some(Message::Fault { page, thread }) => {
-                        self.last_thread.store(thread, Relaxed);
+                        (self.callbacks.on_fault)(thread);
                         faults[fault_count] = page;
                         fault_count += 1;
                     }
@@ -54,12 +54,6 @@ impl Pager {
             self.count_bytes();
         }
         Ok(has_gone)
-    }
-
-    /// The id of the thread that has waited for a page last; 0 if none has.
-    #[must_use]
-    pub fn last_thread(&self) -> u32 {
-        self.last_thread.load(Relaxed)
     }
 
     /// Follows a change of the address space; whether memory was unmapped, dropped or moved.

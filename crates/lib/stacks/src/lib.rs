@@ -6,8 +6,8 @@
 //! | `grow` | recursion in Rust, bounded by memory alone |
 //! | `context` | [`StackContext`], a coroutine's stack; [`StackRanges`], its used ranges |
 //! | `coroutine` | a stack for the crate corosensei (feature `corosensei`) |
-//! | `segment` | a contiguous part of a stack, linked with its neighbours; its headroom for code without checks |
-//! | `arena` | the pool of 32 KiB blocks; how many blocks a new segment has |
+//! | `segment` | a contiguous part of a stack, linked with its neighbours; the size of a block, and how many a new segment has; headroom for code without checks |
+//! | `arena` | the pool of blocks; takes new segments from it, and extends them |
 //! | `morestack`, `placement` | the switch to another segment; when to reuse one |
 //! | `dynamic` | memory for alloca that does not fit |
 //! | `release` | frees segments and alloca memory |

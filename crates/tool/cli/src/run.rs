@@ -11,6 +11,7 @@
 mod guarded;
 mod page_server;
 mod paged;
+mod paging_samples;
 #[cfg_attr(not(target_arch = "x86_64"), path = "run/not_repaired.rs")]
 mod repaired;
 
@@ -170,7 +171,7 @@ fn run_without_region(arguments: &Arguments) -> anyhow::Result<u8> {
     let program = Program::find(&arguments.command)?;
     let output = StatsOutput::open(arguments.stats.as_deref())?;
     let guard = arguments.guard.start(&program, arguments.paged.bound())?;
-    let bound = arguments.paged.start(&program)?;
+    let bound = arguments.paged.start(&program, output.is_given())?;
     let status = run_injected(&program, injections(guard.as_ref(), bound.as_ref()))?;
     let (guarded, has_findings) = guard.map(|guard| guard.finish(&program, outcome::describe(status))).unzip();
     let paged = bound.map(|bound| bound.finish(&program, outcome::describe(status)));
@@ -212,7 +213,7 @@ fn run_in_region(arguments: &Arguments) -> anyhow::Result<u8> {
     };
     let output = StatsOutput::open(arguments.stats.as_deref())?;
     let guard = arguments.guard.start(&program, arguments.paged.bound())?;
-    let bound = arguments.paged.start(&program)?;
+    let bound = arguments.paged.start(&program, output.is_given())?;
     let mut finished = match &way {
         PlacementMethod::Agent => {
             warn_of_empty_pool(arguments);

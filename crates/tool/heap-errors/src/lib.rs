@@ -22,3 +22,4 @@ mod stacks;
 
 pub use fieldstone_guard::Side;
 pub use receiver::{GuardOptions, GuardedRun};
+pub use stacks::{ProcessMaps, StackNames};

@@ -17,21 +17,22 @@ const START_FILES: [&str; 2] = ["libc.so.6", "ld-linux-x86-64.so.2"];
 
 /// Names stacks. It caches the tables of each file.
 #[derive(Debug)]
-pub(crate) struct StackNames {
+pub struct StackNames {
     symbolizer: Symbolizer,
     directory: Option<PathBuf>,
 }
 
 /// The mappings of a process at one moment.
 #[derive(Debug, Default)]
-pub(crate) struct ProcessMaps {
+pub struct ProcessMaps {
     pid: u32,
     mappings: Vec<Mapping>,
 }
 
 impl ProcessMaps {
     /// Reads the mappings of process `pid`; none if that is not permitted.
-    pub(crate) fn read(pid: u32) -> Self {
+    #[must_use]
+    pub fn read(pid: u32) -> Self {
         Self { pid, mappings: smaps::read_addresses(pid).unwrap_or_default() }
     }
 
@@ -43,6 +44,12 @@ impl ProcessMaps {
     /// Whether a mapping has a name that contains `part`.
     pub(crate) fn has_name(&self, part: &str) -> bool {
         self.mappings.iter().any(|mapping| mapping.name.contains(part))
+    }
+
+    /// Whether something is mapped at an address.
+    #[must_use]
+    pub fn contains(&self, address: u64) -> bool {
+        self.mappings.iter().any(|mapping| mapping.range().contains(&address))
     }
 
     /// The file that is mapped at an address, and the offset in it.
@@ -63,7 +70,10 @@ impl ProcessMaps {
 }
 
 impl StackNames {
-    pub(crate) fn new() -> Self {
+    /// Without any tables. Paths below the current directory will be shown relative to it.
+    #[expect(clippy::new_without_default, reason = "it reads the current directory")]
+    #[must_use]
+    pub fn new() -> Self {
         Self {
             symbolizer: Symbolizer::default(),
             directory: std::env::current_dir().ok().filter(|path| path.parent().is_some()),
@@ -71,7 +81,7 @@ impl StackNames {
     }
 
     /// Names return addresses, innermost first. With `is_fault` the first one is an instruction.
-    pub(crate) fn name(&mut self, maps: &ProcessMaps, addresses: &[u64], is_fault: bool) -> Vec<StackFrame> {
+    pub fn name(&mut self, maps: &ProcessMaps, addresses: &[u64], is_fault: bool) -> Vec<StackFrame> {
         let locations = addresses.iter().enumerate().map(|(depth, &address)| {
             // A call ends one byte before its return address.
             let code = if is_fault && depth == 0 { address } else { address.wrapping_sub(1) };

@@ -20,6 +20,9 @@ pub struct PagingStats {
     pub outcome: String,
     /// Each process, in the order of their starts.
     pub processes: Vec<PagedProcess>,
+    /// All processes together, over time; empty if the run was not watched.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub samples: Vec<PagingSample>,
     /// The counts of guarded allocations; `None` without `--guard`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guard: Option<GuardStats>,
@@ -28,6 +31,20 @@ pub struct PagingStats {
 impl PagingStats {
     /// The schema of this version.
     pub const SCHEMA: &str = "fieldstone-paging/1";
+}
+
+/// The state of all processes at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PagingSample {
+    /// Milliseconds since the start of the program.
+    pub t_ms: u64,
+    /// Private bytes that are resident, paged or not.
+    pub resident_bytes: u64,
+    /// Bytes that pages take in all stores.
+    pub stored_bytes: u64,
+    /// Faults so far.
+    pub faults: u64,
 }
 
 /// The counts of a process.
@@ -65,13 +82,30 @@ pub struct PagedProcess {
     pub children: u64,
     /// The stores, hottest first.
     pub stores: Vec<PageStore>,
+    /// The functions that waited for pages, those with the most faults first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub waits: Vec<FaultFunction>,
+}
+
+/// A function that waited for pages.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FaultFunction {
+    /// Its name, or the place in its file.
+    pub function: String,
+    /// The source line with the most faults, like `src/a.c:12`, or the file of the code.
+    pub place: String,
+    /// Faults that were recorded in it.
+    pub faults: u64,
+    /// Faults that were recorded in all functions of the process: one in 32.
+    pub of_faults: u64,
 }
 
 /// The counts of a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PageStore {
-    /// Its name: `lz4` or `file`.
+    /// Its name: `lz4`, `file` or `redis`.
     pub name: String,
     /// Pages that came back from it.
     pub loaded_pages: u64,

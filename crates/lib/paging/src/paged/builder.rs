@@ -15,7 +15,7 @@ use crate::lz4::Lz4;
 use crate::paged::Paged;
 use crate::paged::core_parts::{Core, Mapping, OwnArena, ProcessMark, Shared, print_error};
 use crate::paged::thread::{self, ServiceThread};
-use crate::pager::{DecideLoss, Pager, Parts, StoreList};
+use crate::pager::{Callbacks, DecideLoss, Pager, Parts, StoreList};
 use crate::store::{Store, StoreError};
 use crate::table::{CHUNK_PAGES, PageTable};
 use crate::userfaultfd::Userfaultfd;
@@ -108,8 +108,7 @@ impl PagedBuilder {
             counters,
             stores: list(&stores)?,
             order: core::array::from_fn(|index| index as u8),
-            wiped: |_| (),
-            on_loss: on_loss.get(),
+            callbacks: Callbacks { wiped: |_| (), on_loss: on_loss.get(), on_fault: |_| () },
             copy_bytes: resident as u64 / 4,
         };
         let pager = Pager::from_parts(bound, fd, parts)?;

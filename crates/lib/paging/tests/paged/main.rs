@@ -16,4 +16,6 @@ mod losses;
 mod options;
 mod privileges;
 mod processes;
+#[cfg(feature = "redis")]
+mod redis_cluster;
 mod user_store;

@@ -19,6 +19,7 @@
 //! | `loss` | the message about a page that its store does not return |
 //! | `maps` | the memory of the program, from `/proc/self` |
 //! | `share` | the part of the bound that this process may use |
+//! | `sites` | the instructions that wait for pages |
 //! | `raw` | system calls |
 //!
 //! Invariants: below three quarters of the bound, the program's memory is not touched and its calls
@@ -43,6 +44,7 @@ mod loss;
 mod maps;
 mod raw;
 mod share;
+mod sites;
 mod start;
 mod thread;
 mod threads;

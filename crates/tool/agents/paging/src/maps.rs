@@ -29,23 +29,40 @@ impl MemorySize {
 
 /// The processor on which a thread of this process runs, or has run last.
 pub(crate) fn processor(thread: u32) -> Option<usize> {
-    let (mut path, mut at, mut rest) = (*b"/proc/self/task/\0\0\0\0\0\0\0\0\0\0/stat\0", 26, thread);
-    let mut digits = [0; 10];
-    while rest > 0 && at > 16 {
+    let mut text = [0; 512];
+    let text = read_of_thread(thread, b"/stat\0", &mut text)?;
+    // The name may contain spaces. Field 39 of the file is the processor; field 3 follows the name.
+    let end = text.iter().rposition(|&byte| byte == b')')?;
+    text[end + 1..].split(|&byte| byte == b' ').nth(37).map(number)
+}
+
+/// The address of the instruction at which a thread waits.
+pub(crate) fn instruction(thread: u32) -> Option<u64> {
+    let mut text = [0; 256];
+    // The last field. A thread that runs has no such fields.
+    let text = read_of_thread(thread, b"/syscall\0", &mut text)?;
+    let field = text.trim_ascii_end().rsplit(|&byte| byte == b' ').next()?;
+    Some(hexadecimal(field.strip_prefix(b"0x")?)? as u64)
+}
+
+/// Reads `/proc/self/task/THREAD/…`. `name` begins with a slash and ends with a zero.
+fn read_of_thread<'a>(thread: u32, name: &[u8], into: &'a mut [u8]) -> Option<&'a [u8]> {
+    let mut path = [0; 48];
+    let (mut digits, mut at, mut rest) = ([0; 10], 10, thread);
+    while rest > 0 {
         at -= 1;
-        digits[at - 16] = b'0' + (rest % 10) as u8;
+        digits[at] = b'0' + (rest % 10) as u8;
         rest /= 10;
     }
-    let length = 26 - at;
-    path[16..16 + length].copy_from_slice(&digits[10 - length..]);
-    path[16 + length..22 + length].copy_from_slice(b"/stat\0");
+    let mut length = 0;
+    for part in [&b"/proc/self/task/"[..], &digits[at..], name] {
+        path.get_mut(length..length + part.len())?.copy_from_slice(part);
+        length += part.len();
+    }
     let file = raw::open(CStr::from_bytes_until_nul(&path).ok()?, libc::O_RDONLY | libc::O_CLOEXEC)?;
-    let mut text = [0; 512];
-    let length = raw::read(file, &mut text);
+    let length = raw::read(file, into);
     raw::close(file);
-    // The name may contain spaces. Field 39 of the file is the processor; field 3 follows the name.
-    let end = text[..length].iter().rposition(|&byte| byte == b')')?;
-    text[end + 1..length].split(|&byte| byte == b' ').nth(37).map(number)
+    Some(&into[..length])
 }
 
 fn number(digits: &[u8]) -> usize {
@@ -147,6 +164,8 @@ mod tests {
         let thread = unsafe { fieldstone_syscall::syscall(libc::SYS_gettid, [0; 6]) };
         assert!(processor(thread as u32).is_some_and(|processor| processor < 4096), "of this thread");
         assert_eq!(processor(0), None);
+        assert!(instruction(thread as u32).is_some(), "the call that reads the file");
+        assert_eq!(instruction(0), None);
         let mut count = 0;
         for_each_mapping(&mut [0; 4096], |range, _| count += range.len());
         assert!(count > 0);

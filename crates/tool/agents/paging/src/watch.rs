@@ -14,13 +14,13 @@ use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
 
-use fieldstone_paging::{Pager, Stores};
+use fieldstone_paging::{Callbacks, Pager, Stores};
 use fieldstone_wire::paging::{PagingConfig, PagingProcess};
 
 use crate::maps::{MemorySize, for_each_mapping, processor};
 use crate::share::Share;
 use crate::thread::Thread;
-use crate::{advice, loss, raw, start, thread, threads};
+use crate::{advice, loss, raw, sites, start, thread, threads};
 
 const PAGE: usize = 4096;
 
@@ -123,7 +123,8 @@ fn watch(config: &PagingConfig, process: &'static PagingProcess, mut share: Shar
         exchange: start::exchange(),
         order: config.order,
     };
-    match Pager::new(bound * PAGE, stores, &process.counters, advice::visit_wiped, &loss::report) {
+    let callbacks = Callbacks { wiped: advice::visit_wiped, on_loss: &loss::report, on_fault: sites::record };
+    match Pager::new(bound * PAGE, stores, &process.counters, callbacks) {
         Ok(pager) => {
             let own = pager.own_range();
             REGISTERED.store(pager.registered_page(), SeqCst);
@@ -156,7 +157,7 @@ fn serve(pager: &Pager, size: &MemorySize, process: &PagingProcess, bound: usize
                 adopt(pager, &mut buffer);
             }
             // On the processor of the thread that waits, no other processor must wake up first.
-            if let Some(processor) = processor(pager.last_thread()) {
+            if let Some(processor) = processor(sites::last_thread()) {
                 raw::run_on(processor);
             }
             pager.recount();

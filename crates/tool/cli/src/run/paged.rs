@@ -3,12 +3,14 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use anyhow::bail;
 use clap::Args;
+use fieldstone_heap_errors::StackNames;
 use fieldstone_launch::launch::Injection;
 use fieldstone_launch::shared_record::SharedRecord;
 use fieldstone_launch::{AgentFile, Program};
@@ -21,13 +23,14 @@ use fieldstone_wire::paging::{
 use fieldstone_wire::{PageKind, Remedy};
 
 use crate::run::page_server::PageServer;
+use crate::run::paging_samples::Sampler;
 use crate::size;
 
 /// The paging agent, a shared library; empty in a cross build without a linker.
 const AGENT: &[u8] = include_bytes!(env!("PAGING_AGENT"));
 
 /// The page size.
-const PAGE: u64 = 4096;
+pub(super) const PAGE: u64 = 4096;
 /// What `--page-store` accepts.
 const STORE_FORMS: &str = "give lz4, lz4:SIZE, file:DIRECTORY, redis://HOST:PORT or redis+cluster://HOST:PORT";
 /// Seconds that a process waits for the command beyond those in which it tries to reach the server.
@@ -135,8 +138,9 @@ impl Arguments {
         Ok(())
     }
 
-    /// Prepares a bound for a program; `None` if none is requested.
-    pub(super) fn start(&self, program: &Program) -> anyhow::Result<Option<Bound>> {
+    /// Prepares a bound for a program; `None` if none is requested. With `is_watched`, the run is
+    /// sampled for its statistics.
+    pub(super) fn start(&self, program: &Program, is_watched: bool) -> anyhow::Result<Option<Bound>> {
         if self.resident.is_none() {
             return Ok(None);
         }
@@ -145,10 +149,11 @@ impl Arguments {
         }
         let (config, server) = self.config()?;
         program.check_pageable()?;
-        let record = SharedRecord::<PagingSession>::create_with(|session| session.config = config)?;
+        let record = Arc::new(SharedRecord::<PagingSession>::create_with(|session| session.config = config)?);
+        let sampler = is_watched.then(|| Sampler::start(Arc::clone(&record))).flatten();
         let variable = OsString::from(format!("{}={}", PAGING_VARIABLE.to_string_lossy(), record.path()));
         let library = AgentFile::install("paging", AGENT)?.path().to_owned();
-        Ok(Some(Bound { config, record, injection: Injection { library, variable }, _server: server }))
+        Ok(Some(Bound { config, record, sampler, injection: Injection { library, variable }, _server: server }))
     }
 
     /// The settings, and the server that keeps pages if there is one.
@@ -205,7 +210,8 @@ fn directory(path: &Path) -> anyhow::Result<[u8; DIRECTORY_BYTES]> {
 /// A run with a bound.
 pub(super) struct Bound {
     config: PagingConfig,
-    record: SharedRecord<PagingSession>,
+    record: Arc<SharedRecord<PagingSession>>,
+    sampler: Option<Sampler>,
     injection: Injection,
     /// Ends behind the program.
     _server: Option<PageServer>,
@@ -218,14 +224,23 @@ impl Bound {
     }
 
     /// The counts of the run, after the program has ended with `outcome`.
-    pub(super) fn finish(&self, program: &Program, outcome: String) -> PagingStats {
+    pub(super) fn finish(self, program: &Program, outcome: String) -> PagingStats {
+        let watched = self.sampler.map(Sampler::finish).unwrap_or_default();
+        let (session, mut names) = (self.record.record(), StackNames::new());
+        let counted = |process| {
+            let index = session.index_of(process).filter(|_| !watched.samples.is_empty());
+            let waits = index.map(|index| watched.waits(index, process, &mut names));
+            PagedProcess { waits: waits.unwrap_or_default(), ..counts(process) }
+        };
+        let processes = session.claimed_processes().map(counted).collect();
         PagingStats {
             schema: PagingStats::SCHEMA.to_owned(),
             tool_version: env!("CARGO_PKG_VERSION").to_owned(),
             command: program.command_line(),
             bound_bytes: self.config.bound_bytes,
             outcome,
-            processes: self.record.record().claimed_processes().map(counts).collect(),
+            processes,
+            samples: watched.samples,
             guard: None,
         }
     }
@@ -256,6 +271,7 @@ fn counts(process: &PagingProcess) -> PagedProcess {
         lost_pages: get(&counters.lost),
         children: get(&counters.children),
         stores: stores.collect(),
+        waits: Vec::new(),
     }
 }
 

@@ -1,8 +1,13 @@
 //! The counts of a run with a bound on resident memory.
 
+mod plots;
+
 use crate::document::{Block, Document};
-use crate::paging::{PageStore, PagedProcess, PagingStats};
+use crate::paging::{FaultFunction, PageStore, PagedProcess, PagingStats};
 use crate::quantity::{bytes, count, plural};
+
+/// Functions of a process that are shown.
+const FUNCTIONS: usize = 4;
 
 /// The report on the counts of a run.
 #[must_use]
@@ -26,7 +31,7 @@ pub(super) fn process_blocks(stats: &PagingStats) -> impl Iterator<Item = Block>
     let rest = stats.processes.iter().filter(|process| !has_section(process)).count();
     let rest = (rest > 0).then(|| format!("{} stayed below the bound.", plural(rest as u64, "process record")));
     let sections = stats.processes.iter().filter(has_section).map(|process| section(process, stats.bound_bytes));
-    sections.chain([Block::paragraph(rest)])
+    sections.chain([Block::paragraph(rest), Block::Plots(plots::over_time(stats))])
 }
 
 fn section(process: &PagedProcess, bound: u64) -> Block {
@@ -64,11 +69,21 @@ fn section(process: &PagedProcess, bound: u64) -> Block {
             ("resident", resident),
             ("evicted", evicted),
             ("faults", format!("{}: {faults}", count(process.faults))),
+            ("waits in", waits(&process.waits)),
             ("in stores", stored),
             ("not paged", bytes(process.unpaged_bytes)),
             ("not evicted", problems),
         ])],
     )
+}
+
+/// The functions with the most faults.
+fn waits(functions: &[FaultFunction]) -> String {
+    let name = |of: &FaultFunction| {
+        let share = 100.0 * of.faults as f64 / of.of_faults.max(1) as f64;
+        format!("{} ({}) {share:.0} %", of.function, of.place)
+    };
+    functions.iter().take(FUNCTIONS).map(name).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -86,6 +101,7 @@ mod tests {
             faults: 1100,
             first_accesses: 100,
             stores: vec![store],
+            waits: vec![FaultFunction { function: "work".into(), place: "a.c:7".into(), faults: 30, of_faults: 40 }],
             ..PagedProcess::default()
         };
         let stats = PagingStats {
@@ -96,6 +112,7 @@ mod tests {
         let text = text::render(&document(&stats), Style::default());
         assert!(text.contains("Paging of job (process 7)") && text.contains("1,234 pages"), "{text}");
         assert!(text.contains("1,000 pages from lz4 (8.0 µs each in the store)"), "{text}");
+        assert!(text.contains("work (a.c:7) 75 %"), "{text}");
         assert!(text.contains("1 process record stayed below the bound."), "{text}");
     }
 }
