@@ -85,7 +85,7 @@ pub struct Pager {
 /// The stores.
 pub(crate) type StoreList = [Option<&'static dyn Store>; STORES];
 
-/// What a pager asks its owner, and tells it.
+/// What a pager calls in its owner.
 #[derive(Clone, Copy)]
 pub struct Callbacks {
     /// At a fork: lists the memory of which a child gets no pages (`MADV_WIPEONFORK`).

@@ -147,7 +147,7 @@ impl RedisServer {
             let cause = "it drops keys when its memory is full, and their pages would be lost".to_owned();
             return Err(refused(cause, "CONFIG SET maxmemory-policy noeviction"));
         }
-        self.give_back(connection);
+        self.keep_idle(connection);
         Ok(())
     }
 
@@ -163,7 +163,7 @@ impl RedisServer {
         }
     }
 
-    fn give_back(&self, connection: Connection) {
+    fn keep_idle(&self, connection: Connection) {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
     }
 
@@ -183,7 +183,7 @@ impl RedisServer {
             }
         };
         if result.is_ok() {
-            self.give_back(connection);
+            self.keep_idle(connection);
         }
         result
     }

@@ -6,6 +6,8 @@
 //! |---|---|
 //! | `guarded` | `--guard`: its options; what it cannot be combined with |
 //! | `paged` | `--resident`: its options; what it cannot be combined with |
+//! | `page_server` | keeps the pages of `--resident` on a Redis server |
+//! | `paging_samples` | memory over time, and waiting functions, of `--resident` |
 //! | `repaired` | `--repair` |
 
 mod guarded;

@@ -22,7 +22,7 @@ fn gups_has_the_same_checksum_with_half_of_its_table_resident() {
     assert!(process.stores.iter().map(|store| store.loaded_pages).sum::<u64>() > 1000, "{process:?}");
     // It waits in its own code, whose lines are known.
     let [first, ..] = &process.waits[..] else { panic!("{process:?}") };
-    assert!(first.place.contains(".rs:") && first.faults * 2 > first.of_faults, "{first:?}");
+    assert!(first.place.contains(".rs:") && first.faults * 3 > first.of_faults, "{first:?}");
     assert!(first.of_faults * 40 > process.faults, "{first:?} of {} faults", process.faults);
     let most = stats.samples.iter().map(|sample| sample.resident_bytes).max();
     assert!(most.is_some_and(|bytes| (16 * MIB..40 * MIB).contains(&bytes)), "{:?}", stats.samples);

@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::maps::instruction;
 use crate::start;
 
-/// Of so many faults, one is recorded: that takes some microseconds.
+/// One in this number of faults is recorded: that takes some microseconds.
 const INTERVAL: u32 = 32;
 
 /// Faults so far.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use fieldstone_heap_errors::{ProcessMaps, StackNames};
 use fieldstone_launch::shared_record::SharedRecord;
+use fieldstone_report::heap_error::StackFrame;
 use fieldstone_report::paging::{FaultFunction, PagingSample};
 use fieldstone_sys::signals;
 use fieldstone_wire::paging::{PagingProcess, PagingSession, ProcessState};
@@ -21,6 +22,8 @@ const INTERVAL: Duration = Duration::from_millis(20);
 /// With more samples, each second one is dropped and the interval doubled.
 const CAPACITY: usize = 600;
 
+/// Where the sources of the standard libraries of Rust and C++ are.
+const STANDARD: [&str; 2] = ["/rustc/", "/usr/include/"];
 /// The time between two looks at the mappings of processes.
 const MAPS_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -92,8 +95,7 @@ impl Watched {
         let of_faults = instructions.iter().map(|(_, faults)| faults).sum::<u64>() + process.sites.others.load(Relaxed);
         let mut functions: Vec<FaultFunction> = Vec::new();
         for (address, faults) in instructions {
-            // The last one is the function itself; others are inlined there.
-            let Some(frame) = names.name(maps, &[address], true).pop() else { continue };
+            let Some(frame) = of_program(names.name(maps, &[address], true)) else { continue };
             match functions.iter_mut().find(|known| known.function == frame.function) {
                 Some(known) => known.faults += faults,
                 None => {
@@ -110,6 +112,14 @@ impl Watched {
     }
 }
 
+/// The innermost function that is not inlined from a standard library; otherwise the outermost one.
+fn of_program(mut frames: Vec<StackFrame>) -> Option<StackFrame> {
+    let is_standard = |file: &str| STANDARD.iter().any(|folder| file.starts_with(folder));
+    let is_own = |frame: &StackFrame| frame.file.as_deref().is_some_and(|file| !is_standard(file));
+    let at = frames.iter().position(is_own).or_else(|| frames.len().checked_sub(1))?;
+    Some(frames.swap_remove(at))
+}
+
 fn sample(session: &PagingSession, elapsed: Duration) -> PagingSample {
     let mut sample =
         PagingSample { t_ms: elapsed.as_millis().try_into().unwrap_or(u64::MAX), ..PagingSample::default() };
@@ -122,4 +132,26 @@ fn sample(session: &PagingSession, elapsed: Duration) -> PagingSample {
         }
     }
     sample
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_named_by_the_code_of_the_program() {
+        let frame = |function: &str, file: Option<&str>| StackFrame {
+            function: function.to_owned(),
+            file: file.map(str::to_owned),
+            line: None,
+            module: "a".to_owned(),
+        };
+        let name = |frames: &[StackFrame]| of_program(frames.to_vec()).map(|frame| frame.function);
+        let inlined =
+            [frame("write", Some("/rustc/1/ptr.rs")), frame("fill", Some("src/a.rs")), frame("main", Some("src/a.rs"))];
+        assert_eq!(name(&inlined).as_deref(), Some("fill"));
+        let foreign = [frame("copy", Some("/usr/include/c++/12/bits/algo.h")), frame("memcpy+0x10", None)];
+        assert_eq!(name(&foreign).as_deref(), Some("memcpy+0x10"));
+        assert_eq!(name(&[]), None);
+    }
 }
