@@ -50,13 +50,14 @@ fn calls_are_timed_and_memory_is_counted_beside_the_blog_s_numbers() {
         assert_eq!(lines(&csv, &[&format!("figure3/calls/{cell},ratio"), "stack of blocks"]).len(), 1, "{cell}: {csv}");
     }
     assert_eq!(lines(&csv, &["gcc's split stack", "15%"]).len(), 1, "{csv}");
-    // The stand-in has a plain stack, which takes no memory. gcc takes a segment per 16 KiB, and a
-    // frame has at least 16 bytes.
+    // The stand-in has a plain stack, which takes no memory. A frame has at least 16 bytes, so gcc needs
+    // 16 MB. A segment has at least 16 KiB; it is larger where a signal handler needs more stack, as on
+    // processors with AMX: there, 331 were counted.
     assert_eq!(lines(&csv, &["stack of blocks: times", ",0"]).len(), 1, "{csv}");
     let gcc = lines(&csv, &["gcc's split stack: times"]);
     assert_eq!(gcc.len(), 1, "{csv}");
     assert!(
-        gcc[0].split(',').filter_map(|word| word.parse::<f64>().ok()).any(|count| (900.0..9000.0).contains(&count)),
+        gcc[0].split(',').filter_map(|word| word.parse::<f64>().ok()).any(|count| (200.0..9000.0).contains(&count)),
         "{gcc:?}"
     );
 }
