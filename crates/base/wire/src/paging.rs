@@ -19,6 +19,12 @@ pub const PAGING_VARIABLE: &CStr = c"FIELDSTONE_PAGING";
 pub const PROCESSES: usize = 256;
 /// Stores of a process.
 pub const STORES: usize = 6;
+/// The index of the store of pages compressed by lz4.
+pub const LZ4: usize = 0;
+/// The index of the store of pages in a file.
+pub const FILE: usize = 1;
+/// The index of the store of pages on a server.
+pub const REDIS: usize = 2;
 /// The names of the stores of `run --resident`, by their index.
 pub const STORE_NAMES: [&str; 3] = ["lz4", "file", "redis"];
 /// No store, in [`PagingConfig::order`].

@@ -13,6 +13,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use fieldstone_wire::page_exchange::{
     ANSWERED, CHANNELS, Channel, EXCHANGE_PAGES, IDLE, Operation, PageExchange, REQUESTED, SERVED,
 };
+use fieldstone_wire::paging::{REDIS, STORE_NAMES};
 use linux_raw_sys::general;
 
 use crate::device::Device;
@@ -63,7 +64,7 @@ impl Command {
         let free = self.channels.iter().enumerate().find_map(|(index, lock)| Some((index, lock.try_acquire()?)));
         let (index, _held) = free.unwrap_or_else(|| (0, self.channels[0].acquire()));
         let channel = &self.exchange.record.processes[self.exchange.process][index];
-        // An answer that nobody has waited for.
+        // The answer to a request that timed out.
         channel.advance(ANSWERED, IDLE);
         if channel.state.load(Acquire) != IDLE {
             return Err(StoreError::Failed(ETIMEDOUT));
@@ -109,7 +110,7 @@ impl Command {
 
 impl Device for Command {
     fn name(&self) -> &'static str {
-        "redis"
+        STORE_NAMES[REDIS]
     }
 
     fn write(&self, first: u32, pages: &[&Page]) -> Result<usize, StoreError> {

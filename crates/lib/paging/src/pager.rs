@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
 #[cfg(doc)]
 use fieldstone_wire::paging::NO_STORE;
-use fieldstone_wire::paging::{PagingCounters, STORES};
+use fieldstone_wire::paging::{FILE, LZ4, PagingCounters, REDIS, STORES};
 
 use crate::arena::Arena;
 use crate::count::{add, subtract, value};
@@ -174,13 +174,13 @@ impl Pager {
         let arena: &'static Arena = reserved.settle().ok_or(full)?;
         let mut list: StoreList = [None; STORES];
         if stores.lz4_bytes > 0 {
-            list[0] = Some(put(arena, Lz4::new(arena, stores.lz4_bytes)?).ok_or(full)?);
+            list[LZ4] = Some(put(arena, Lz4::new(arena, stores.lz4_bytes)?).ok_or(full)?);
         }
         if let Some(directory) = stores.file {
-            list[1] = Some(put(arena, TempFile::open(arena, directory)?).ok_or(full)?);
+            list[FILE] = Some(put(arena, TempFile::open(arena, directory)?).ok_or(full)?);
         }
         if let Some(exchange) = stores.exchange {
-            list[2] = Some(put(arena, DeviceStore::in_arena(arena, Command::new(exchange))?).ok_or(full)?);
+            list[REDIS] = Some(put(arena, DeviceStore::in_arena(arena, Command::new(exchange))?).ok_or(full)?);
         }
         let order = stores.order;
         let copy_bytes = stores.lz4_bytes as u64 / 4 * 3;

@@ -208,14 +208,14 @@ fn a_process_whose_command_is_killed_ends_after_a_message() {
 
 #[test]
 fn servers_that_cannot_keep_pages_are_refused() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let unused_port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let refused = |url: &str| {
         let output = paged(&format!("--resident 24M --page-store {url}"), &["/bin/true"]).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
         stderr(&output)
     };
-    let text = refused(&format!("redis://user:secret@127.0.0.1:{nobody}"));
-    assert!(text.contains(&format!("cannot store pages on redis://127.0.0.1:{nobody}: ")), "{text}");
+    let text = refused(&format!("redis://user:secret@127.0.0.1:{unused_port}"));
+    assert!(text.contains(&format!("cannot store pages on redis://127.0.0.1:{unused_port}: ")), "{text}");
     assert!(text.contains("try: start the server") && !text.contains("secret"), "{text}");
     let Some(server) = Server::start("--maxmemory 100mb --maxmemory-policy allkeys-lru") else { return };
     let text = refused(&server.url());

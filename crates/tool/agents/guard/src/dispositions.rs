@@ -93,9 +93,7 @@ fn is_handler(handler: libc::sighandler_t) -> bool {
 }
 
 fn real_sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
-    if REAL_SIGACTION.pointer().is_null() {
-        REAL_SIGACTION.set(next::find(c"sigaction"));
-    }
+    REAL_SIGACTION.search_once(c"sigaction");
     // SAFETY: `find` returned libc's sigaction; both pointers are null or the callers' records.
     unsafe { REAL_SIGACTION.function::<SigactionFunction>()(signal, new, old) }
 }

@@ -10,7 +10,7 @@
 use core::ffi::{CStr, c_int};
 use core::ptr::from_ref;
 
-use crate::next::{self, Next};
+use crate::next::Next;
 use crate::raw;
 
 type MaskFunction = unsafe extern "C" fn(c_int, *const libc::sigset_t, *mut libc::sigset_t) -> c_int;
@@ -27,9 +27,7 @@ pub(crate) fn prepare() {
 }
 
 fn real(function: &Next, name: &CStr) -> MaskFunction {
-    if function.pointer().is_null() {
-        function.set(next::find(name));
-    }
+    function.search_once(name);
     // SAFETY: both names are of functions of this type, which libc has.
     unsafe { function.function() }
 }

@@ -38,6 +38,13 @@ impl Next {
         self.0.store(function, Release);
     }
 
+    /// Searches the function at the first call.
+    pub(crate) fn search_once(&self, name: &CStr) {
+        if self.pointer().is_null() {
+            self.set(find(name));
+        }
+    }
+
     /// The function as a pointer.
     pub(crate) fn pointer(&self) -> *mut c_void {
         self.0.load(Acquire)

@@ -92,18 +92,19 @@ fn record_files() -> bool {
     })
 }
 
+/// Maps a record of the command for the life of the process. The caller checks its build.
+fn map_record<T>(path: &CStr) -> Option<&'static T> {
+    // SAFETY: mapped for the life of the process and long enough; all fields that change are atomic.
+    raw::map_file(path, size_of::<T>()).ok().map(|memory| unsafe { memory.cast::<T>().as_ref() })
+}
+
 /// The constructor.
 ///
 /// # Safety
 /// Only the loader may call this.
 pub(crate) unsafe extern "C" fn construct() {
     let Some(path) = process::variable(PAGING_VARIABLE) else { return };
-    let session = raw::map_file(path, size_of::<PagingSession>())
-        .ok()
-        // SAFETY: mapped for the life of the process and long enough; all fields that change are
-        // atomic.
-        .map(|memory| unsafe { memory.cast::<PagingSession>().as_ref() })
-        .filter(|session| session.check().is_ok());
+    let session = map_record::<PagingSession>(path).filter(|session| session.check().is_ok());
     let Some(session) = session else {
         raw::write_error(b"fieldstone: a process runs without a bound: it cannot open the record of the command\n");
         return;
@@ -111,12 +112,7 @@ pub(crate) unsafe extern "C" fn construct() {
     SESSION.store(core::ptr::from_ref(session).cast_mut(), Release);
     PATH.iter().zip(path.to_bytes()).for_each(|(place, &byte)| place.store(byte, Relaxed));
     if let Some(path) = session.config.exchange() {
-        let exchange = raw::map_file(path, size_of::<PageExchange>())
-            .ok()
-            // SAFETY: mapped for the life of the process and long enough; all fields that change are
-            // atomic.
-            .map(|memory| unsafe { memory.cast::<PageExchange>().as_ref() })
-            .filter(|exchange| exchange.check().is_ok());
+        let exchange = map_record::<PageExchange>(path).filter(|exchange| exchange.check().is_ok());
         let Some(exchange) = exchange else {
             raw::write_error(b"fieldstone: a process runs without a bound: it cannot open the exchange of pages\n");
             return;

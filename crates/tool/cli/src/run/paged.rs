@@ -17,8 +17,8 @@ use fieldstone_launch::{AgentFile, Program};
 use fieldstone_report::PagingStats;
 use fieldstone_report::paging::{PageStore, PagedProcess};
 use fieldstone_wire::paging::{
-    DIRECTORY_BYTES, NO_STORE, PAGING_VARIABLE, PagingConfig, PagingProcess, PagingSession, RECORD_BYTES, STORE_NAMES,
-    STORES,
+    DIRECTORY_BYTES, FILE, LZ4, NO_STORE, PAGING_VARIABLE, PagingConfig, PagingProcess, PagingSession, RECORD_BYTES,
+    REDIS, STORE_NAMES, STORES,
 };
 use fieldstone_wire::{PageKind, Remedy};
 
@@ -50,11 +50,11 @@ enum StoreOption {
 
 impl StoreOption {
     /// Its index in [`STORE_NAMES`].
-    const fn index(&self) -> u8 {
+    const fn index(&self) -> usize {
         match self {
-            Self::Lz4(_) => 0,
-            Self::File(_) => 1,
-            Self::Redis(_) => 2,
+            Self::Lz4(_) => LZ4,
+            Self::File(_) => FILE,
+            Self::Redis(_) => REDIS,
         }
     }
 }
@@ -86,7 +86,7 @@ impl FromStr for StoreList {
         let twice =
             |(at, store): &(usize, &StoreOption)| stores[..*at].iter().any(|other| other.index() == store.index());
         match stores.iter().enumerate().find(twice) {
-            Some((_, store)) => Err(format!("give {} once", STORE_NAMES[usize::from(store.index())])),
+            Some((_, store)) => Err(format!("give {} once", STORE_NAMES[store.index()])),
             None => Ok(Self(stores)),
         }
     }
@@ -174,7 +174,7 @@ impl Arguments {
         };
         let mut server = None;
         for (store, place) in stores.iter().zip(&mut config.order) {
-            *place = store.index();
+            *place = u8::try_from(store.index())?;
             match store {
                 StoreOption::Lz4(limit) => config.lz4_bytes = limit.unwrap_or(bound_bytes / 4),
                 StoreOption::File(path) => config.directory = directory(path)?,
