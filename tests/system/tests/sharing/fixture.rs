@@ -159,6 +159,16 @@ pub(crate) fn iterations_for(program: &Path, seconds: f64) -> String {
     format!("{:.0}", f64::from(TRIED) * seconds / fastest)
 }
 
+/// How many times as long `counters` takes with counters in one line as with padded ones. Some processors
+/// keep the line of optimized code for many accesses: there, nothing is to be gained.
+pub(crate) fn slowdown_by_sharing(program: &Path, arguments: &[&str]) -> f64 {
+    let fastest = |pattern: &[&str]| {
+        let times = (0..2).map(|_| kernel_s(&Command::new(program).args(arguments).args(pattern).output().unwrap()));
+        times.fold(f64::INFINITY, f64::min)
+    };
+    fastest(&[]) / fastest(&["--pattern", "padded"])
+}
+
 /// Sends SIGINT, as Ctrl-C on a terminal.
 pub(crate) fn interrupt(pid: u32) {
     let status = Command::new("kill").args(["-INT", &pid.to_string()]).status().unwrap();
