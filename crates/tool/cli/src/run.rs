@@ -67,7 +67,7 @@ that the program starts are not repaired.
 
 With --guard, heap objects are put beside guard pages. An access past the end of an object, before its start or after \
 its free is reported with three stacks, and the program ends as by a fault. Without a value, a sample of the objects \
-of each allocation site is guarded, at a cost of 1 to 2 % of processor time. --region and --guard can be combined.
+of each allocation site is guarded, at a cost of 2 to 6 % of processor time. --region and --guard can be combined.
 
 With --resident, pages above the bound are compressed, written to a file without a name, or kept on a Redis server, \
 and come back at their next access. The results stay the same. --resident can be combined with --region on ordinary \

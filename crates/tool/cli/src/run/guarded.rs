@@ -82,7 +82,7 @@ fn side_of(name: &str) -> Side {
 #[derive(Debug, Args)]
 #[group(skip)]
 pub(crate) struct Arguments {
-    /// Guard heap objects: a sample within 1 % of processor time, `all`, or of each site one in N
+    /// Guard heap objects: a sample for 2 to 6 % of processor time, `all`, or of each site one in N
     /// after its first
     #[arg(long, value_name = "all|1/N", num_args = 0..=1, require_equals = true, default_missing_value = "sampled")]
     guard: Option<GuardMode>,
