@@ -12,6 +12,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::OnceLock;
+use std::thread::{self, JoinHandle};
 
 use crate::{Error, Result};
 
@@ -90,6 +91,18 @@ pub fn with_all_blocked<T>(start: impl FnOnce() -> T) -> T {
         let _ = change_mask(libc::SIG_SETMASK, &former);
     }
     started
+}
+
+/// Starts a named thread that receives no signals: those to the process stay pending or reach another
+/// thread.
+///
+/// # Errors
+/// If the system starts no thread.
+pub fn spawn_without_signals<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    with_all_blocked(|| thread::Builder::new().name(name.to_owned()).spawn(work))
 }
 
 /// Restores for this thread the mask that the process had before [`block`] and [`unblock`]. Does

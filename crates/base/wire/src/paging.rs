@@ -25,8 +25,10 @@ pub const LZ4: usize = 0;
 pub const FILE: usize = 1;
 /// The index of the store of pages on a server.
 pub const REDIS: usize = 2;
+/// The index of the store of pages compressed by zstd.
+pub const ZSTD: usize = 3;
 /// The names of the stores of `run --resident`, by their index.
-pub const STORE_NAMES: [&str; 3] = ["lz4", "file", "redis"];
+pub const STORE_NAMES: [&str; 4] = ["lz4", "file", "redis", "zstd"];
 /// No store, in [`PagingConfig::order`].
 pub const NO_STORE: u8 = u8::MAX;
 /// The longest directory of a file of pages, with its final zero.
@@ -44,6 +46,8 @@ pub struct PagingConfig {
     pub bound_bytes: u64,
     /// Bytes that pages compressed by lz4 may take; 0 without that store.
     pub lz4_bytes: u64,
+    /// Bytes that pages compressed by zstd may take; 0 without that store.
+    pub zstd_bytes: u64,
     /// The directory of the file of pages, a C string; empty without that store.
     pub directory: [u8; DIRECTORY_BYTES],
     /// The path of the [`PageExchange`](crate::page_exchange::PageExchange), a C string; empty without

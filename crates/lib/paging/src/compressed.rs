@@ -27,12 +27,15 @@ pub(crate) const MAX_OUTPUT: usize = lz4_flex::block::get_maximum_output_size(PA
 const WORKSPACES: usize = 4;
 
 /// A compression of single pages, with the tables that it uses.
-pub trait Codec: Send {
+pub trait Codec: Send + 'static {
     /// The name of its store.
     const NAME: &'static str;
 
-    /// Tables of their first state.
-    fn new() -> Self;
+    /// Bytes of memory for its tables.
+    fn table_bytes() -> usize;
+
+    /// A codec with tables in `memory`, which has that size and starts at a page.
+    fn new(memory: &'static mut [u8]) -> Self;
 
     /// Compresses a page. Returns the length; `None` if the page becomes no smaller.
     fn compress(&mut self, page: &Page, output: &mut [u8; MAX_OUTPUT]) -> Option<usize>;
@@ -46,11 +49,14 @@ struct Workspace<C> {
     output: [u8; MAX_OUTPUT],
 }
 
+type Workspaces<C> = [&'static Lock<Workspace<C>>; WORKSPACES];
+
 /// Compressed pages in memory. Pages that become no smaller than three quarters are left to the next
 /// store.
-pub struct Compressed<C> {
+pub struct Compressed<C: Codec> {
     slab: Lock<Slab>,
-    workspaces: [Lock<Workspace<C>>; WORKSPACES],
+    /// `None` without memory for them: then the store is always full.
+    workspaces: Option<Workspaces<C>>,
     limit: u64,
     /// The memory of a store that a program made; unmapped last.
     _arena: Option<Arena>,
@@ -66,7 +72,7 @@ impl<C: Codec> Compressed<C> {
     /// One that takes at most `bytes`, in the pager's own memory.
     pub(crate) fn new(arena: &Arena, bytes: usize) -> Result<Self> {
         let slab = Slab::new(arena, bytes).ok_or(Error::Full { bytes: arena.range().len() })?;
-        Ok(Self::from_parts(slab, bytes, None))
+        Ok(Self { slab: Lock::new(slab), workspaces: workspaces(arena), limit: bytes as u64, _arena: None })
     }
 
     /// One that takes at most `bytes` of compressed pages, in whole units of 64 KiB, up to 32 GiB. It
@@ -74,23 +80,23 @@ impl<C: Codec> Compressed<C> {
     #[cfg(feature = "std")]
     #[must_use]
     pub fn limit(bytes: usize) -> Self {
-        let arena = Arena::reserve(Slab::arena_bytes(bytes)).ok();
+        let workspace =
+            size_of::<Lock<Workspace<C>>>().next_multiple_of(PAGE) + C::table_bytes().next_multiple_of(PAGE);
+        let arena = Arena::reserve(Slab::arena_bytes(bytes) + WORKSPACES * workspace).ok();
+        // In this order: a smaller arena than was asked for has room for the workspaces.
+        let workspaces = arena.as_ref().and_then(workspaces);
         let slab = arena.as_ref().and_then(|arena| Slab::new(arena, bytes)).unwrap_or(Slab::NONE);
-        Self::from_parts(slab, bytes, arena)
-    }
-
-    fn from_parts(slab: Slab, bytes: usize, arena: Option<Arena>) -> Self {
-        let workspace = |_| Lock::new(Workspace { codec: C::new(), output: [0; MAX_OUTPUT] });
-        let workspaces = core::array::from_fn(workspace);
         Self { slab: Lock::new(slab), workspaces, limit: bytes as u64, _arena: arena }
     }
 
-    fn workspace(&self) -> Held<'_, Workspace<C>> {
-        self.workspaces.iter().find_map(Lock::try_acquire).unwrap_or_else(|| self.workspaces[0].acquire())
+    fn workspace(&self) -> Option<Held<'_, Workspace<C>>> {
+        let workspaces = self.workspaces.as_ref()?;
+        let free = workspaces.iter().find_map(|workspace| workspace.try_acquire());
+        Some(free.unwrap_or_else(|| workspaces[0].acquire()))
     }
 
     fn put_page(&self, page: &Page) -> core::result::Result<u32, StoreError> {
-        let mut workspace = self.workspace();
+        let mut workspace = self.workspace().ok_or(StoreError::Full)?;
         let Workspace { codec, output } = &mut *workspace;
         let compressed = codec.compress(page, output);
         let length = compressed.filter(|&length| length <= MAX_COMPRESSED).ok_or(StoreError::Full)?;
@@ -105,6 +111,23 @@ impl<C: Codec> Compressed<C> {
         }
         Ok(key)
     }
+}
+
+/// Workspaces in the arena: they are too large for the stack of a pager. `None` when the arena is used up.
+fn workspaces<C: Codec>(arena: &Arena) -> Option<Workspaces<C>> {
+    let mut all = [None; WORKSPACES];
+    for workspace in &mut all {
+        let (place, bytes) = (arena.take(size_of::<Lock<Workspace<C>>>())?.cast(), C::table_bytes());
+        let tables = arena.take(bytes)?.as_ptr();
+        // SAFETY: the pages are fresh and large enough, and aligned to pages. The arena is unmapped after
+        // the store, its only user.
+        unsafe {
+            let codec = C::new(slice::from_raw_parts_mut(tables, bytes));
+            place.write(Lock::new(Workspace { codec, output: [0; MAX_OUTPUT] }));
+            *workspace = Some(place.as_ref());
+        }
+    }
+    Some(all.map(|workspace| workspace.expect("each was placed")))
 }
 
 impl<C: Codec> Store for Compressed<C> {
@@ -132,7 +155,8 @@ impl<C: Codec> Store for Compressed<C> {
                 let length = usize::from(block.cast::<u16>().read()).min(MAX_COMPRESSED);
                 slice::from_raw_parts(block.add(HEADER).as_ptr(), length)
             };
-            if !self.workspace().codec.decompress(compressed, page) {
+            let mut workspace = self.workspace().ok_or(StoreError::Damaged)?;
+            if !workspace.codec.decompress(compressed, page) {
                 return Err(StoreError::Damaged);
             }
         }

@@ -10,7 +10,7 @@
 //! changes; otherwise all bytes are compared.
 //!
 //! Invariants: `copies` is the number of pages that are both resident and stored. At most a quarter
-//! of the bound is kept so, while lz4 has a quarter of its memory free.
+//! of the bound is kept so, while the first store has a quarter of its memory free.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -25,7 +25,7 @@ impl Pager {
     /// are recorded as resident.
     pub(crate) fn keep_copies(&self, chunk: &mut LockedChunk<'_>, pages: u64) {
         let pages = pages & !chunk.chunk.resident;
-        let has_memory = self.counters.store_bytes[0].load(Relaxed) <= self.copy_bytes;
+        let has_memory = self.counters.store_bytes[usize::from(self.order[0])].load(Relaxed) <= self.copy_bytes;
         if has_memory && value(&self.copies) < value(&self.counters.bound) / 4 {
             add(&self.copies, pages.count_ones() as usize);
         } else {

@@ -42,8 +42,8 @@ pub trait Device: Send + Sync {
 pub struct DeviceStore<D> {
     device: D,
     used: &'static [AtomicU64; WORDS],
-    /// Where the search for free numbers begins.
-    next: Lock<usize>,
+    /// No number below this one is free.
+    lowest: Lock<usize>,
     pages: AtomicU64,
     /// The memory of a store that a program made; unmapped last.
     _arena: Option<Arena>,
@@ -54,7 +54,7 @@ impl<D: Device> DeviceStore<D> {
     pub(crate) fn in_arena(arena: &Arena, device: D) -> Result<Self> {
         // SAFETY: an array of numbers may have any bytes, zeros included.
         let used = unsafe { arena.place() }.ok_or(Error::Full { bytes: arena.range().len() })?;
-        Ok(Self { device, used, next: Lock::new(0), pages: AtomicU64::new(0), _arena: None })
+        Ok(Self { device, used, lowest: Lock::new(0), pages: AtomicU64::new(0), _arena: None })
     }
 
     /// A store that a program makes.
@@ -67,21 +67,37 @@ impl<D: Device> DeviceStore<D> {
 
     /// A run of at most `wanted` free numbers, which are used from now on.
     fn take(&self, wanted: usize) -> Option<(usize, usize)> {
-        let mut next = self.next.acquire();
-        let is_used = |page: usize| self.used[page / 64].load(Ordering::Relaxed) >> (page % 64) & 1 == 1;
-        let start = (*next..=MAX_KEY as usize).chain(0..*next).find(|&page| !is_used(page))?;
-        let count = (start..=MAX_KEY as usize).take(wanted).take_while(|&page| !is_used(page)).count();
+        let mut lowest = self.lowest.acquire();
+        let start = self.first_free(*lowest)?;
+        let is_free = |&page: &usize| self.used[page / 64].load(Ordering::Relaxed) >> (page % 64) & 1 == 0;
+        let count = (start..=MAX_KEY as usize).take(wanted).take_while(is_free).count();
         for page in start..start + count {
             self.used[page / 64].fetch_or(1 << (page % 64), Ordering::Relaxed);
         }
         self.pages.fetch_add(count as u64, Ordering::Relaxed);
-        *next = start + count;
+        *lowest = start + count;
         Some((start, count))
     }
 
-    fn release(&self, page: usize) {
-        self.used[page / 64].fetch_and(!(1 << (page % 64)), Ordering::Relaxed);
-        self.pages.fetch_sub(1, Ordering::Relaxed);
+    /// The first free number from `from` on.
+    fn first_free(&self, from: usize) -> Option<usize> {
+        let mut below = (1 << (from % 64)) - 1;
+        for (index, word) in self.used.iter().enumerate().skip(from / 64) {
+            let used = word.load(Ordering::Relaxed) | core::mem::take(&mut below);
+            if used != u64::MAX {
+                return Some(index * 64 + used.trailing_ones() as usize);
+            }
+        }
+        None
+    }
+
+    fn release(&self, pages: impl Iterator<Item = usize>) {
+        let mut lowest = self.lowest.acquire();
+        for page in pages {
+            self.used[page / 64].fetch_and(!(1 << (page % 64)), Ordering::Relaxed);
+            self.pages.fetch_sub(1, Ordering::Relaxed);
+            *lowest = (*lowest).min(page);
+        }
     }
 }
 
@@ -101,7 +117,7 @@ impl<D: Device> Store for DeviceStore<D> {
             keys[done..].iter_mut().zip(start..start + written).for_each(|(key, number)| *key = number as u32);
             done += written;
             if written < count {
-                (start + written..start + count).for_each(|page| self.release(page));
+                self.release(start + written..start + count);
                 return if done == 0 { result } else { Ok(done) };
             }
         }
@@ -113,11 +129,7 @@ impl<D: Device> Store for DeviceStore<D> {
     }
 
     fn forget(&self, keys: &[u32]) {
-        let mut next = self.next.acquire();
-        for &key in keys {
-            self.release(key as usize);
-            *next = (*next).min(key as usize);
-        }
+        self.release(keys.iter().map(|&key| key as usize));
     }
 
     fn bytes(&self) -> u64 {

@@ -50,19 +50,24 @@ impl Device for UnnamedFile {
     }
 
     fn write(&self, first: u32, pages: &[&Page]) -> core::result::Result<usize, StoreError> {
-        for (done, page) in pages.iter().enumerate() {
-            match kernel::write_at(&self.0, &page[..], (first as usize + done) * PAGE) {
-                Ok(()) => {}
+        let mut done = 0;
+        while done < pages.len() {
+            match kernel::write_pages_at(&self.0, &pages[done..], (first as usize + done) * PAGE) {
+                Ok(count) => done += count,
                 Err(errno) if done == 0 => return Err(StoreError::Failed(errno)),
                 Err(_) => return Ok(done),
             }
         }
-        Ok(pages.len())
+        Ok(done)
     }
 
     fn read(&self, numbers: &[u32], pages: &mut [Page]) -> core::result::Result<(), StoreError> {
-        for (&number, page) in numbers.iter().zip(pages) {
-            kernel::read_at(&self.0, page, number as usize * PAGE).map_err(StoreError::Failed)?;
+        let mut rest = pages;
+        for run in numbers.chunk_by(|&one, &next| next == one + 1) {
+            let (pages, others) = rest.split_at_mut(run.len());
+            let at = run[0] as usize * PAGE;
+            kernel::read_at(&self.0, pages.as_flattened_mut(), at).map_err(StoreError::Failed)?;
+            rest = others;
         }
         Ok(())
     }

@@ -4,8 +4,7 @@
 //! fault at page p:  stored?  load p, and the pages behind it after a sequential fault ─→ UFFDIO_COPY
 //!                   else     zeros, likewise                                          ─→ UFFDIO_COPY
 //! ```
-//! The copy makes the whole page appear at one instant, so no thread sees a part of it. A fault at
-//! the page behind the last run doubles the run, up to 16 pages; another one ends it.
+//! The copy makes the whole page appear at one instant, so no thread sees a part of it.
 
 use core::sync::atomic::Ordering::Acquire;
 
@@ -25,54 +24,68 @@ impl Pager {
     /// access.
     pub(crate) fn fill(&self, work: &mut Work, page: usize) -> bool {
         add(&self.counters.faults, 1);
-        work.run = if page == work.next { (work.run * 2).min(AHEAD) } else { 1 };
-        // Room for the run, before the chunk is locked.
-        let is_ready = self.make_room(work.run);
-        let is_filled = is_ready && self.fill_run(work, page);
-        if !is_filled {
+        // A page of a window can come back after the thread has met it missing.
+        let is_resident =
+            self.table.lock_known(page).is_some_and(|locked| locked.chunk.resident & bits(index_of(page), 1) != 0);
+        let window = if is_resident { 1 } else { work.scans.window_at(page, self.largest_window()) };
+        let wanted = window.min(AHEAD);
+        // Room for the pages, before the chunk is locked.
+        let is_ready = self.make_room(wanted);
+        let filled = if is_ready { self.fill_run(work, page, wanted) } else { None };
+        if !is_resident {
+            work.scans.brought(filled);
+        }
+        if filled.is_none() {
             let _ = self.fd.wake(page..page + PAGE);
         }
-        is_filled
+        filled.is_some()
     }
 
-    /// Fills a page and those behind it, at most `work.run`. Returns false if messages must be read
-    /// first.
-    pub(crate) fn fill_run(&self, work: &mut Work, page: usize) -> bool {
+    /// Fills a page and those behind it, at most `wanted`. Returns how many are present now; `None` if
+    /// messages must be read first.
+    pub(crate) fn fill_run(&self, work: &mut Work, page: usize, wanted: usize) -> Option<usize> {
         let Some(mut chunk) = self.table.lock(page) else {
             // No memory for the record: the page becomes an ordinary one, outside the bound.
-            return self.copy(page, &ZEROS[..1]).is_ok();
+            return self.copy(page, &ZEROS[..1]).ok();
         };
-        while self.has_held.load(Acquire) {
+        while self.holds_pages() {
             // The page may be among those that no store took.
             drop(chunk);
             if !self.return_all_held() {
-                return false;
+                return None;
             }
-            let Some(locked) = self.table.lock(page) else { return false };
-            chunk = locked;
+            chunk = self.table.lock(page)?;
         }
         let first = index_of(page);
         let is_stored = chunk.chunk.stored[first].is_some();
-        let count = self.run_length(&chunk, first, work.run, is_stored);
+        let count = self.run_length(&chunk, first, wanted, is_stored);
         let filled = if is_stored {
             self.fill_stored(work, &chunk, first, count)
         } else {
             add(&self.counters.first_accesses, 1);
             self.copy_or_less(page, &ZEROS[..count])
         };
-        let Ok(filled) = filled else { return false };
+        let filled = filled.ok()?;
+        self.record_filled(&mut chunk, first, filled, is_stored);
+        Some(filled)
+    }
+
+    /// Whether a lane may hold pages that no store took.
+    pub(crate) fn holds_pages(&self) -> bool {
+        self.has_held.load(Acquire)
+    }
+
+    /// Records pages that were filled.
+    pub(crate) fn record_filled(&self, chunk: &mut LockedChunk<'_>, first: usize, count: usize, is_stored: bool) {
         if is_stored {
-            self.keep_copies(&mut chunk, bits(first, filled));
+            self.keep_copies(chunk, bits(first, count));
         }
-        self.count_resident(chunk.set_resident(bits(first, filled)));
-        drop(chunk);
-        work.next = page + filled * PAGE;
+        self.count_resident(chunk.set_resident(bits(first, count)));
         self.wake_evictor();
-        true
     }
 
     /// How many pages from `first` on are alike and may be filled together.
-    fn run_length(&self, chunk: &LockedChunk<'_>, first: usize, wanted: usize, is_stored: bool) -> usize {
+    pub(crate) fn run_length(&self, chunk: &LockedChunk<'_>, first: usize, wanted: usize, is_stored: bool) -> usize {
         let is_alike =
             |&index: &usize| chunk.chunk.stored[index].is_some() == is_stored && chunk.chunk.resident >> index & 1 == 0;
         let count = 1 + (first + 1..CHUNK_PAGES).take(wanted - 1).take_while(is_alike).count();

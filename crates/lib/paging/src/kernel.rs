@@ -14,6 +14,8 @@ use linux_raw_sys::{errno, general};
 
 /// The page size in bytes.
 pub(crate) const PAGE: usize = 4096;
+/// Pages that one call writes at most.
+const WRITTEN: usize = 64;
 
 #[cfg(feature = "std")]
 pub(crate) const EACCES: Errno = errno::EACCES.cast_signed();
@@ -24,7 +26,7 @@ pub(crate) const EEXIST: Errno = errno::EEXIST.cast_signed();
 pub(crate) const EINTR: Errno = errno::EINTR.cast_signed();
 pub(crate) const EINVAL: Errno = errno::EINVAL.cast_signed();
 pub(crate) const EIO: Errno = errno::EIO.cast_signed();
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "opendal"))]
 pub(crate) const ENODATA: Errno = errno::ENODATA.cast_signed();
 pub(crate) const ENOENT: Errno = errno::ENOENT.cast_signed();
 pub(crate) const ENOMEM: Errno = errno::ENOMEM.cast_signed();
@@ -233,20 +235,27 @@ pub(crate) fn read_at(descriptor: &Descriptor, into: &mut [u8], offset: usize) -
     Ok(())
 }
 
-/// Writes all bytes at an offset of a file.
-pub(crate) fn write_at(descriptor: &Descriptor, bytes: &[u8], offset: usize) -> Result<(), Errno> {
-    let mut done = 0;
-    while done < bytes.len() {
-        let (from, count) = (bytes[done..].as_ptr().expose_provenance(), bytes.len() - done);
-        // SAFETY: the kernel reads within the slice.
-        match unsafe { call(general::__NR_pwrite64, [descriptor.0 as usize, from, count, offset + done, 0, 0]) } {
-            Ok(0) => return Err(ENOSPC),
-            Ok(count) => done += count,
+/// Writes pages one behind the other, at an offset of a file. Returns how many were written: the first
+/// ones, at least one.
+///
+/// # Errors
+/// The errno; `ENOSPC` if a part of a page was written.
+pub(crate) fn write_pages_at(descriptor: &Descriptor, pages: &[&[u8; PAGE]], offset: usize) -> Result<usize, Errno> {
+    let mut parts = [const { general::iovec { iov_base: core::ptr::null_mut(), iov_len: PAGE as u64 } }; WRITTEN];
+    let count = pages.len().min(WRITTEN);
+    for (part, page) in parts.iter_mut().zip(pages) {
+        part.iov_base = page.as_ptr().cast_mut().cast();
+    }
+    loop {
+        let arguments = [descriptor.0 as usize, parts.as_ptr().expose_provenance(), count, offset, 0, 0];
+        // SAFETY: the kernel reads within the pages, which live until the call returns.
+        match unsafe { call(general::__NR_pwritev, arguments) } {
+            Ok(0..PAGE) => return Err(ENOSPC),
+            Ok(bytes) => return Ok(bytes / PAGE),
             Err(EINTR) => {}
             Err(error) => return Err(error),
         }
     }
-    Ok(())
 }
 
 /// Waits until a descriptor is readable, or some milliseconds have passed.

@@ -8,10 +8,11 @@
 //! | file | |
 //! |---|---|
 //! | `paged` (feature `std`) | memory for a program that links this crate |
-//! | `pager` | the parts of a pager; how it uses its stores; how many pages a fault brings at most (`AHEAD`) |
+//! | `pager` | the parts of a pager; how it uses its stores; how many pages it brings at one time (`AHEAD`) |
 //! | `service` | messages of the kernel: faults, forks, changes of the address space |
 //! | `child` | a forked child gets all pages |
 //! | `filling` | pages come back |
+//! | `read_ahead` | pages that are accessed in order come back before they are accessed |
 //! | `eviction` | pages leave memory |
 //! | `copies` | resident pages that stay stored |
 //! | `table` | the state of each page |
@@ -20,6 +21,8 @@
 //! | `device`, `file` | pages at numbered places; those of a file |
 //! | `exchange` | pages that the `fieldstone` command keeps on a server |
 //! | `redis` (feature `redis`) | pages on a Redis server |
+//! | `objects` (feature `opendal`) | pages in an object store |
+//! | `packed` | a page as a value of these two |
 //! | `lz4`, `zstd` (feature `zstd`) | compressions |
 //! | `ranges` | the memory that a pager pages |
 //! | `slab` | memory for compressed pages |
@@ -54,10 +57,15 @@ mod filling;
 mod kernel;
 mod lock;
 mod lz4;
+#[cfg(feature = "opendal")]
+mod objects;
+#[cfg(any(feature = "redis", feature = "opendal"))]
+mod packed;
 #[cfg(feature = "std")]
 mod paged;
 mod pager;
 mod ranges;
+mod read_ahead;
 #[cfg(feature = "redis")]
 mod redis;
 mod service;
@@ -75,6 +83,8 @@ struct Readme;
 
 pub use fieldstone_wire::paging::{PagingCounters, STORES};
 
+#[cfg(feature = "opendal")]
+pub use crate::objects::{ObjectStorage, Objects, ObjectsError};
 #[cfg(feature = "std")]
 pub use crate::paged::{Advice, OnLoss, Paged, PagedBuilder, PagedStats, StoreStats, Words};
 #[cfg(feature = "redis")]

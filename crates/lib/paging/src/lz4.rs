@@ -17,7 +17,11 @@ pub struct Lz4Codec(CompressTable);
 impl Codec for Lz4Codec {
     const NAME: &'static str = "lz4";
 
-    fn new() -> Self {
+    fn table_bytes() -> usize {
+        0
+    }
+
+    fn new(_memory: &'static mut [u8]) -> Self {
         Self(CompressTable::small())
     }
 

@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
 #[cfg(doc)]
 use fieldstone_wire::paging::NO_STORE;
-use fieldstone_wire::paging::{FILE, LZ4, PagingCounters, REDIS, STORES};
+use fieldstone_wire::paging::{FILE, LZ4, PagingCounters, REDIS, STORES, ZSTD};
 
 use crate::arena::Arena;
 use crate::count::{add, subtract, value};
@@ -28,6 +28,7 @@ use crate::kernel::{self, Descriptor, PAGE, now_ns};
 use crate::lock::Lock;
 use crate::lz4::Lz4;
 use crate::ranges::Ranges;
+use crate::read_ahead::Scans;
 use crate::store::{MAX_KEY, Page, Store, StoreError};
 #[cfg(feature = "std")]
 use crate::table::CHUNK;
@@ -42,7 +43,7 @@ const READ_ONLY: u32 = linux_raw_sys::general::O_RDONLY | linux_raw_sys::general
 /// Threads that evict at the same time: one that runs ahead, and the one that serves faults.
 const LANES: usize = 2;
 
-/// Pages that one fault brings or makes at most.
+/// Pages that are brought or made at one time, at most.
 pub(crate) const AHEAD: usize = 16;
 
 /// A pager.
@@ -75,7 +76,7 @@ pub struct Pager {
     pub(crate) callbacks: Callbacks,
     pub(crate) stores: StoreList,
     /// The order in which they are tried.
-    order: [u8; STORES],
+    pub(crate) order: [u8; STORES],
     /// Pages that are resident and stored as well, and the bytes that the first store may take before
     /// no more are kept.
     pub(crate) copies: AtomicU64,
@@ -137,9 +138,8 @@ pub(crate) struct Work {
     /// Memory whose pages must be counted again: `MADV_FREE` is reported as `MADV_DONTNEED` is, but
     /// its pages stay for a while.
     pub(crate) recount: &'static mut Ranges,
-    /// The page after the last fault's pages, and the number of pages of the next run.
-    pub(crate) next: usize,
-    pub(crate) run: usize,
+    /// Accesses in order.
+    pub(crate) scans: Scans,
 }
 
 /// The stores of a pager.
@@ -147,6 +147,8 @@ pub(crate) struct Work {
 pub struct Stores<'a> {
     /// Bytes for pages compressed by lz4; 0 for none.
     pub lz4_bytes: usize,
+    /// Bytes for pages compressed by zstd; 0 for none. Needs the feature `zstd`.
+    pub zstd_bytes: usize,
     /// The directory of a file.
     pub file: Option<&'a CStr>,
     /// The command, which keeps pages on a server.
@@ -176,6 +178,10 @@ impl Pager {
         if stores.lz4_bytes > 0 {
             list[LZ4] = Some(put(arena, Lz4::new(arena, stores.lz4_bytes)?).ok_or(full)?);
         }
+        #[cfg(feature = "zstd")]
+        if stores.zstd_bytes > 0 {
+            list[ZSTD] = Some(put(arena, crate::Zstd::new(arena, stores.zstd_bytes)?).ok_or(full)?);
+        }
         if let Some(directory) = stores.file {
             list[FILE] = Some(put(arena, TempFile::open(arena, directory)?).ok_or(full)?);
         }
@@ -183,7 +189,11 @@ impl Pager {
             list[REDIS] = Some(put(arena, DeviceStore::in_arena(arena, Command::new(exchange))?).ok_or(full)?);
         }
         let order = stores.order;
-        let copy_bytes = stores.lz4_bytes as u64 / 4 * 3;
+        let copy_bytes = match usize::from(order[0]) {
+            LZ4 => stores.lz4_bytes as u64 / 4 * 3,
+            ZSTD => stores.zstd_bytes as u64 / 4 * 3,
+            _ => u64::MAX,
+        };
         Self::from_parts(bound, fd, Parts { arena, counters, stores: list, order, callbacks, copy_bytes })
     }
 
@@ -210,7 +220,7 @@ impl Pager {
             arena,
             callbacks,
             pagemap: kernel::open(c"/proc/self/pagemap", READ_ONLY).ok(),
-            work: Lock::new(Work { buffer, adopted, recount, next: 0, run: 1 }),
+            work: Lock::new(Work { buffer, adopted, recount, scans: Scans::NONE }),
             lanes,
             moving: Lock::new(()),
             cursor: AtomicUsize::new(0),
@@ -253,7 +263,8 @@ impl Pager {
     /// records.
     #[must_use]
     pub fn own_pages(&self) -> usize {
-        let stored = self.stores[0].map_or(0, Store::bytes) as usize / PAGE;
+        let stored: u64 = [LZ4, ZSTD].into_iter().filter_map(|index| self.stores[index]).map(Store::bytes).sum();
+        let stored = stored as usize / PAGE;
         stored + stored / 30 + 64
     }
 

@@ -17,13 +17,12 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use lz4_flex::block::{compress_into, decompress_into};
 use redis::cluster::{ClusterClient, ClusterConnection, cluster_pipe};
 use redis::{Client, Cmd, FromRedisValue, cmd};
 
-use crate::compressed::MAX_OUTPUT;
 use crate::device::{Device, DeviceStore};
-use crate::kernel::{EIO, ENODATA, PAGE};
+use crate::kernel::{EIO, ENODATA};
+use crate::packed::{pack, unpack};
 use crate::store::{Page, StoreError};
 
 /// How long the store waits before it connects again.
@@ -231,12 +230,7 @@ impl Device for RedisServer {
     fn write(&self, first: u32, pages: &[&Page]) -> Result<usize, StoreError> {
         let write = |(number, page): (u32, &&Page)| {
             let mut command = cmd("SET");
-            let mut output = [0; MAX_OUTPUT];
-            let value = match compress_into(&page[..], &mut output) {
-                Ok(length) if length < PAGE => &output[..length],
-                _ => &page[..],
-            };
-            command.arg(self.key(number)).arg(value);
+            command.arg(self.key(number)).arg(pack(page));
             command
         };
         self.end.fetch_max(first + pages.len() as u32, Ordering::Relaxed);
@@ -254,12 +248,7 @@ impl Device for RedisServer {
         let commands: Vec<_> = numbers.iter().map(read).collect();
         let values: Vec<Option<Vec<u8>>> = self.query_with_retries(&commands)?;
         for (value, page) in values.iter().zip(pages) {
-            let value = value.as_ref().ok_or(StoreError::Failed(ENODATA))?;
-            match <&Page>::try_from(&value[..]) {
-                Ok(whole) => *page = *whole,
-                Err(_) if matches!(decompress_into(value, &mut page[..]), Ok(PAGE)) => {}
-                Err(_) => return Err(StoreError::Damaged),
-            }
+            unpack(value.as_ref().ok_or(StoreError::Failed(ENODATA))?, page)?;
         }
         Ok(())
     }

@@ -23,7 +23,8 @@ impl Pager {
     /// Why the userfaultfd cannot be read: the process could not go on.
     pub fn serve(&self, milliseconds: u32) -> Result<bool, Errno> {
         let mut has_gone = false;
-        if self.fd.wait(milliseconds)? {
+        let has_ahead = self.has_ahead();
+        if self.fd.wait(if has_ahead { 0 } else { milliseconds })? {
             // SAFETY: a message consists of integers, for which zeros are valid.
             let mut messages: [uffd_msg; BATCH] = unsafe { core::mem::zeroed() };
             // The lock comes first: a thread whose change was read runs on, and a page that another
@@ -48,6 +49,8 @@ impl Pager {
             for &page in &faults[..fault_count] {
                 self.fill(&mut work, page);
             }
+        } else if has_ahead {
+            self.fill_ahead(&mut self.work.acquire());
         } else {
             let _work = self.work.acquire();
             self.evict_to(self.spare());

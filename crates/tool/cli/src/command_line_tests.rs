@@ -7,7 +7,7 @@ use super::Arguments;
 /// An option with its value, and the modes in which it has an effect.
 type ModeOption = (&'static str, &'static [&'static str]);
 
-const RUN: [ModeOption; 17] = [
+const RUN: [ModeOption; 18] = [
     ("--rules rules", &["--repair"]),
     ("--consolidate", &["--repair"]),
     ("--pages thp", &["--region"]),
@@ -22,6 +22,7 @@ const RUN: [ModeOption; 17] = [
     ("--page-store lz4", &["--resident 64M"]),
     ("--page-store-timeout 5 --page-store lz4", &["--resident 64M"]),
     ("--stats file", &["--region", "--repair", "--guard", "--resident 64M"]),
+    ("--stats-every 1s --stats file", &["--guard", "--resident 64M"]),
     ("--pid 1", &[]),
     ("--children", &[]),
     ("--help", &[]),

@@ -9,7 +9,7 @@
 //! | `manual` | man pages and shell completions |
 //! | `output` | results to standard output, messages to standard error |
 //! | `target_process` | the running process that a command is given |
-//! | `also`, `size` | parse `--also`, and sizes such as `64M` |
+//! | `also`, `size`, `interval` | parse `--also`, sizes such as `64M`, and intervals such as `1s` |
 //! | `stats_file` | the output of `--stats`; files that are opened before a run |
 //! | `text_file` | reads files that a user writes by hand |
 
@@ -20,6 +20,7 @@ mod attach;
 #[cfg(test)]
 mod command_line_tests;
 mod doctor;
+mod interval;
 mod manual;
 mod output;
 mod profile;

@@ -100,7 +100,7 @@ pub(crate) fn run(pid: u32, options: &Options, stats: Option<&Path>) -> anyhow::
     if !options.events {
         check_exists("repair", pid)?;
     }
-    let output = StatsOutput::open(stats)?;
+    let mut output = StatsOutput::open(stats)?;
     let stop = termination_flag()?;
     if !options.events {
         check_repair(pid)?;

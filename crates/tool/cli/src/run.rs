@@ -20,6 +20,9 @@ mod repaired;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::bail;
 use clap::{ArgGroup, Args};
@@ -28,12 +31,14 @@ use fieldstone_launch::program::PlacementMethod;
 use fieldstone_launch::run::{run as run_program, run_from_outside, run_injected};
 use fieldstone_launch::{AgentFile, Program, RegionOptions, outcome};
 use fieldstone_report::error::with_causes;
-use fieldstone_report::reports;
+use fieldstone_report::{GuardStats, PagingStats, reports};
 use fieldstone_sys::huge_pages::{pool, pool_pages_path};
+use fieldstone_sys::signals::with_all_blocked;
 use fieldstone_wire::{Mixture, PageKind, Remedy};
 
 use crate::also;
 use crate::attach::huge;
+use crate::interval;
 use crate::output::{message, renamed};
 use crate::size;
 use crate::stats_file::StatsOutput;
@@ -120,6 +125,10 @@ pub(crate) struct Arguments {
     /// its page kinds, repairs, or guarded allocations
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
+    /// With --stats and --guard or --resident: also write the statistics so far at each INTERVAL, like
+    /// 1s; FILE then has one JSON object a line
+    #[arg(long, value_name = "INTERVAL", requires = "stats", value_parser = interval::parse, conflicts_with_all = ["region", "repair", "pid"])]
+    stats_every: Option<Duration>,
     /// The program and its arguments
     #[arg(
         trailing_var_arg = true,
@@ -171,21 +180,70 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
 /// Runs a program with guarded objects, with a bound on its resident memory, or both.
 fn run_without_region(arguments: &Arguments) -> anyhow::Result<u8> {
     let program = Program::find(&arguments.command)?;
-    let output = StatsOutput::open(arguments.stats.as_deref())?;
+    let mut output = StatsOutput::open(arguments.stats.as_deref())?;
     let guard = arguments.guard.start(&program, arguments.paged.bound())?;
     let bound = arguments.paged.start(&program, output.is_given())?;
-    let status = run_injected(&program, injections(guard.as_ref(), bound.as_ref()))?;
+    let injected = injections(guard.as_ref(), bound.as_ref());
+    let status = match arguments.stats_every {
+        None => run_injected(&program, injected)?,
+        Some(interval) => {
+            output = output.repeated();
+            let write = || {
+                let running = || "running".to_owned();
+                let paged = bound.as_ref().map(|bound| bound.counts(&program, running()));
+                let guarded = guard.as_ref().map(|guard| guard.counts(&program, running()));
+                write_counts(&mut output, paged, guarded)
+            };
+            repeat_during(interval, write, || run_injected(&program, injected))?
+        }
+    };
     let (guarded, has_findings) = guard.map(|guard| guard.finish(&program, outcome::describe(status))).unzip();
     let paged = bound.map(|bound| bound.finish(&program, outcome::describe(status)));
-    let written = match (paged, guarded) {
-        (Some(mut stats), guarded) => {
-            stats.guard = guarded;
+    let written = write_counts(&mut output, paged, guarded);
+    Ok(exit_like(status, written)?.max(u8::from(has_findings == Some(true))))
+}
+
+/// Calls `write` at each interval while `work` runs, in a thread of its own, until one call fails.
+fn repeat_during<T>(
+    interval: Duration,
+    mut write: impl FnMut() -> anyhow::Result<()> + Send,
+    work: impl FnOnce() -> T,
+) -> T {
+    let (stop, stopped) = channel::<()>();
+    thread::scope(|scope| {
+        let repeat = move || {
+            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(interval) {
+                if let Err(error) = write() {
+                    return message(with_causes(error.as_ref()));
+                }
+            }
+        };
+        // The program's signals are for the main thread.
+        let started =
+            with_all_blocked(|| thread::Builder::new().name("statistics".to_owned()).spawn_scoped(scope, repeat));
+        if let Err(error) = started {
+            message(format_args!("the statistics are written at the end only: {error}"));
+        }
+        let result = work();
+        drop(stop);
+        result
+    })
+}
+
+/// Writes the counts of a bound, of guards, or of both.
+fn write_counts(
+    output: &mut StatsOutput,
+    paged: Option<PagingStats>,
+    guarded: Option<GuardStats>,
+) -> anyhow::Result<()> {
+    match (paged, guarded) {
+        (Some(stats), guard) => {
+            let stats = PagingStats { guard, ..stats };
             output.write(&stats, || reports::paging::document(&stats))
         }
         (None, Some(stats)) => output.write(&stats, || reports::heap_errors::stats_document(&stats)),
         (None, None) => Ok(()),
-    };
-    Ok(exit_like(status, written)?.max(u8::from(has_findings == Some(true))))
+    }
 }
 
 /// What loads the agents of `--guard` and `--resident`. The paging agent comes last: it uses the
@@ -213,7 +271,7 @@ fn run_in_region(arguments: &Arguments) -> anyhow::Result<u8> {
         process: arguments.process.clone(),
         also: arguments.also.chosen(),
     };
-    let output = StatsOutput::open(arguments.stats.as_deref())?;
+    let mut output = StatsOutput::open(arguments.stats.as_deref())?;
     let guard = arguments.guard.start(&program, arguments.paged.bound())?;
     let bound = arguments.paged.start(&program, output.is_given())?;
     let mut finished = match &way {

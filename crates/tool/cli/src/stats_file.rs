@@ -19,6 +19,13 @@ pub(crate) enum StatsOutput {
     Text,
     /// As JSON to a file.
     Json(OutputFile),
+    /// As JSON to a file, one object a line, while the program runs.
+    Lines {
+        /// The file.
+        file: OutputFile,
+        /// Whether a line was written.
+        has_lines: bool,
+    },
 }
 
 /// A file that is open for writing.
@@ -38,20 +45,33 @@ impl StatsOutput {
         }
     }
 
+    /// The same, for statistics that are written several times.
+    pub(crate) fn repeated(self) -> Self {
+        match self {
+            Self::Json(file) => Self::Lines { file, has_lines: false },
+            other => other,
+        }
+    }
+
     /// Whether the option is given.
     pub(crate) const fn is_given(&self) -> bool {
         !matches!(self, Self::None)
     }
 
     /// Writes statistics: `document` is their text form.
-    pub(crate) fn write(self, stats: &impl Serialize, document: impl FnOnce() -> Document) -> anyhow::Result<()> {
+    pub(crate) fn write(&mut self, stats: &impl Serialize, document: impl FnOnce() -> Document) -> anyhow::Result<()> {
         match self {
             Self::None => Ok(()),
             Self::Text => {
                 write_stderr(&text::render(&document(), style_of(io::stderr())));
                 Ok(())
             }
-            Self::Json(mut file) => file.replace(&saved::to_json(stats)?),
+            Self::Json(file) => file.replace(&saved::to_json(stats)?),
+            Self::Lines { file, has_lines: true } => Ok(file.append(&saved::to_json_line(stats)?)?),
+            Self::Lines { file, has_lines } => {
+                *has_lines = true;
+                file.replace(&saved::to_json_line(stats)?)
+            }
         }
     }
 }

@@ -6,16 +6,17 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::thread::{JoinHandle, spawn};
+use std::thread::JoinHandle;
 
 use fieldstone_guard::{Kind, Side};
 use fieldstone_launch::identity::inner_pid;
 use fieldstone_launch::launch::Injection;
 use fieldstone_launch::shared_record::SharedRecord;
-use fieldstone_launch::{AgentFile, Result};
+use fieldstone_launch::{AgentFile, Error, Result};
 use fieldstone_report::HeapError;
 use fieldstone_report::heap_error::{GuardedProcess, UnguardedCount};
-use fieldstone_sys::{process, signals, thread_end};
+use fieldstone_sys::signals::spawn_without_signals;
+use fieldstone_sys::{process, thread_end};
 use fieldstone_wire::guard::{
     Access, CellState, FindingCell, GUARD_VARIABLE, GuardConfig, GuardProcess, GuardSession, Place, Sampling,
     UnguardedReason,
@@ -62,7 +63,7 @@ impl GuardedRun {
     /// that found it waits until `report` has returned.
     ///
     /// # Errors
-    /// [`fieldstone_launch::Error::System`] without memory or descriptors.
+    /// [`fieldstone_launch::Error::System`] without memory, descriptors or a thread.
     pub fn start(options: &GuardOptions, report: impl FnMut(&HeapError) + Send + 'static) -> Result<Self> {
         let config = GuardConfig {
             sampling: options.sampling as u32,
@@ -81,7 +82,7 @@ impl GuardedRun {
             let record = Arc::clone(&receiver.record);
             thread_end::with_mark(&record.record().receiver, || receiver.run(&stopped));
         };
-        let thread = signals::with_all_blocked(|| spawn(work));
+        let thread = spawn_without_signals("heap-errors", work).map_err(Error::system("start a thread"))?;
         Ok(Self { record, stop, thread: Some(thread) })
     }
 
@@ -92,14 +93,14 @@ impl GuardedRun {
         Injection { library: agent.path().to_owned(), variable: OsString::from(variable) }
     }
 
-    /// Receives the findings that are left, ends the thread, and returns the counts of each process.
+    /// The counts of each process so far.
     #[must_use]
-    pub fn finish(mut self) -> Vec<GuardedProcess> {
-        self.end();
+    pub fn counts(&self) -> Vec<GuardedProcess> {
         self.record.record().claimed_processes().map(counts).collect()
     }
 
-    fn end(&mut self) {
+    /// Receives the findings that are left, and ends the thread.
+    pub fn end(&mut self) {
         self.stop.store(true, SeqCst);
         let attention = &self.record.record().attention;
         attention.fetch_add(1, SeqCst);

@@ -3,6 +3,7 @@
 //! | module | purpose |
 //! |---|---|
 //! | `arena` | memory until the functions that an agent interposes are found |
+//! | `line` | lines of text to standard error |
 //! | `loader` | the loaded file of an address, by the dynamic loader and without a lock |
 //! | `process` | name and environment of the process; memory and messages at the start |
 //! | `unpaged` | memory of an agent that the paging agent leaves resident |
@@ -21,6 +22,7 @@
 extern crate std;
 
 pub mod arena;
+pub mod line;
 #[cfg(target_arch = "x86_64")]
 pub mod loader;
 pub mod process;

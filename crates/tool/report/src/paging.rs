@@ -105,7 +105,7 @@ pub struct FaultFunction {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PageStore {
-    /// Its name: `lz4`, `file` or `redis`.
+    /// Its name: `lz4`, `zstd`, `file` or `redis`.
     pub name: String,
     /// Pages that came back from it.
     pub loaded_pages: u64,

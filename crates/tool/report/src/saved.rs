@@ -33,7 +33,8 @@ pub enum SavedFile {
 }
 
 impl SavedFile {
-    /// Reads the file at `path`. Fields that this version does not know are skipped.
+    /// Reads the file at `path`. Fields that this version does not know are skipped. Of the statistics
+    /// that `--stats-every` has written, the last ones count; a last line that is cut off is skipped.
     ///
     /// # Errors
     /// If the file cannot be read, is not JSON, has no known schema, is of another version, or does
@@ -43,8 +44,7 @@ impl SavedFile {
         if has_findings(&text) {
             return load_findings(&text, path);
         }
-        let value: serde_json::Value =
-            serde_json::from_slice(&text).map_err(|source| no_json(path.to_owned(), text.len(), source))?;
+        let value = last_value(&text).map_err(|source| no_json(path.to_owned(), text.len(), source))?;
         let Some(schema) = value.get("schema").and_then(serde_json::Value::as_str).map(str::to_owned) else {
             return Err(Error::NoSchema { path: path.to_owned() });
         };
@@ -78,6 +78,19 @@ fn no_json(path: PathBuf, bytes: usize, source: serde_json::Error) -> Error {
     if source.is_eof() { Error::Incomplete { path, bytes } } else { Error::NotJson { path, source } }
 }
 
+/// The last of one or several JSON values.
+fn last_value(text: &[u8]) -> Result<serde_json::Value, serde_json::Error> {
+    let mut last = None;
+    for value in serde_json::Deserializer::from_slice(text).into_iter::<serde_json::Value>() {
+        match (value, &last) {
+            (Ok(value), _) => last = Some(value),
+            (Err(error), Some(_)) if error.is_eof() => {}
+            (Err(error), _) => return Err(error),
+        }
+    }
+    last.map_or_else(|| serde_json::from_slice(text), Ok)
+}
+
 /// Whether the first of several JSON objects is a finding of `run --guard-report`. That option leaves
 /// an empty file if there was no finding.
 fn has_findings(text: &[u8]) -> bool {
@@ -105,6 +118,16 @@ fn decode<T: DeserializeOwned>(value: serde_json::Value, path: &Path, schema: St
 /// [`Error::Encode`] if it cannot be written as JSON; the types of this crate can.
 pub fn to_json(report: &impl Serialize) -> Result<String, Error> {
     let mut json = serde_json::to_string_pretty(report).map_err(|source| Error::Encode { source })?;
+    json.push('\n');
+    Ok(json)
+}
+
+/// `report` as one line.
+///
+/// # Errors
+/// As [`to_json`].
+pub fn to_json_line(report: &impl Serialize) -> Result<String, Error> {
+    let mut json = serde_json::to_string(report).map_err(|source| Error::Encode { source })?;
     json.push('\n');
     Ok(json)
 }
@@ -186,6 +209,16 @@ mod tests {
         assert_eq!(load_text("").unwrap(), SavedFile::HeapErrors(Vec::new()), "no findings");
         let cut_off = load_text(&text[..text.len() - 9]).unwrap_err().to_string();
         assert!(cut_off.contains("fieldstone-guard/1"), "{cut_off}");
+    }
+
+    #[test]
+    fn the_last_whole_line_of_repeated_statistics_counts() {
+        let stats =
+            |bytes| PagingStats { schema: PagingStats::SCHEMA.into(), bound_bytes: bytes, ..PagingStats::default() };
+        let text = to_json_line(&stats(1)).unwrap() + &to_json_line(&stats(2)).unwrap();
+        assert_eq!(load_text(&text).unwrap(), SavedFile::PagingStats(Box::new(stats(2))));
+        assert_eq!(load_text(&text[..text.len() - 9]).unwrap(), SavedFile::PagingStats(Box::new(stats(1))));
+        assert!(load_text(&format!("{text}}}")).is_err());
     }
 
     #[test]

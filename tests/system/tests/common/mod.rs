@@ -3,22 +3,11 @@
 
 use std::fs::{self, File};
 use std::process::Command;
-use std::time::{Duration, Instant};
 
-/// Longer than any wait in a successful test.
-const LONGEST_WAIT: Duration = Duration::from_secs(30);
+mod wait;
+pub(crate) use wait::wait_until;
+
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
-
-pub(crate) fn wait_until<T>(what: &str, mut happens: impl FnMut() -> Option<T>) -> T {
-    let since = Instant::now();
-    loop {
-        if let Some(it) = happens() {
-            return it;
-        }
-        assert!(since.elapsed() < LONGEST_WAIT, "timeout: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
 
 /// Sends a signal to a process, or with a minus before its number to its group.
 pub(crate) fn kill(signal: &str, target: &str) {

@@ -1,6 +1,6 @@
 //! The fixture of the tests: the command, and C programs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use fieldstone_report::paging::PagedProcess;
@@ -22,10 +22,27 @@ pub(crate) fn counted(options: &str, program: &[&str]) -> (Output, PagingStats) 
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("stats.json");
     let output = paged(&format!("{options} --stats {}", file.display()), program).output().unwrap();
-    match SavedFile::load(&file) {
-        Ok(SavedFile::PagingStats(stats)) => (output, *stats),
-        other => panic!("{other:?}: {}", stderr(&output)),
+    assert!(file.exists(), "{}", stderr(&output));
+    (output, load_stats(&file))
+}
+
+/// The counts that `--stats` has written.
+pub(crate) fn load_stats(file: &Path) -> PagingStats {
+    match SavedFile::load(file) {
+        Ok(SavedFile::PagingStats(stats)) => *stats,
+        other => panic!("{other:?}"),
     }
+}
+
+/// 1 KiB for a key, of letters; half of it compresses.
+pub(crate) fn record(key: u32) -> Vec<u8> {
+    let mut state = key | 1;
+    let letter = |at: usize| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let number = if at.is_multiple_of(2) { state >> 24 } else { key >> (at % 16) };
+        b'a' + (number % 26) as u8
+    };
+    (0..1024).map(letter).collect()
 }
 
 /// The process that evicted the most pages; it has evicted some and lost none.
@@ -34,6 +51,12 @@ pub(crate) fn largest(stats: &PagingStats) -> &PagedProcess {
     let largest = stats.processes.iter().max_by_key(|process| process.evicted_pages).unwrap();
     assert!(largest.evicted_pages > 0, "{stats:?}");
     largest
+}
+
+/// The bytes that a program may have resident for moments: the pager looks for memory that the program
+/// has mapped every 2 ms, and counts its pages then.
+pub(crate) const fn with_new_memory(bound_mib: u64) -> u64 {
+    (bound_mib << 20) / 4 * 5
 }
 
 /// Whether this user may page programs; prints why a test is skipped.

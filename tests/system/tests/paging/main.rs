@@ -7,7 +7,12 @@
 mod binaries;
 mod combined;
 mod fixture;
+mod languages;
 mod programs;
+mod redis_server;
 mod redis_store;
 mod refusals;
 mod semantics;
+mod servers;
+#[path = "../common/wait.rs"]
+mod wait;

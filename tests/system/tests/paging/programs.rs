@@ -1,9 +1,13 @@
 //! Real programs give the same results with a bound.
 
+use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
+use fieldstone_report::{PagingStats, SavedFile};
+
 use crate::binaries;
-use crate::fixture::{Program, can_page, counted, largest, stdout};
+use crate::fixture::{Program, can_page, counted, largest, load_stats, paged, stderr, stdout};
+use crate::wait::wait_until;
 
 const MIB: u64 = 1 << 20;
 
@@ -44,6 +48,74 @@ fn a_store_of_compressed_pages_alone_suffices_for_pages_that_compress() {
     let process = largest(&stats);
     assert_eq!(process.refused_pages, 0, "{process:?}");
     assert!(process.stores[0].loaded_pages > 0 && process.stores[1].loaded_pages == 0, "{process:?}");
+}
+
+#[test]
+fn zstd_stores_pages_in_less_memory_than_lz4() {
+    if !can_page() {
+        return;
+    }
+    let program = binaries::workload("bounded-memory");
+    let program = [program.to_str().unwrap(), "48M", "20000", "--pattern", "random"];
+    let alone = Command::new(program[0]).args(&program[1..]).output().unwrap();
+    let checksum = |text: String| text.lines().find(|line| line.starts_with("checksum")).unwrap().to_owned();
+    let stored = |name: &str| {
+        let (output, stats) = counted(&format!("--resident 24M --page-store {name}:64M"), &program);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        assert_eq!(checksum(stdout(&output)), checksum(stdout(&alone)));
+        let process = largest(&stats);
+        assert!(process.peak_resident_bytes <= 24 * MIB, "{process:?}");
+        let store = process.stores.iter().find(|store| store.name == name).unwrap();
+        assert!(store.loaded_pages > 5000, "{store:?}");
+        stats.samples.iter().map(|sample| sample.stored_bytes).max().unwrap()
+    };
+    let (zstd, lz4) = (stored("zstd"), stored("lz4"));
+    assert!(zstd < lz4, "{zstd} {lz4}");
+}
+
+/// The kernel kills the program with its command, but not what the program has started.
+#[test]
+fn a_child_keeps_its_pages_when_the_command_is_killed() {
+    if !can_page() {
+        return;
+    }
+    let (gups, directory) = (binaries::workload("gups"), tempfile::tempdir().unwrap());
+    let alone = Command::new(&gups).args(["64M", "60000"]).output().unwrap();
+    let file = directory.path().join("output");
+    let script = format!("{} 64M 60000 > {} & wait", gups.display(), file.display());
+    let stats = directory.path().join("stats");
+    let options = format!("--resident 32M --stats-every 20ms --stats {}", stats.display());
+    let mut running = paged(&options, &["/bin/sh", "-c", &script]).spawn().unwrap();
+    let is_paged = || {
+        // The file is empty before the first line.
+        let SavedFile::PagingStats(stats) = SavedFile::load(&stats).ok()? else { return None };
+        stats.processes.iter().any(|process| process.evicted_pages > 1000).then_some(())
+    };
+    wait_until("pages leave memory", is_paged);
+    running.kill().unwrap();
+    assert_eq!(running.wait().unwrap().signal(), Some(9));
+    let text = wait_until("the child ends", || {
+        let text = std::fs::read_to_string(&file).unwrap();
+        text.contains("checksum").then_some(text)
+    });
+    assert_eq!(text, stdout(&alone));
+}
+
+#[test]
+fn statistics_are_written_while_the_program_runs() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("stats");
+    std::fs::write(&file, "old").unwrap();
+    let options = format!("--resident 1G --guard --stats-every 50ms --stats {}", file.display());
+    let output = paged(&options, &["/bin/sleep", "0.5"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = std::fs::read_to_string(&file).unwrap();
+    let lines: Vec<PagingStats> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let [running @ .., last] = &lines[..] else { panic!("{text}") };
+    assert!(running.len() > 3, "{text}");
+    assert!(running.iter().all(|stats| stats.outcome == "running" && stats.guard.is_some()), "{text}");
+    assert_ne!(last.outcome, "running");
+    assert_eq!(load_stats(&file), *last);
 }
 
 #[test]

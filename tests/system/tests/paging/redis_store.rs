@@ -1,105 +1,18 @@
 //! Pages on a Redis server, which is slow to come back, drops keys, or ends.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use tempfile::TempDir;
-
 use crate::binaries;
 use crate::fixture::{Program, can_page, counted, largest, paged, stderr, stdout};
+use crate::redis_server::RedisServer;
+use crate::wait::wait_until;
 
 /// Memory of which half is resident, with operations at random pages, and a check of all contents.
 const WORKLOAD: [&str; 4] = ["48M", "20000", "--pattern", "random"];
-
-/// A redis-server; killed at the end.
-struct Server {
-    running: Child,
-    port: u16,
-    directory: TempDir,
-    options: &'static str,
-}
-
-impl Server {
-    /// One that keeps its keys when it is killed.
-    fn start(options: &'static str) -> Option<Self> {
-        if Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_err() {
-            println!("SKIP redis is not installed");
-            return None;
-        }
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let directory = tempfile::tempdir().unwrap();
-        let running = Self::spawn(port, &directory, options);
-        let server = Self { running, port, directory, options };
-        server.await_answers();
-        Some(server)
-    }
-
-    fn spawn(port: u16, directory: &TempDir, options: &str) -> Child {
-        let mut command = Command::new("redis-server");
-        command.args([
-            "--port",
-            &port.to_string(),
-            "--bind",
-            "127.0.0.1",
-            "--save",
-            "",
-            "--appendonly",
-            "yes",
-            "--dir",
-        ]);
-        command.arg(directory.path()).args(options.split_whitespace()).stdout(Stdio::null()).spawn().unwrap()
-    }
-
-    fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
-    }
-
-    /// The answer to a command; `None` if the server cannot be reached.
-    fn ask(&self, command: &str) -> Option<String> {
-        let mut connection = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
-        write!(connection, "{command}\r\n").ok()?;
-        let mut answer = String::new();
-        BufReader::new(connection).read_line(&mut answer).ok()?;
-        Some(answer.trim_end().to_owned())
-    }
-
-    fn await_answers(&self) {
-        until("the server answers", || self.ask("PING").as_deref() == Some("+PONG"));
-    }
-
-    fn keys(&self) -> u64 {
-        self.ask("DBSIZE").and_then(|answer| answer.strip_prefix(':')?.parse().ok()).unwrap_or(0)
-    }
-
-    fn kill(&mut self) {
-        self.running.kill().unwrap();
-        self.running.wait().unwrap();
-    }
-
-    fn start_again(&mut self) {
-        self.running = Self::spawn(self.port, &self.directory, self.options);
-        self.await_answers();
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.running.kill();
-        let _ = self.running.wait();
-    }
-}
-
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < Duration::from_secs(60), "never: {what}");
-        sleep(Duration::from_millis(20));
-    }
-}
 
 fn workload() -> Vec<String> {
     let program = binaries::workload("bounded-memory").to_str().unwrap().to_owned();
@@ -116,7 +29,7 @@ fn start(options: &str) -> Child {
 
 #[test]
 fn pages_come_back_from_a_server_and_are_deleted_there_at_the_end() {
-    let Some(server) = Server::start("").filter(|_| can_page()) else { return };
+    let Some(server) = RedisServer::start("").filter(|_| can_page()) else { return };
     let program = workload();
     let program: Vec<_> = program.iter().map(String::as_str).collect();
     let alone = Command::new(program[0]).args(&program[1..]).output().unwrap();
@@ -132,7 +45,7 @@ fn pages_come_back_from_a_server_and_are_deleted_there_at_the_end() {
 
 #[test]
 fn a_forked_child_gets_its_pages_from_the_server() {
-    let Some(server) = Server::start("").filter(|_| can_page()) else { return };
+    let Some(server) = RedisServer::start("").filter(|_| can_page()) else { return };
     let program = r#"
         #include <stdio.h>
         #include <stdlib.h>
@@ -166,9 +79,9 @@ fn a_forked_child_gets_its_pages_from_the_server() {
 
 #[test]
 fn a_program_waits_for_a_server_that_is_killed_and_started_again() {
-    let Some(mut server) = Server::start("").filter(|_| can_page()) else { return };
+    let Some(mut server) = RedisServer::start("").filter(|_| can_page()) else { return };
     let mut running = start(&format!("--resident 24M --page-store {}", server.url()));
-    until("pages are on the server", || server.keys() > 500);
+    wait_until("pages are on the server", || (server.keys() > 500).then_some(()));
     server.kill();
     sleep(Duration::from_millis(500));
     assert!(running.try_wait().unwrap().is_none(), "the program waits");
@@ -179,9 +92,9 @@ fn a_program_waits_for_a_server_that_is_killed_and_started_again() {
 
 #[test]
 fn a_server_that_is_lost_raises_sigbus_after_a_message() {
-    let Some(mut server) = Server::start("").filter(|_| can_page()) else { return };
+    let Some(mut server) = RedisServer::start("").filter(|_| can_page()) else { return };
     let running = start(&format!("--resident 24M --page-store {} --page-store-timeout 1", server.url()));
-    until("pages are on the server", || server.keys() > 500);
+    wait_until("pages are on the server", || (server.keys() > 500).then_some(()));
     server.kill();
     let output = running.wait_with_output().unwrap();
     let text = stderr(&output);
@@ -191,12 +104,12 @@ fn a_server_that_is_lost_raises_sigbus_after_a_message() {
 
 #[test]
 fn a_process_whose_command_is_killed_ends_after_a_message() {
-    let Some(server) = Server::start("").filter(|_| can_page()) else { return };
+    let Some(server) = RedisServer::start("").filter(|_| can_page()) else { return };
     let options = format!("--resident 24M --page-store {}", server.url());
     // The kernel kills the shell with the command, but not what the shell has started.
     let mut command = paged(&options, &["/bin/sh", "-c", &format!("{} & wait", workload().join(" "))]);
     let mut running = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    until("pages are on the server", || server.keys() > 500);
+    wait_until("pages are on the server", || (server.keys() > 500).then_some(()));
     let start = Instant::now();
     running.kill().unwrap();
     // The program has the other ends of the pipes: this returns when it ends.
@@ -217,14 +130,15 @@ fn servers_that_cannot_keep_pages_are_refused() {
     let text = refused(&format!("redis://user:secret@127.0.0.1:{unused_port}"));
     assert!(text.contains(&format!("cannot store pages on redis://127.0.0.1:{unused_port}: ")), "{text}");
     assert!(text.contains("try: start the server") && !text.contains("secret"), "{text}");
-    let Some(server) = Server::start("--maxmemory 100mb --maxmemory-policy allkeys-lru") else { return };
+    let Some(server) = RedisServer::start("--maxmemory 100mb --maxmemory-policy allkeys-lru") else { return };
     let text = refused(&server.url());
     assert!(text.contains("it drops keys when its memory is full"), "{text}");
 }
 
 #[test]
 fn a_full_server_leaves_pages_to_the_next_store() {
-    let Some(server) = Server::start("--maxmemory 8mb --maxmemory-policy noeviction").filter(|_| can_page()) else {
+    let Some(server) = RedisServer::start("--maxmemory 8mb --maxmemory-policy noeviction").filter(|_| can_page())
+    else {
         return;
     };
     let program = workload();

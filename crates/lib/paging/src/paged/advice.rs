@@ -34,10 +34,8 @@ impl Pager {
             let mut page = part.start;
             while page < part.end {
                 let Some(next) = self.next_stored(page..part.end) else { return };
-                self.step(|work| {
-                    (work.run, work.next) = (AHEAD.min((part.end - next) / PAGE), 0);
-                    self.make_room(work.run) && self.fill_run(work, next)
-                });
+                let wanted = AHEAD.min((part.end - next) / PAGE);
+                self.step(|work| self.make_room(wanted) && self.fill_run(work, next, wanted).is_some());
                 page = next + PAGE;
             }
         });

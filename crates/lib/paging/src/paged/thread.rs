@@ -15,6 +15,8 @@ use rustix::io::Errno;
 use crate::error::{Error, Result};
 use crate::paged::core_parts::{Core, abort_on_panic, print_error};
 
+/// The wait while there are pages to bring ahead of their accesses.
+const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// How long the thread waits for faults before it evicts ahead of need.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 
@@ -63,7 +65,8 @@ fn serve(core: &Core) {
     loop {
         // Memory close to the bound: pages leave ahead of the next fault if none comes soon.
         let is_close = pager.excess(pager.spare()) > 0;
-        match wait(core, is_close.then_some(&PAUSE)) {
+        let timeout = if pager.has_ahead() { Some(&NO_TIME) } else { is_close.then_some(&PAUSE) };
+        match wait(core, timeout) {
             Ok(true) => return,
             Ok(false) => {}
             Err(error) => end_process(&error),

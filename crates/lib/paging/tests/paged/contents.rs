@@ -65,6 +65,21 @@ fn eight_threads_change_random_pages_with_a_bound_of_a_tenth() {
 }
 
 #[test]
+fn memory_one_page_larger_than_the_bound_is_right() {
+    for above in [0, 1, 2] {
+        let builder = Paged::builder(MIB + above * PAGE).resident(MIB);
+        let Some(memory) = build(builder) else { return };
+        for _ in 0..3 {
+            fill(&memory, Kind::Text);
+            check(&memory, Kind::Text);
+        }
+        let stats = memory.stats();
+        assert!(stats.resident_peak <= MIB as u64 && stats.lost == 0, "{above}: {stats}");
+        assert_eq!(stats.evicted > 0, above > 0, "{above}: {stats}");
+    }
+}
+
+#[test]
 fn memory_larger_than_ram_takes_what_is_used() {
     let bytes = 64 << 30;
     let Some(memory) = build(Paged::builder(bytes).resident(MIB).store(Lz4::limit(MIB))) else { return };

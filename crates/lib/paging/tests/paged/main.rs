@@ -13,6 +13,8 @@ mod advice;
 mod contents;
 mod fixture;
 mod losses;
+#[cfg(feature = "opendal")]
+mod objects;
 mod options;
 mod privileges;
 mod processes;

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::thread::sleep;
+use std::time::Duration;
 
 use fieldstone_paging::{Lz4, Page, Paged, Store, StoreError, TempFile};
 
@@ -46,6 +48,49 @@ fn a_store_of_thirty_lines_works() {
     check(&memory, Kind::Noise);
     let stats = memory.stats();
     assert!(stats.stores[0].name == "MapStore" && stats.stores[0].loaded > 1000, "{stats}");
+}
+
+/// A store that takes 5 ms for each page.
+#[derive(Default)]
+struct SlowStore(MapStore);
+
+impl Store for SlowStore {
+    fn put(&self, pages: &[&Page], keys: &mut [u32]) -> Result<usize, StoreError> {
+        sleep(Duration::from_millis(5) * pages.len() as u32);
+        self.0.put(pages, keys)
+    }
+
+    fn get(&self, keys: &[u32], pages: &mut [Page]) -> Result<(), StoreError> {
+        sleep(Duration::from_millis(5) * pages.len() as u32);
+        self.0.get(keys, pages)
+    }
+
+    fn forget(&self, keys: &[u32]) {
+        self.0.forget(keys);
+    }
+}
+
+#[test]
+fn four_threads_wait_for_a_slow_store_and_lose_nothing() {
+    let builder = Paged::builder(MIB).resident(MIB / 2).store(SlowStore::default());
+    let Some(memory) = build(builder) else { return };
+    let words = memory.as_slice::<AtomicU64>();
+    let quarter = words.len() / 4;
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let own = &words[thread * quarter..][..quarter];
+            scope.spawn(move || {
+                for round in 0..3 {
+                    for word in own {
+                        assert_eq!(word.fetch_add(1, Relaxed), round);
+                    }
+                }
+            });
+        }
+    });
+    assert!(words.iter().all(|word| word.load(Relaxed) == 3));
+    let stats = memory.stats();
+    assert!(stats.evicted > 100 && stats.lost == 0 && stats.refused == 0, "{stats}");
 }
 
 #[test]

@@ -1,61 +1,26 @@
 //! Prints a finding to standard error, when no supervisor answers: addresses by file and offset.
 
-use core::fmt::{self, Write};
-
+use fieldstone_preload::line;
 use fieldstone_wire::guard::{Access, FRAMES};
 
 use crate::private_stack::OnPrivateStack;
 use crate::report::{Incident, Report};
 use crate::{calls, modules, raw, thread, unwind};
 
-/// A line of text, written in pieces.
-struct Line {
-    text: [u8; 256],
-    bytes: usize,
-}
-
-impl Line {
-    fn print(content: fmt::Arguments<'_>) {
-        let mut line = Self { text: [0; 256], bytes: 0 };
-        // Writing does not fail.
-        let _ = line.write_fmt(content);
-        let _ = line.write_str("\n");
-        line.flush();
-    }
-
-    fn flush(&mut self) {
-        raw::write_error(&self.text[..self.bytes]);
-        self.bytes = 0;
-    }
-}
-
-impl Write for Line {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        for byte in text.bytes() {
-            if self.bytes == self.text.len() {
-                self.flush();
-            }
-            self.text[self.bytes] = byte;
-            self.bytes += 1;
-        }
-        Ok(())
-    }
-}
-
 /// Prints a finding. `has_ended`: the command that names functions and writes the file of findings has
 /// ended.
 pub(crate) fn print(report: &Report<'_>, has_ended: bool, own: Option<&OnPrivateStack>) {
     let (pid, tid) = (raw::getpid(), thread::number());
-    Line::print(format_args!("fieldstone: {} in process {pid}, thread {tid}", report.kind.name()));
+    line::print(format_args!("fieldstone: {} in process {pid}, thread {tid}", report.kind.name()));
     match report.access {
-        Access::Read => Line::print(format_args!("  read of address {:#x}", report.address)),
-        Access::Write => Line::print(format_args!("  write of address {:#x}", report.address)),
-        Access::Free => Line::print(format_args!("  free of address {:#x}", report.address)),
-        Access::Padding => Line::print(format_args!("  written behind the object some time before its free")),
+        Access::Read => line::print(format_args!("  read of address {:#x}", report.address)),
+        Access::Write => line::print(format_args!("  write of address {:#x}", report.address)),
+        Access::Free => line::print(format_args!("  free of address {:#x}", report.address)),
+        Access::Padding => line::print(format_args!("  written behind the object some time before its free")),
     }
     print_object(report, own);
     if has_ended {
-        Line::print(format_args!(
+        line::print(format_args!(
             "  the fieldstone command has ended: functions have no names, and no file of findings has this\n  \
              try: addr2line -Cfe FILE OFFSET"
         ));
@@ -69,13 +34,13 @@ fn print_object(report: &Report<'_>, own: Option<&OnPrivateStack>) {
     print_frames(&frames[..count], report.caller.is_fault);
     let Some(Incident { slots, finding, .. }) = report.incident else { return };
     let object = &finding.object;
-    Line::print(format_args!(
+    line::print(format_args!(
         "  the object of {} bytes at {:#x} was allocated in thread {} by",
         object.bytes, object.start, finding.allocated.thread
     ));
     print_frames(calls::split(slots, finding.allocated.stack, &mut frames).1, false);
     if let Some(freed) = &finding.freed {
-        Line::print(format_args!("  the object was freed in thread {} by", freed.thread));
+        line::print(format_args!("  the object was freed in thread {} by", freed.thread));
         print_frames(calls::split(slots, freed.stack, &mut frames).1, false);
     }
 }
@@ -88,9 +53,9 @@ fn print_frames(frames: &[usize], is_fault: bool) {
         match modules::at(code) {
             Some(file) => {
                 let path = core::str::from_utf8(file.path()).unwrap_or("?");
-                Line::print(format_args!("    {path}+{:#x}", code - file.base()));
+                line::print(format_args!("    {path}+{:#x}", code - file.base()));
             }
-            None => Line::print(format_args!("    {code:#x}")),
+            None => line::print(format_args!("    {code:#x}")),
         }
     }
 }

@@ -119,6 +119,7 @@ fn watch(config: &PagingConfig, process: &'static PagingProcess, mut share: Shar
     start::record_guarded();
     let stores = Stores {
         lz4_bytes: config.lz4_bytes as usize,
+        zstd_bytes: config.zstd_bytes as usize,
         file: config.directory(),
         exchange: start::exchange(),
         order: config.order,

@@ -25,7 +25,7 @@ const BAR_DELAY: Duration = Duration::from_secs(1);
 pub(crate) fn run(pid: u32, with_children: bool, stats: Option<&Path>) -> anyhow::Result<u8> {
     check_exists("collapse", pid)?;
     let target = &CollapseTarget::open(pid)?;
-    let output = StatsOutput::open(stats)?;
+    let mut output = StatsOutput::open(stats)?;
     let interrupt = Interrupt::listen_attached()?;
     let mut processes = vec![collapse_process(target, &interrupt)?];
     let mut descendants = process::descendants(target.pid()).unwrap_or_default();

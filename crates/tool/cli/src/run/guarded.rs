@@ -14,6 +14,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use fieldstone_heap_errors::{GuardOptions, GuardedRun, Side};
 use fieldstone_launch::launch::Injection;
 use fieldstone_launch::{AgentFile, Program};
+use fieldstone_report::saved::to_json_line;
 use fieldstone_report::{GuardStats, HeapError};
 use fieldstone_wire::Remedy;
 use fieldstone_wire::guard::Sampling;
@@ -172,19 +173,24 @@ impl Guard {
 
     /// The counts of the run, after the program has ended with `outcome`, and whether a process found
     /// an error.
-    pub(super) fn finish(self, program: &Program, outcome: String) -> (GuardStats, bool) {
-        let processes = self.run.finish();
-        let has_findings = self.has_findings.load(SeqCst) || processes.iter().any(|process| process.findings > 0);
-        let stats = GuardStats {
+    pub(super) fn finish(mut self, program: &Program, outcome: String) -> (GuardStats, bool) {
+        self.run.end();
+        let stats = self.counts(program, outcome);
+        let has_findings = self.has_findings.load(SeqCst) || stats.processes.iter().any(|process| process.findings > 0);
+        (stats, has_findings)
+    }
+
+    /// The counts so far.
+    pub(super) fn counts(&self, program: &Program, outcome: String) -> GuardStats {
+        GuardStats {
             schema: GuardStats::SCHEMA.to_owned(),
             tool_version: env!("CARGO_PKG_VERSION").to_owned(),
             command: program.command_line(),
             mode: self.mode.name(),
             memory_limit_bytes: self.memory_bytes,
             outcome,
-            processes,
-        };
-        (stats, has_findings)
+            processes: self.run.counts(),
+        }
     }
 }
 
@@ -192,8 +198,7 @@ impl Guard {
 fn print(error: &HeapError, file: &mut Option<OutputFile>) {
     message(error.text());
     let Some(file) = file else { return };
-    let line = serde_json::to_string(error).map_err(|source| fieldstone_report::Error::Encode { source });
-    if let Err(error) = line.and_then(|line| file.append(&(line + "\n"))) {
+    if let Err(error) = to_json_line(error).and_then(|line| file.append(&line)) {
         message(error);
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::Context;
 use fieldstone_launch::shared_record::SharedRecord;
 use fieldstone_paging::{Device, Page, RedisServer, StoreError};
-use fieldstone_sys::signals;
+use fieldstone_sys::signals::spawn_without_signals;
 use fieldstone_wire::page_exchange::{Channel, Operation, PageExchange, REQUESTED, SERVED};
 use fieldstone_wire::paging::PROCESSES;
 use rustix::io::Errno;
@@ -48,10 +48,7 @@ impl PageServer {
             Arc::new(Shared { record, url: url.to_owned(), timeout, servers, is_ending: AtomicBool::new(false) });
         let spawn = |_| {
             let shared = Arc::clone(&shared);
-            // The program's signals are for the main thread.
-            signals::with_all_blocked(|| {
-                std::thread::Builder::new().name("page-server".to_owned()).spawn(move || shared.serve())
-            })
+            spawn_without_signals("page-server", move || shared.serve())
         };
         let threads = (0..THREADS).map(spawn).collect::<Result<_, _>>().context("cannot start a thread")?;
         Ok(Self { shared, threads })

@@ -18,7 +18,7 @@ use fieldstone_report::PagingStats;
 use fieldstone_report::paging::{PageStore, PagedProcess};
 use fieldstone_wire::paging::{
     DIRECTORY_BYTES, FILE, LZ4, NO_STORE, PAGING_VARIABLE, PagingConfig, PagingProcess, PagingSession, RECORD_BYTES,
-    REDIS, STORE_NAMES, STORES,
+    REDIS, STORE_NAMES, STORES, ZSTD,
 };
 use fieldstone_wire::{PageKind, Remedy};
 
@@ -32,7 +32,8 @@ const AGENT: &[u8] = include_bytes!(env!("PAGING_AGENT"));
 /// The page size.
 pub(super) const PAGE: u64 = 4096;
 /// What `--page-store` accepts.
-const STORE_FORMS: &str = "give lz4, lz4:SIZE, file:DIRECTORY, redis://HOST:PORT or redis+cluster://HOST:PORT";
+const STORE_FORMS: &str =
+    "give lz4[:SIZE], zstd[:SIZE], file:DIRECTORY, redis://HOST:PORT or redis+cluster://HOST:PORT";
 /// Seconds that a process waits for the command beyond those in which it tries to reach the server.
 const EXCHANGE_MARGIN: u32 = 2;
 /// The smallest bound: below it a program would only wait for its pages.
@@ -41,8 +42,10 @@ const LEAST_BOUND: u64 = 4 << 20;
 /// A store of `--page-store`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum StoreOption {
-    /// The limit is `None` for a quarter of the bound.
+    /// Memory for compressed pages; `None` for a quarter of the bound.
     Lz4(Option<u64>),
+    /// As `Lz4`.
+    Zstd(Option<u64>),
     File(PathBuf),
     /// The address of a server or a cluster.
     Redis(String),
@@ -53,6 +56,7 @@ impl StoreOption {
     const fn index(&self) -> usize {
         match self {
             Self::Lz4(_) => LZ4,
+            Self::Zstd(_) => ZSTD,
             Self::File(_) => FILE,
             Self::Redis(_) => REDIS,
         }
@@ -66,6 +70,7 @@ impl FromStr for StoreOption {
         let (name, value) = text.split_once(':').map_or((text, None), |(name, value)| (name, Some(value)));
         match (name, value) {
             ("lz4", limit) => Ok(Self::Lz4(limit.map(size::parse).transpose()?)),
+            ("zstd", limit) => Ok(Self::Zstd(limit.map(size::parse).transpose()?)),
             ("file", Some(directory)) if !directory.is_empty() => Ok(Self::File(directory.into())),
             ("redis" | "redis+cluster", Some(_)) => Ok(Self::Redis(text.to_owned())),
             ("file" | "redis" | "redis+cluster", _) => Err(format!("{name} needs a value: {STORE_FORMS}")),
@@ -100,7 +105,7 @@ pub(crate) struct Arguments {
     /// above it are compressed, or stored elsewhere
     #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with_all = ["pid", "children"])]
     resident: Option<u64>,
-    /// With --resident: where pages go, hottest first: `lz4[:SIZE]`, `file:DIRECTORY`,
+    /// With --resident: where pages go, hottest first: `lz4[:SIZE]`, `zstd[:SIZE]`, `file:DIRECTORY`,
     /// `redis://HOST:PORT`; default: lz4 with a quarter of the bound, then a file in $TMPDIR
     #[arg(long, value_name = "LIST", requires = "resident")]
     page_store: Option<StoreList>,
@@ -167,6 +172,7 @@ impl Arguments {
         let mut config = PagingConfig {
             bound_bytes,
             lz4_bytes: 0,
+            zstd_bytes: 0,
             directory: [0; DIRECTORY_BYTES],
             exchange: [0; RECORD_BYTES],
             exchange_timeout_ms: (timeout + EXCHANGE_MARGIN) * 1000,
@@ -177,6 +183,7 @@ impl Arguments {
             *place = u8::try_from(store.index())?;
             match store {
                 StoreOption::Lz4(limit) => config.lz4_bytes = limit.unwrap_or(bound_bytes / 4),
+                StoreOption::Zstd(limit) => config.zstd_bytes = limit.unwrap_or(bound_bytes / 4),
                 StoreOption::File(path) => config.directory = directory(path)?,
                 StoreOption::Redis(url) => {
                     let started = PageServer::start(url, Duration::from_secs(timeout.into()))?;
@@ -225,6 +232,7 @@ impl Bound {
 
     /// The counts of the run, after the program has ended with `outcome`.
     pub(super) fn finish(self, program: &Program, outcome: String) -> PagingStats {
+        let mut stats = self.counts(program, outcome);
         let watched = self.sampler.map(Sampler::finish).unwrap_or_default();
         let (session, mut names) = (self.record.record(), StackNames::new());
         let counted = |process| {
@@ -232,15 +240,21 @@ impl Bound {
             let waits = index.map(|index| watched.waits(index, process, &mut names));
             PagedProcess { waits: waits.unwrap_or_default(), ..counts(process) }
         };
-        let processes = session.claimed_processes().map(counted).collect();
+        stats.processes = session.claimed_processes().map(counted).collect();
+        stats.samples = watched.samples;
+        stats
+    }
+
+    /// The counts so far.
+    pub(super) fn counts(&self, program: &Program, outcome: String) -> PagingStats {
         PagingStats {
             schema: PagingStats::SCHEMA.to_owned(),
             tool_version: env!("CARGO_PKG_VERSION").to_owned(),
             command: program.command_line(),
             bound_bytes: self.config.bound_bytes,
             outcome,
-            processes,
-            samples: watched.samples,
+            processes: self.record.record().claimed_processes().map(counts).collect(),
+            samples: Vec::new(),
             guard: None,
         }
     }
@@ -287,7 +301,8 @@ mod tests {
         let list = "redis+cluster://host:7000,file:/var/tmp,lz4:1G".parse();
         assert_eq!(list, Ok(StoreList(vec![redis("redis+cluster://host:7000"), file, lz4])));
         assert_eq!("lz4,redis://a".parse(), Ok(StoreList(vec![StoreOption::Lz4(None), redis("redis://a")])));
-        for wrong in ["", "file", "file:", "zstd", "lz4,lz4", "lz4:x", "redis", "redis://a,redis+cluster://b"] {
+        assert_eq!("zstd:1M".parse(), Ok(StoreList(vec![StoreOption::Zstd(Some(1 << 20))])));
+        for wrong in ["", "file", "file:", "brotli", "lz4,lz4", "lz4:x", "redis", "redis://a,redis+cluster://b"] {
             assert!(wrong.parse::<StoreList>().is_err(), "{wrong}");
         }
     }

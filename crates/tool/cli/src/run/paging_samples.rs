@@ -12,7 +12,7 @@ use fieldstone_heap_errors::{ProcessMaps, StackNames};
 use fieldstone_launch::shared_record::SharedRecord;
 use fieldstone_report::heap_error::StackFrame;
 use fieldstone_report::paging::{FaultFunction, PagingSample};
-use fieldstone_sys::signals;
+use fieldstone_sys::signals::spawn_without_signals;
 use fieldstone_wire::paging::{PagingProcess, PagingSession, ProcessState};
 
 use crate::run::paged::PAGE;
@@ -62,9 +62,7 @@ impl Sampler {
             }
             watched
         };
-        // The program's signals are for the main thread.
-        let thread = signals::with_all_blocked(|| std::thread::Builder::new().name("samples".to_owned()).spawn(watch));
-        Some(Self { stop, thread: thread.ok()? })
+        Some(Self { stop, thread: spawn_without_signals("samples", watch).ok()? })
     }
 
     /// Ends it; what it has seen.

@@ -17,7 +17,7 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     let program = Program::find(&arguments.command)?;
     // The repairer reads the rules too. Errors in them are reported before the program starts.
     repair::read_rules(arguments.rules.as_deref())?;
-    let output = StatsOutput::open(arguments.stats.as_deref())?;
+    let mut output = StatsOutput::open(arguments.stats.as_deref())?;
     let command = std::env::current_exe().context("cannot find the file of this command")?;
     let mut words = vec![OsStr::new("attach"), OsStr::new("--events")];
     words.extend(arguments.rules.iter().flat_map(|file| [OsStr::new("--rules"), file.as_os_str()]));
