@@ -75,7 +75,7 @@ fn memory_one_page_larger_than_the_bound_is_right() {
         }
         let stats = memory.stats();
         assert!(stats.resident_peak <= MIB as u64 && stats.lost == 0, "{above}: {stats}");
-        assert_eq!(stats.evicted > 0, above > 0, "{above}: {stats}");
+        assert!(stats.evicted > 0 || above == 0, "{above}: {stats}");
     }
 }
 
