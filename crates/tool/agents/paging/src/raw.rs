@@ -23,6 +23,15 @@ pub(crate) unsafe fn unmap(range: Range<usize>) {
     unsafe { syscall(libc::SYS_munmap, [range.start, range.len(), 0, 0, 0, 0]) };
 }
 
+/// Makes memory inaccessible.
+///
+/// # Safety
+/// Nothing uses the range.
+pub(crate) unsafe fn forbid(range: Range<usize>) {
+    // SAFETY: the caller answers for the range.
+    unsafe { syscall(libc::SYS_mprotect, [range.start, range.len(), libc::PROT_NONE as usize, 0, 0, 0]) };
+}
+
 /// Opens a file.
 pub(crate) fn open(path: &CStr, flags: i32) -> Option<i32> {
     // SAFETY: the path is a C string.

@@ -14,7 +14,10 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::raw;
 
-const STACK: usize = 256 << 10;
+/// Bytes of a thread's stack. The lowest page is inaccessible: a thread that needs more ends the process
+/// instead of overwriting other memory.
+const STACK: usize = 512 << 10;
+const PAGE: usize = 4096;
 
 /// Memory, signal handlers and semaphore undo of the process, but not its descriptors.
 const FLAGS: i32 = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
@@ -51,10 +54,13 @@ pub(crate) fn forget_in_child() {
 /// Starts a thread. Returns false if there is no memory for it.
 pub(crate) fn spawn(thread: Thread, work: extern "C" fn() -> !) -> bool {
     let Some(stack) = raw::map(STACK) else { return false };
-    STACK_STARTS[thread as usize].store(stack.addr().get(), Relaxed);
+    let start = stack.addr().get();
+    // SAFETY: the memory was just mapped.
+    unsafe { raw::forbid(start..start + PAGE) };
+    STACK_STARTS[thread as usize].store(start, Relaxed);
     let flags = if thread == Thread::Evictor { FLAGS | libc::CLONE_FILES } else { FLAGS };
     // Room for the address of the work. The stack is aligned to 16 bytes when it was taken off.
-    let top = stack.addr().get() + STACK - 16;
+    let top = start + STACK - 16;
     // SAFETY: the address is inside the new mapping and aligned.
     unsafe { core::ptr::with_exposed_provenance_mut::<usize>(top).write(work as usize) };
     let mask = raw::set_mask(u64::MAX);
