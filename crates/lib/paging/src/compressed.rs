@@ -9,6 +9,8 @@
 #![allow(unsafe_code, reason = "reads and writes blocks of the slab")]
 
 use core::slice;
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::Relaxed;
 
 use crate::arena::Arena;
 use crate::error::{Error, Result};
@@ -58,6 +60,8 @@ pub struct Compressed<C: Codec> {
     /// `None` without memory for them: then the store is always full.
     workspaces: Option<Workspaces<C>>,
     limit: u64,
+    /// Whether a page found no room, and none was freed since: then no page is compressed in vain.
+    is_full: AtomicBool,
     /// The memory of a store that a program made; unmapped last.
     _arena: Option<Arena>,
 }
@@ -72,7 +76,13 @@ impl<C: Codec> Compressed<C> {
     /// One that takes at most `bytes`, in the pager's own memory.
     pub(crate) fn new(arena: &Arena, bytes: usize) -> Result<Self> {
         let slab = Slab::new(arena, bytes).ok_or(Error::Full { bytes: arena.range().len() })?;
-        Ok(Self { slab: Lock::new(slab), workspaces: workspaces(arena), limit: bytes as u64, _arena: None })
+        Ok(Self {
+            slab: Lock::new(slab),
+            workspaces: workspaces(arena),
+            limit: bytes as u64,
+            is_full: AtomicBool::new(false),
+            _arena: None,
+        })
     }
 
     /// One that takes at most `bytes` of compressed pages, in whole units of 64 KiB, up to 32 GiB. It
@@ -86,7 +96,7 @@ impl<C: Codec> Compressed<C> {
         // In this order: a smaller arena than was asked for has room for the workspaces.
         let workspaces = arena.as_ref().and_then(workspaces);
         let slab = arena.as_ref().and_then(|arena| Slab::new(arena, bytes)).unwrap_or(Slab::NONE);
-        Self { slab: Lock::new(slab), workspaces, limit: bytes as u64, _arena: arena }
+        Self { slab: Lock::new(slab), workspaces, limit: bytes as u64, is_full: AtomicBool::new(false), _arena: arena }
     }
 
     fn workspace(&self) -> Option<Held<'_, Workspace<C>>> {
@@ -96,12 +106,18 @@ impl<C: Codec> Compressed<C> {
     }
 
     fn put_page(&self, page: &Page) -> core::result::Result<u32, StoreError> {
+        if self.is_full.load(Relaxed) {
+            return Err(StoreError::Full);
+        }
         let mut workspace = self.workspace().ok_or(StoreError::Full)?;
         let Workspace { codec, output } = &mut *workspace;
         let compressed = codec.compress(page, output);
         let length = compressed.filter(|&length| length <= MAX_COMPRESSED).ok_or(StoreError::Full)?;
         let mut slab = self.slab.acquire();
-        let key = slab.take(HEADER + length).ok_or(StoreError::Full)?;
+        let Some(key) = slab.take(HEADER + length) else {
+            self.is_full.store(true, Relaxed);
+            return Err(StoreError::Full);
+        };
         let block = slab.at(key);
         drop(slab);
         // SAFETY: the block was just taken and has room for both; nothing else knows it.
@@ -166,6 +182,7 @@ impl<C: Codec> Store for Compressed<C> {
     fn forget(&self, keys: &[u32]) {
         let mut slab = self.slab.acquire();
         keys.iter().for_each(|&key| slab.free(key));
+        self.is_full.store(false, Relaxed);
     }
 
     fn bytes(&self) -> u64 {

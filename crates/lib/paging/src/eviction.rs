@@ -34,6 +34,9 @@ const SPARE: usize = 256;
 /// Pages of a chunk that leave at one time: threads that access the chunk wait so long.
 const BATCH: usize = 32;
 
+/// How often the evictor tries to begin a move: a few microseconds, in which messages are read.
+const SPINS: usize = 500;
+
 static ZEROS: Page = [0; PAGE];
 
 /// What a step of the sweep did.
@@ -54,31 +57,38 @@ pub(crate) enum Step {
 pub(crate) struct Lane {
     /// 64 page addresses, registered, to which pages are moved before they are stored.
     pub(crate) staging: usize,
-    /// Staged pages that no store took, and the chunk that they belong to. They go back to the
-    /// program before anything else is staged.
+    /// Staged pages that no store took, and the addresses of all staged pages in the program. They go
+    /// back to the program before anything else is staged.
     held: u64,
-    held_chunk: usize,
+    targets: [usize; CHUNK_PAGES],
     /// Pages of the last chunk that were not moved because a child shares them, or did.
     pub(crate) shared: u64,
 }
 
 impl Lane {
     pub(crate) const fn new(staging: usize) -> Self {
-        Self { staging, held: 0, held_chunk: 0, shared: 0 }
+        Self { staging, held: 0, targets: [0; CHUNK_PAGES], shared: 0 }
     }
 
     /// The held pages: their addresses in the program and in staging.
     pub(crate) fn held(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
-        let Self { staging, held, held_chunk, .. } = *self;
+        let Self { staging, held, targets, .. } = *self;
         let indexes = (0..CHUNK_PAGES).filter(move |&index| held & bits(index, 1) != 0);
-        indexes.map(move |index| (held_chunk + index * PAGE, staging + index * PAGE))
+        indexes.map(move |index| (targets[index], staging + index * PAGE))
     }
 
     /// Forgets held pages that the program has unmapped or dropped.
     fn forget(&mut self, range: &Range<usize>) {
-        let gone = self.held().filter(|(page, _)| range.contains(page));
-        let gone = gone.fold(0, |gone, (page, _)| gone | bits(index_of(page), 1));
-        self.held &= !gone;
+        for (index, target) in self.targets.iter().enumerate() {
+            self.held &= !bits(index, usize::from(range.contains(target)));
+        }
+    }
+
+    /// Follows held pages that the program has moved.
+    fn follow_move(&mut self, from: &Range<usize>, to: usize) {
+        for target in self.targets.iter_mut().filter(|target| from.contains(target)) {
+            *target = to + (*target - from.start);
+        }
     }
 }
 
@@ -230,7 +240,15 @@ impl Pager {
     /// Moves pages of a chunk to the same places of staging. Returns the bits of those that were
     /// moved, and whether the address space changes.
     fn stage(&self, lane: &mut Lane, chunk: &mut LockedChunk<'_>, candidates: u64, evictor: Evictor) -> (u64, bool) {
-        let _moving = self.moving.acquire();
+        let moving = match evictor {
+            Evictor::Server => Some(self.moving.acquire()),
+            // The holder of `work` may follow a change and wait for what this thread has locked.
+            Evictor::Other => (0..SPINS).find_map(|_| {
+                core::hint::spin_loop();
+                self.moving.try_acquire()
+            }),
+        };
+        let Some(_moving) = moving else { return (0, true) };
         let (mut left, mut moved) = (candidates, 0);
         while left != 0 {
             let first = left.trailing_zeros() as usize;
@@ -318,7 +336,7 @@ impl Pager {
             chunk.chunk.stored[index] = place;
             lane.held |= bits(index, usize::from(!place.is_some()));
         }
-        lane.held_chunk = chunk.start;
+        lane.targets = core::array::from_fn(|index| chunk.page(index));
         let gone = moved & !lane.held;
         self.count_missing(chunk.set_missing(gone));
         if lane.held == 0 {
@@ -349,21 +367,26 @@ impl Pager {
         }
     }
 
+    /// Follows held pages that the program has moved.
+    pub(crate) fn move_held(&self, from: &Range<usize>, to: usize) {
+        if self.has_held.load(Acquire) {
+            self.lanes.iter().for_each(|lane| lane.acquire().follow_move(from, to));
+        }
+    }
+
     /// Moves pages that no store took back to the program. Returns false if messages must be read
     /// first: while the address space changes, no page is moved. The caller holds `work`: a message
     /// that is read and not followed yet could be a drop of these pages.
     pub(crate) fn return_held(&self, lane: &mut Lane) -> bool {
         while lane.held != 0 {
             let index = lane.held.trailing_zeros() as usize;
-            let from = lane.staging + index * PAGE;
-            let to = lane.held_chunk + index * PAGE;
-            // SAFETY: the page is the program's, which waits for it if it accesses it.
-            match unsafe { self.fd.move_pages(to, from..from + PAGE) }.1 {
+            let (from, to) = (lane.staging + index * PAGE, lane.targets[index]);
+            match self.return_page(from, to) {
                 Err(EAGAIN) => return false,
                 // The program has unmapped the page, or replaced it.
                 Err(_) => {
                     if let Some(mut chunk) = self.table.lock_known(to) {
-                        self.count_missing(chunk.set_missing(bits(index, 1)));
+                        self.count_missing(chunk.set_missing(bits(index_of(to), 1)));
                     }
                 }
                 Ok(()) => {}
@@ -374,6 +397,30 @@ impl Pager {
             }
         }
         true
+    }
+
+    /// Gives a staged page back to the program. If the address space begins to change during the request,
+    /// the kernel may find no memory there, although the page is only moved. A second request decides:
+    /// it is refused by [`EAGAIN`] until the message of the change is read.
+    fn return_page(&self, from: usize, to: usize) -> Result<(), kernel::Errno> {
+        match self.move_or_copy(from, to) {
+            result @ (Ok(()) | Err(EAGAIN)) => result,
+            Err(_) => self.move_or_copy(from, to),
+        }
+    }
+
+    /// Moves a staged page if the program's memory is like staging, and copies it if that was locked or
+    /// made read-only meanwhile.
+    fn move_or_copy(&self, from: usize, to: usize) -> Result<(), kernel::Errno> {
+        // SAFETY: the page is the program's, which waits for it if it accesses it.
+        match unsafe { self.fd.move_pages(to, from..from + PAGE) }.1 {
+            Err(EINVAL) => {
+                // SAFETY: the page stays in staging until this thread drops it.
+                let contents = unsafe { &*core::ptr::with_exposed_provenance::<Page>(from) };
+                self.fd.copy(to, contents).1
+            }
+            result => result,
+        }
     }
 
     /// Drops the pages of the staging range. It is unregistered meanwhile, because its own drop

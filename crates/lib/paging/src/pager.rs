@@ -135,9 +135,12 @@ pub(crate) struct Work {
     pub(crate) buffer: &'static mut [Page; AHEAD],
     /// The memory that is paged.
     pub(crate) adopted: &'static mut Ranges,
-    /// Memory whose pages must be counted again: `MADV_FREE` is reported as `MADV_DONTNEED` is, but
-    /// its pages stay for a while.
+    /// Memory whose pages must be counted again at `recount_at`, by [`now_ns`]: `MADV_FREE` is reported
+    /// as `MADV_DONTNEED` is, but its pages stay for a while.
     pub(crate) recount: &'static mut Ranges,
+    /// Memory that was dropped since the last count, and is counted by the one after the next.
+    pub(crate) dropped: &'static mut Ranges,
+    pub(crate) recount_at: u64,
     /// Accesses in order.
     pub(crate) scans: Scans,
 }
@@ -206,7 +209,7 @@ impl Pager {
         let buffer = unsafe { arena.take(AHEAD * PAGE).ok_or(full)?.cast().as_mut() };
         // SAFETY: the memory is fresh and large enough, and zeros are an empty set.
         let ranges = || unsafe { Some(arena.take(size_of::<Ranges>())?.cast().as_mut()) };
-        let (adopted, recount) = (ranges().ok_or(full)?, ranges().ok_or(full)?);
+        let [adopted, recount, dropped] = [ranges().ok_or(full)?, ranges().ok_or(full)?, ranges().ok_or(full)?];
         let registered = registered_pages(arena, &fd, 1).ok_or(full)?;
         let mut lanes = [const { Lock::new(Lane::new(0)) }; LANES];
         for lane in &mut lanes {
@@ -220,7 +223,7 @@ impl Pager {
             arena,
             callbacks,
             pagemap: kernel::open(c"/proc/self/pagemap", READ_ONLY).ok(),
-            work: Lock::new(Work { buffer, adopted, recount, scans: Scans::NONE }),
+            work: Lock::new(Work { buffer, adopted, recount, dropped, recount_at: 0, scans: Scans::NONE }),
             lanes,
             moving: Lock::new(()),
             cursor: AtomicUsize::new(0),
@@ -272,6 +275,12 @@ impl Pager {
     pub(crate) fn excess(&self, margin: usize) -> usize {
         let bound = value(&self.counters.bound).saturating_sub(margin);
         value(&self.counters.resident).saturating_sub(bound)
+    }
+
+    /// Whether the stores refuse pages, and much more is resident than the bound allows.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        value(&self.counters.refused) > 0 && self.excess(0) > value(&self.counters.bound) / 8
     }
 
     pub(crate) fn count_resident(&self, added: usize) {

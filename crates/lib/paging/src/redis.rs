@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -81,6 +81,8 @@ pub struct RedisServer {
     timeout: Duration,
     /// Connections that no thread uses.
     idle: Mutex<Vec<Connection>>,
+    /// Whether the last query failed for the whole timeout.
+    is_lost: AtomicBool,
     /// The number behind the largest one that was written.
     end: AtomicU32,
     /// The process whose pages these are.
@@ -90,6 +92,12 @@ pub struct RedisServer {
 impl fmt::Debug for RedisServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisServer").field("server", &self.shown).field("prefix", &self.prefix).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for RedisServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
     }
 }
 
@@ -124,15 +132,16 @@ impl RedisServer {
             target,
             timeout,
             idle: Mutex::default(),
+            is_lost: AtomicBool::new(false),
             end: AtomicU32::new(0),
             process: std::process::id(),
         })
     }
 
-    /// Connects, and checks that the server keeps what it gets.
+    /// Connects, and checks that the server takes keys and keeps them.
     ///
     /// # Errors
-    /// If the server cannot be reached, or may drop keys when its memory is full.
+    /// If the server cannot be reached, takes no key, or may drop keys when its memory is full.
     pub fn check(&self) -> Result<(), RedisError> {
         let refused = |cause: String, remedy| RedisError { server: self.shown.clone(), cause, remedy };
         let mut connection = self
@@ -147,7 +156,16 @@ impl RedisServer {
             return Err(refused(cause, "CONFIG SET maxmemory-policy noeviction"));
         }
         self.keep_idle(connection);
-        Ok(())
+        let key = format!("{}check", self.prefix);
+        let commands = [cmd("SET").arg(&key).arg("x").clone(), cmd("UNLINK").arg(&key).clone()];
+        self.query::<()>(&commands).map_err(|error| {
+            let remedy = if matches!(self.target, Target::Cluster(_)) {
+                "redis://HOST:PORT for a server outside of a cluster, and a user who may write"
+            } else {
+                "a user who may write, and a server that is no replica"
+            };
+            refused(error.to_string(), remedy)
+        })
     }
 
     fn connect(&self) -> redis::RedisResult<Connection> {
@@ -187,15 +205,22 @@ impl RedisServer {
         result
     }
 
-    /// Makes a query, again until the timeout has passed.
+    /// Makes a query, again until the timeout has passed. Once that has happened, queries are made once
+    /// until one succeeds.
     fn query_with_retries<T: FromRedisValue>(&self, commands: &[Cmd]) -> Result<T, StoreError> {
         let start = Instant::now();
         loop {
             match self.query(commands) {
-                Ok(result) => return Ok(result),
+                Ok(result) => {
+                    self.is_lost.store(false, Ordering::Relaxed);
+                    return Ok(result);
+                }
                 Err(error) if is_full(&error) => return Err(StoreError::Full),
-                Err(_) if start.elapsed() < self.timeout => sleep(PAUSE),
-                Err(_) => return Err(StoreError::Failed(EIO)),
+                Err(_) if start.elapsed() < self.timeout && !self.is_lost.load(Ordering::Relaxed) => sleep(PAUSE),
+                Err(_) => {
+                    self.is_lost.store(true, Ordering::Relaxed);
+                    return Err(StoreError::Failed(EIO));
+                }
             }
         }
     }

@@ -12,6 +12,9 @@ use crate::pager::{Pager, Work};
 use crate::table::{CHUNK_PAGES, Stored, bits, index_of};
 use crate::userfaultfd::{Message, Userfaultfd, parse};
 
+/// How long pages of a drop are left alone, at least, in nanoseconds: the thread that drops them does so
+/// after its message was read, and no message says when it is done.
+const RECOUNT_DELAY: u64 = 200_000_000;
 /// Messages that are read at one time.
 const BATCH: usize = 16;
 
@@ -30,6 +33,9 @@ impl Pager {
             // The lock comes first: a thread whose change was read runs on, and a page that another
             // one moves before the change is followed would be mistaken for one of the old state.
             let mut work = self.work.acquire();
+            // Nor does the evictor move pages until the changes are followed: a thread that has freed a
+            // page lazily (MADV_FREE) may have written to it again.
+            let moving = self.moving.acquire();
             let count = self.fd.read(&mut messages)?;
             let (mut faults, mut fault_count) = ([0; BATCH], 0);
             for message in &messages[..count] {
@@ -44,6 +50,7 @@ impl Pager {
                     None => {}
                 }
             }
+            drop(moving);
             // The kernel lists faults before changes. A thread whose change was read runs on: a
             // fault that is served first could bring back contents that it has dropped.
             for &page in &faults[..fault_count] {
@@ -73,7 +80,7 @@ impl Pager {
             Message::Moved { from, to } => self.moved(work, from, to),
             Message::Dropped(range) => {
                 self.gone(range.clone());
-                work.recount.insert(range);
+                work.dropped.insert(range);
             }
             Message::Unmapped(range) => {
                 work.adopted.remove(range.clone());
@@ -113,6 +120,8 @@ impl Pager {
                 new.chunk.stored[index] = stored;
             }
         }
+        // After the locks of all chunks: a page that was staged is held by now.
+        self.move_held(&from, to);
     }
 
     /// Pages memory that the program has mapped: private, anonymous, not of the pager. What is paged
@@ -151,9 +160,16 @@ impl Pager {
     pub fn recount(&self) {
         self.count_bytes();
         let mut work = self.work.acquire();
+        let now = kernel::now_ns();
+        if now < work.recount_at {
+            return;
+        }
+        work.recount_at = now + RECOUNT_DELAY;
         while let Some(range) = work.recount.pop() {
             self.count_present(range);
         }
+        let Work { dropped, recount, .. } = &mut *work;
+        core::mem::swap(dropped, recount);
     }
 
     /// Counts the resident pages of a range.

@@ -43,7 +43,7 @@ use crate::output::{message, renamed};
 use crate::size;
 use crate::stats_file::StatsOutput;
 
-/// Run a program on huge pages, repair its false sharing, or find its memory errors
+/// Run a program on huge pages, repair its false sharing, find its memory errors, or bound its memory
 #[derive(Debug, Args)]
 #[command(
     group = ArgGroup::new("region_options").args(["pages", "reserve", "prefault", "process", "also"]).multiple(true).requires("region"),

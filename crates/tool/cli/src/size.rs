@@ -11,7 +11,7 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
         "M" => 20,
         "G" => 30,
         "T" => 40,
-        _ => return Err(format!("unknown unit {unit:?}: give a size like 64M or 2G")),
+        _ => return Err(format!("{text:?} is no size: give one like 64M or 2G")),
     };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let too_large = || "the size exceeds 64 bits".to_owned();

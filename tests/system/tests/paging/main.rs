@@ -9,6 +9,7 @@ mod combined;
 mod fixture;
 mod languages;
 mod programs;
+mod races;
 mod redis_server;
 mod redis_store;
 mod refusals;

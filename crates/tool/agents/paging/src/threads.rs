@@ -98,10 +98,8 @@ extern "C" fn begin(slot: *mut c_void) -> *mut c_void {
 /// Takes the addresses of the control blocks that were recorded since the last call.
 pub(crate) fn take_blocks(mut visit: impl FnMut(usize)) {
     for record in &BLOCKS {
-        match record.swap(0, Acquire) {
-            // Records are made from the first free place on.
-            0 => break,
-            block => visit(block),
+        if record.load(Relaxed) != 0 {
+            visit(record.swap(0, Acquire));
         }
     }
 }

@@ -10,11 +10,13 @@
 
 #![allow(unsafe_code, reason = "unmaps memory of a forked parent")]
 
+use core::ops::Range;
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
 
 use fieldstone_paging::{Callbacks, Pager, Stores};
+use fieldstone_preload::line;
 use fieldstone_wire::paging::{PagingConfig, PagingProcess};
 
 use crate::maps::{MemorySize, for_each_mapping, processor};
@@ -137,7 +139,7 @@ fn watch(config: &PagingConfig, process: &'static PagingProcess, mut share: Shar
         }
         Err(error) => {
             process.refused_errno.store(error.errno().cast_unsigned(), Relaxed);
-            raw::write_error(b"fieldstone: a process runs without a bound: it cannot be paged\n");
+            line::print(format_args!("fieldstone: {} runs without a bound: {error}", process.name));
         }
     }
 }
@@ -146,7 +148,7 @@ fn watch(config: &PagingConfig, process: &'static PagingProcess, mut share: Shar
 fn serve(pager: &Pager, size: &MemorySize, process: &PagingProcess, bound: usize, mut share: Share) -> ! {
     let mut buffer = [0; 16 << 10];
     let (mut has_new, mut last) = (true, 0);
-    let (mut looked, mut has_warned) = (0, false);
+    let (mut looked, mut has_warned, mut is_full) = (0, false, false);
     loop {
         let now = fieldstone_paging::now_ns();
         if now - looked > u64::from(INTERVAL) * 1_000_000 {
@@ -164,6 +166,14 @@ fn serve(pager: &Pager, size: &MemorySize, process: &PagingProcess, bound: usize
             pager.recount();
             threads::take_blocks(|block| pager.keep(block..block + CONTROL_BLOCK));
             let paged = process.counters.resident.load(Relaxed) as usize;
+            if !is_full && pager.is_full() {
+                is_full = true;
+                line::print(format_args!(
+                    "fieldstone: the bound of --resident is exceeded: the stores of {} take no more pages\n\
+                     try: end --page-store with file:DIRECTORY, on a file system with room",
+                    process.name
+                ));
+            }
             let unpaged = private.saturating_sub(paged + pager.own_pages());
             process.unpaged.store(unpaged as u64, Relaxed);
             let allowed = share.allowed(bound);
@@ -191,10 +201,45 @@ fn serve(pager: &Pager, size: &MemorySize, process: &PagingProcess, bound: usize
 fn adopt(pager: &Pager, buffer: &mut [u8]) {
     let (own, [stack, other]) = (pager.own_range(), thread::stacks());
     for_each_mapping(buffer, |range, is_writable| {
-        let is_own = [&own, &stack, &other].iter().any(|own| range.start < own.end && own.start < range.end);
-        if !is_own && !start::is_excluded(&range) {
-            // Memory that the kernel does not let a pager page stays outside the bound.
-            let _ = pager.adopt(range, is_writable);
-        }
+        // The kernel may show own memory and memory of the program beside it as one mapping.
+        visit_without(range, &[own.clone(), stack.clone(), other.clone()], &mut |range| {
+            if !start::is_excluded(&range) {
+                // Memory that the kernel does not let a pager page stays outside the bound.
+                let _ = pager.adopt(range, is_writable);
+            }
+        });
     });
+}
+
+/// Calls `visit` for the parts of a range that are outside of others.
+fn visit_without(range: Range<usize>, others: &[Range<usize>], visit: &mut dyn FnMut(Range<usize>)) {
+    match others.split_first() {
+        None if range.is_empty() => {}
+        None => visit(range),
+        Some((other, rest)) if other.start < range.end && range.start < other.end => {
+            visit_without(range.start..other.start.max(range.start), rest, visit);
+            visit_without(other.end.min(range.end)..range.end, rest, visit);
+        }
+        Some((_, rest)) => visit_without(range, rest, visit),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use super::*;
+
+    #[test]
+    fn own_memory_is_left_out() {
+        let parts = |range: Range<usize>, others: &[Range<usize>]| {
+            let mut parts = Vec::new();
+            visit_without(range, others, &mut |part| parts.push(part));
+            parts
+        };
+        assert_eq!(parts(10..20, &[0..0, 12..14, 30..40]), [10..12, 14..20]);
+        assert_eq!(parts(10..20, &[14..20, 12..13]), [10..12, 13..14]);
+        assert_eq!(parts(10..20, &[5..12, 13..14, 18..30]), [12..13, 14..18]);
+        assert_eq!(parts(10..20, &[0..40, 0..0]), []);
+    }
 }

@@ -6,7 +6,7 @@
 
 use std::array::from_fn;
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -19,6 +19,8 @@ use fieldstone_wire::page_exchange::{Channel, Operation, PageExchange, REQUESTED
 use fieldstone_wire::paging::PROCESSES;
 use rustix::io::Errno;
 use rustix::thread::futex;
+
+use crate::output::message;
 
 /// Requests that are served at one time.
 const THREADS: u32 = 8;
@@ -36,6 +38,8 @@ struct Shared {
     /// Each process has its own keys.
     servers: [OnceLock<RedisServer>; PROCESSES],
     is_ending: AtomicBool,
+    /// Whether a server that does not answer was reported.
+    has_warned: AtomicBool,
 }
 
 impl PageServer {
@@ -44,8 +48,14 @@ impl PageServer {
         RedisServer::new(url, timeout)?.check()?;
         let record = SharedRecord::create_with(|_| ())?;
         let servers = from_fn(|_| OnceLock::new());
-        let shared =
-            Arc::new(Shared { record, url: url.to_owned(), timeout, servers, is_ending: AtomicBool::new(false) });
+        let shared = Arc::new(Shared {
+            record,
+            url: url.to_owned(),
+            timeout,
+            servers,
+            is_ending: AtomicBool::new(false),
+            has_warned: AtomicBool::new(false),
+        });
         let spawn = |_| {
             let shared = Arc::clone(&shared);
             spawn_without_signals("page-server", move || shared.serve())
@@ -112,6 +122,14 @@ impl Shared {
                 count
             }),
         };
+        let is_lost = matches!(result, Err(StoreError::Failed(_)));
+        if is_lost && !self.has_warned.swap(true, Relaxed) {
+            message(format_args!(
+                "the page store {server} has not answered for {} s: pages that are stored there are lost while it does \
+                 not\ntry: --page-store-timeout with more seconds, and start the server again meanwhile",
+                self.timeout.as_secs_f32()
+            ));
+        }
         result.map_err(|error| match error {
             StoreError::Full => Errno::NOSPC.raw_os_error(),
             StoreError::Failed(errno) => errno,

@@ -16,12 +16,15 @@ use fieldstone_launch::shared_record::SharedRecord;
 use fieldstone_launch::{AgentFile, Program};
 use fieldstone_report::PagingStats;
 use fieldstone_report::paging::{PageStore, PagedProcess};
+use fieldstone_sys::userfault::userfault;
 use fieldstone_wire::paging::{
     DIRECTORY_BYTES, FILE, LZ4, NO_STORE, PAGING_VARIABLE, PagingConfig, PagingProcess, PagingSession, RECORD_BYTES,
     REDIS, STORE_NAMES, STORES, ZSTD,
 };
 use fieldstone_wire::{PageKind, Remedy};
+use rustix::fs::{Mode, OFlags};
 
+use crate::interval;
 use crate::run::page_server::PageServer;
 use crate::run::paging_samples::Sampler;
 use crate::size;
@@ -34,8 +37,10 @@ pub(super) const PAGE: u64 = 4096;
 /// What `--page-store` accepts.
 const STORE_FORMS: &str =
     "give lz4[:SIZE], zstd[:SIZE], file:DIRECTORY, redis://HOST:PORT or redis+cluster://HOST:PORT";
-/// Seconds that a process waits for the command beyond those in which it tries to reach the server.
-const EXCHANGE_MARGIN: u32 = 2;
+/// How long a process waits for the command beyond the time in which that tries to reach the server.
+const EXCHANGE_MARGIN: Duration = Duration::from_secs(2);
+/// The smallest memory of a store.
+const LEAST_STORE: u64 = 64 << 10;
 /// The smallest bound: below it a program would only wait for its pages.
 const LEAST_BOUND: u64 = 4 << 20;
 
@@ -63,18 +68,26 @@ impl StoreOption {
     }
 }
 
+/// Parses the memory of a store.
+fn memory_limit(text: &str) -> Result<u64, String> {
+    match size::parse(text)? {
+        0..LEAST_STORE => Err("a store needs at least 64K".to_owned()),
+        bytes => Ok(bytes),
+    }
+}
+
 impl FromStr for StoreOption {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, value) = text.split_once(':').map_or((text, None), |(name, value)| (name, Some(value)));
         match (name, value) {
-            ("lz4", limit) => Ok(Self::Lz4(limit.map(size::parse).transpose()?)),
-            ("zstd", limit) => Ok(Self::Zstd(limit.map(size::parse).transpose()?)),
+            ("lz4", limit) => Ok(Self::Lz4(limit.map(memory_limit).transpose()?)),
+            ("zstd", limit) => Ok(Self::Zstd(limit.map(memory_limit).transpose()?)),
             ("file", Some(directory)) if !directory.is_empty() => Ok(Self::File(directory.into())),
             ("redis" | "redis+cluster", Some(_)) => Ok(Self::Redis(text.to_owned())),
             ("file" | "redis" | "redis+cluster", _) => Err(format!("{name} needs a value: {STORE_FORMS}")),
-            _ => Err(format!("there is no store {name}: {STORE_FORMS}")),
+            _ => Err(format!("there is no store {name:?}: {STORE_FORMS}")),
         }
     }
 }
@@ -106,12 +119,12 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with_all = ["pid", "children"])]
     resident: Option<u64>,
     /// With --resident: where pages go, hottest first: `lz4[:SIZE]`, `zstd[:SIZE]`, `file:DIRECTORY`,
-    /// `redis://HOST:PORT`; default: lz4 with a quarter of the bound, then a file in $TMPDIR
+    /// `redis://[USER:PASSWORD@]HOST:PORT`, `redis+cluster://HOST:PORT`; default: lz4 with a quarter of the bound, then a file in $TMPDIR
     #[arg(long, value_name = "LIST", requires = "resident")]
     page_store: Option<StoreList>,
-    /// With --page-store: the seconds in which a server that cannot be reached is tried again
-    #[arg(long, value_name = "SECONDS", requires = "page_store", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
-    page_store_timeout: u32,
+    /// With --page-store: for how long a server that cannot be reached is tried again, like 30s
+    #[arg(long, value_name = "INTERVAL", requires = "page_store", default_value = "10s", value_parser = interval::parse)]
+    page_store_timeout: Duration,
 }
 
 impl Arguments {
@@ -152,6 +165,7 @@ impl Arguments {
         if AGENT.is_empty() || cfg!(not(target_arch = "x86_64")) {
             bail!("cannot bound the memory of a program on this machine: --resident works on x86-64 only");
         }
+        check_userfaultfd()?;
         let (config, server) = self.config()?;
         program.check_pageable()?;
         let record = Arc::new(SharedRecord::<PagingSession>::create_with(|session| session.config = config)?);
@@ -175,7 +189,7 @@ impl Arguments {
             zstd_bytes: 0,
             directory: [0; DIRECTORY_BYTES],
             exchange: [0; RECORD_BYTES],
-            exchange_timeout_ms: (timeout + EXCHANGE_MARGIN) * 1000,
+            exchange_timeout_ms: u32::try_from((timeout + EXCHANGE_MARGIN).as_millis()).unwrap_or(u32::MAX),
             order: [NO_STORE; STORES],
         };
         let mut server = None;
@@ -186,7 +200,7 @@ impl Arguments {
                 StoreOption::Zstd(limit) => config.zstd_bytes = limit.unwrap_or(bound_bytes / 4),
                 StoreOption::File(path) => config.directory = directory(path)?,
                 StoreOption::Redis(url) => {
-                    let started = PageServer::start(url, Duration::from_secs(timeout.into()))?;
+                    let started = PageServer::start(url, timeout)?;
                     let path = started.path();
                     config.exchange[..path.len()].copy_from_slice(path.as_bytes());
                     server = Some(started);
@@ -195,6 +209,21 @@ impl Arguments {
         }
         Ok((config, server))
     }
+}
+
+/// Fails if a program may have no userfaultfd that receives faults of the kernel.
+fn check_userfaultfd() -> anyhow::Result<()> {
+    let support = userfault();
+    if !(support.kernel_faults || support.device) {
+        bail!(
+            "cannot bound the memory of a program: you may not open a userfaultfd that receives faults of the kernel{}",
+            Remedy(Some("sudo sysctl vm.unprivileged_userfaultfd=1"))
+        );
+    }
+    if !support.has("MOVE") {
+        bail!("cannot bound the memory of a program: the kernel moves no pages{}", Remedy(Some("Linux 6.8 or later")));
+    }
+    Ok(())
 }
 
 /// The directory as the record holds it, after a test that a file can be made there.
@@ -209,6 +238,11 @@ fn directory(path: &Path) -> anyhow::Result<[u8; DIRECTORY_BYTES]> {
     let text = absolute.as_os_str().as_encoded_bytes();
     if text.len() >= DIRECTORY_BYTES {
         bail!("cannot store pages in {shown}: its path is longer than {DIRECTORY_BYTES} bytes");
+    }
+    let unnamed = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    if let Err(errno) = rustix::fs::open(&absolute, unnamed, Mode::RUSR | Mode::WUSR) {
+        let remedy = Remedy(Some("a directory that you may write, on ext4, xfs, btrfs or tmpfs"));
+        bail!("cannot store pages in {shown}: it takes no file without a name: {errno}{remedy}");
     }
     bytes[..text.len()].copy_from_slice(text);
     Ok(bytes)

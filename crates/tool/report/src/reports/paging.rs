@@ -29,7 +29,7 @@ pub fn document(stats: &PagingStats) -> Document {
 pub(super) fn process_blocks(stats: &PagingStats) -> impl Iterator<Item = Block> {
     let has_section = |process: &&PagedProcess| process.evicted_pages > 0 || process.refused_errno > 0;
     let rest = stats.processes.iter().filter(|process| !has_section(process)).count();
-    let rest = (rest > 0).then(|| format!("{} stayed below the bound.", plural(rest as u64, "process record")));
+    let rest = (rest > 0).then(|| format!("{} without pages that left memory.", plural(rest as u64, "process")));
     let sections = stats.processes.iter().filter(has_section).map(|process| section(process, stats.bound_bytes));
     sections.chain([Block::paragraph(rest), Block::Plots(plots::over_time(stats))])
 }
@@ -113,6 +113,6 @@ mod tests {
         assert!(text.contains("Paging of job (process 7)") && text.contains("1,234 pages"), "{text}");
         assert!(text.contains("1,000 pages from lz4 (8.0 µs each in the store)"), "{text}");
         assert!(text.contains("work (a.c:7) 75 %"), "{text}");
-        assert!(text.contains("1 process record stayed below the bound."), "{text}");
+        assert!(text.contains("1 process without pages that left memory."), "{text}");
     }
 }
