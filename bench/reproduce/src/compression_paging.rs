@@ -81,7 +81,7 @@ pub fn experiment() -> Experiment {
         title: "Data-compression paging",
         source: "Appel and Li, Data-compression paging",
         about: "The workload `bounded-memory` reads and writes pages that compress 1.7 to 1, at random or by a zipfian \
-                distribution, with one thread. A column is the bound as a share of the memory. `run --resident` keeps pages above it compressed by lz4, or in a \
+                distribution, with one thread. A column is the bound as a share of the memory. `run --resident` keeps pages above it compressed by lz4 or zstd, or in a \
                 file. The others are swap space under a memory control group (version 1) with the same limit: a zram \
                 device with lz4, and a file. Compressed pages are not counted by any of the limits. The methods with \
                 files count their page cache. A sample is one run of each method, and the order alternates from sample \
@@ -102,8 +102,8 @@ const TIMES: [(&str, &str); 2] = [
 ];
 
 /// The compared methods.
-const METHODS: [BoundMethod; 4] =
-    [BoundMethod::PagedLz4, BoundMethod::PagedFile, BoundMethod::Zram, BoundMethod::SwapFile];
+const METHODS: [BoundMethod; 5] =
+    [BoundMethod::PagedLz4, BoundMethod::PagedZstd, BoundMethod::PagedFile, BoundMethod::Zram, BoundMethod::SwapFile];
 const PERCENTAGES: [u64; 6] = [100, 75, 50, 37, 25, 12];
 const BYTES: u64 = 512 << 20;
 const BYTES_QUICK: u64 = 64 << 20;
@@ -184,12 +184,13 @@ mod tests {
 
     #[test]
     fn speeds_are_relative_to_no_bound_and_times_to_zram() {
-        let of_methods = METHODS.into_iter().zip([Ok(2.0), Ok(8.0), Ok(4.0), Err("no disk".to_owned())]);
+        let of_methods = METHODS.into_iter().zip([Ok(2.0), Ok(2.5), Ok(8.0), Ok(4.0), Err("no disk".to_owned())]);
         let values = values(1.0, 1000, &of_methods.collect::<Vec<_>>());
         let of = |row: &str| values.iter().find(|value| value.row == row).unwrap();
         assert_eq!(of("run --resident, lz4").value, 0.5);
         let time = of("run --resident, lz4, time");
         assert_eq!((time.value, time.ratio), (2e6, Some(0.5)));
+        assert_eq!(of("run --resident, zstd").value, 0.4);
         assert_eq!((of("zram swap (lz4)").value, of("zram swap (lz4), time").ratio), (0.25, None));
         assert_eq!(of("swap file, time").instead.as_deref(), Some("no disk"));
         let names: Vec<String> = rows("speed", "times").iter().map(Row::value_name).collect();

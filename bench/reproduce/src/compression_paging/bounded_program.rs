@@ -29,8 +29,10 @@ use crate::sibling_programs::{Missing, end_with_parent, fieldstone, last_message
 pub enum BoundMethod {
     /// Not at all.
     Unbounded,
-    /// `run --resident` with a store that holds all pages, compressed.
+    /// `run --resident` with a store that holds all pages, compressed by lz4.
     PagedLz4,
+    /// The same, compressed by zstd.
+    PagedZstd,
     /// `run --resident` with a file, in a control group, so that the page cache of the file counts.
     PagedFile,
     /// A control group with a zram device that compresses by lz4.
@@ -48,6 +50,7 @@ impl BoundMethod {
         match self {
             Self::Unbounded => "no bound",
             Self::PagedLz4 => "run --resident, lz4",
+            Self::PagedZstd => "run --resident, zstd",
             Self::PagedFile => "run --resident, file",
             Self::Zram => "zram swap (lz4)",
             Self::SwapFile => "swap file",
@@ -58,7 +61,7 @@ impl BoundMethod {
     /// The swap space of its control group; `None` without a group.
     const fn swap(self) -> Option<SwapSpace> {
         match self {
-            Self::Unbounded | Self::PagedLz4 => None,
+            Self::Unbounded | Self::PagedLz4 | Self::PagedZstd => None,
             Self::PagedFile | Self::MappedFile => Some(SwapSpace::None),
             Self::Zram => Some(SwapSpace::Zram),
             Self::SwapFile => Some(SwapSpace::File),
@@ -70,6 +73,7 @@ impl BoundMethod {
         match self {
             // A store that is never full: zram has no limit here either.
             Self::PagedLz4 => Some((bound_bytes, format!("lz4:{STORE_BYTES}"))),
+            Self::PagedZstd => Some((bound_bytes, format!("zstd:{STORE_BYTES}"))),
             // An eighth of the group's limit is left for the page cache of the file.
             Self::PagedFile => Some((bound_bytes / 8 * 7, format!("file:{}", disk_directory().display()))),
             _ => None,

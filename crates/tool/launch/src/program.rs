@@ -98,8 +98,11 @@ impl Program {
     fn check_preload(&self, operation: &'static str, remedy: &'static str) -> Result<()> {
         match self.placement_method() {
             Ok(PlacementMethod::Agent) => Ok(()),
-            Ok(PlacementMethod::Outside { file: path, property }) | Err(Error::NoRegion { path, property, .. }) => {
+            Ok(PlacementMethod::Outside { file: path, property }) => {
                 Err(Error::NoAgent { operation, path, property, remedy })
+            }
+            Err(Error::NoRegion { path, property, remedy: other }) => {
+                Err(Error::NoAgent { operation, path, property, remedy: other.unwrap_or(remedy) })
             }
             Err(error) => Err(error),
         }
@@ -157,13 +160,13 @@ fn placement_method_of(file: &Path, depth: u32) -> Result<PlacementMethod> {
     let start = exec_check::head(file)?;
     if fs::metadata(file).is_ok_and(|metadata| metadata.permissions().mode() & 0o6000 != 0) {
         return refused(
-            "set-user-id or set-group-id, and the loader preloads no agent for such a program",
+            "set-user-id or set-group-id (the loader preloads nothing into it)",
             Some("run a copy without that bit, if it needs no privileges"),
         );
     }
     if gives_capabilities(file) {
         return refused(
-            "a file with capabilities, and the loader preloads no agent for such a program",
+            "a file with capabilities (the loader preloads nothing into it)",
             Some("sudo with the same command, or a copy of the file, which has no capabilities"),
         );
     }

@@ -272,7 +272,7 @@ impl Bound {
         let counted = |process| {
             let index = session.index_of(process).filter(|_| !watched.samples.is_empty());
             let waits = index.map(|index| watched.waits(index, process, &mut names));
-            PagedProcess { waits: waits.unwrap_or_default(), ..counts(process) }
+            PagedProcess { waits: waits.unwrap_or_default(), ..counts(process, &self.config) }
         };
         stats.processes = session.claimed_processes().map(counted).collect();
         stats.samples = watched.samples;
@@ -287,18 +287,19 @@ impl Bound {
             command: program.command_line(),
             bound_bytes: self.config.bound_bytes,
             outcome,
-            processes: self.record.record().claimed_processes().map(counts).collect(),
+            processes: self.record.record().claimed_processes().map(|process| counts(process, &self.config)).collect(),
             samples: Vec::new(),
             guard: None,
         }
     }
 }
 
-fn counts(process: &PagingProcess) -> PagedProcess {
+fn counts(process: &PagingProcess, config: &PagingConfig) -> PagedProcess {
     let counters = &process.counters;
     let get = |counter: &AtomicU64| counter.load(Relaxed);
-    let stores = STORE_NAMES.iter().enumerate().map(|(index, name)| PageStore {
-        name: (*name).to_owned(),
+    let tried = config.order.iter().map(|&index| usize::from(index));
+    let stores = tried.filter_map(|index| Some((index, *STORE_NAMES.get(index)?))).map(|(index, name)| PageStore {
+        name: name.to_owned(),
         loaded_pages: get(&counters.loaded[index]),
         load_ns: get(&counters.load_ns[index]),
         bytes: get(&counters.store_bytes[index]),
