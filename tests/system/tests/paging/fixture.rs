@@ -54,9 +54,9 @@ pub(crate) fn largest(stats: &PagingStats) -> &PagedProcess {
 }
 
 /// The bytes that a program may have resident for moments: the pager looks for memory that the program
-/// has mapped every 2 ms, and counts its pages then.
+/// has mapped every 2 ms, or later on a busy machine, and counts its pages then.
 pub(crate) const fn with_new_memory(bound_mib: u64) -> u64 {
-    (bound_mib << 20) / 4 * 5
+    (bound_mib << 20) / 4 * 5 + (4 << 20)
 }
 
 /// Whether this user may page programs; prints why a test is skipped.
