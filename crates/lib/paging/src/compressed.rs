@@ -76,13 +76,7 @@ impl<C: Codec> Compressed<C> {
     /// One that takes at most `bytes`, in the pager's own memory.
     pub(crate) fn new(arena: &Arena, bytes: usize) -> Result<Self> {
         let slab = Slab::new(arena, bytes).ok_or(Error::Full { bytes: arena.range().len() })?;
-        Ok(Self {
-            slab: Lock::new(slab),
-            workspaces: workspaces(arena),
-            limit: bytes as u64,
-            is_full: AtomicBool::new(false),
-            _arena: None,
-        })
+        Ok(Self::from_parts(slab, workspaces(arena), bytes, None))
     }
 
     /// One that takes at most `bytes` of compressed pages, in whole units of 64 KiB, up to 32 GiB. It
@@ -96,7 +90,12 @@ impl<C: Codec> Compressed<C> {
         // In this order: a smaller arena than was asked for has room for the workspaces.
         let workspaces = arena.as_ref().and_then(workspaces);
         let slab = arena.as_ref().and_then(|arena| Slab::new(arena, bytes)).unwrap_or(Slab::NONE);
-        Self { slab: Lock::new(slab), workspaces, limit: bytes as u64, is_full: AtomicBool::new(false), _arena: arena }
+        Self::from_parts(slab, workspaces, bytes, arena)
+    }
+
+    const fn from_parts(slab: Slab, workspaces: Option<Workspaces<C>>, bytes: usize, arena: Option<Arena>) -> Self {
+        let (slab, is_full) = (Lock::new(slab), AtomicBool::new(false));
+        Self { slab, workspaces, limit: bytes as u64, is_full, _arena: arena }
     }
 
     fn workspace(&self) -> Option<Held<'_, Workspace<C>>> {

@@ -7,7 +7,6 @@
 //! its timeout has passed. The objects are deleted when the store is dropped.
 
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -18,7 +17,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::device::{Device, DeviceStore};
 use crate::kernel::{EIO, ENODATA};
-use crate::packed::{pack, unpack};
+use crate::packed::{new_prefix, pack, unpack};
 use crate::store::{Page, StoreError};
 
 /// How long the store waits before it repeats a request.
@@ -89,8 +88,7 @@ impl ObjectStorage {
     pub fn new(operator: Operator, limit: Duration) -> Result<Self, ObjectsError> {
         let place = place_of(&operator);
         let runtime = runtime().map_err(|cause| ObjectsError { place, cause })?;
-        let id = RandomState::new().hash_one(std::process::id());
-        let prefix = format!("fieldstone/{id:016x}/");
+        let prefix = new_prefix('/');
         Ok(Self { operator, runtime, prefix, limit, has_objects: AtomicBool::new(false), process: std::process::id() })
     }
 

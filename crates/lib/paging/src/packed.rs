@@ -1,10 +1,19 @@
-//! A page as a value of a server or an object store: compressed by lz4 if that makes it smaller.
+//! A page as a value of a server or an object store, compressed by lz4 if that makes it smaller; and the
+//! names of values.
+
+use std::hash::{BuildHasher, RandomState};
 
 use lz4_flex::block::{compress_into, decompress_into};
 
 use crate::compressed::MAX_OUTPUT;
 use crate::kernel::PAGE;
 use crate::store::{Page, StoreError};
+
+/// The start of the names of a store's values, which no other store has.
+pub(crate) fn new_prefix(separator: char) -> String {
+    let id = RandomState::new().hash_one(std::process::id());
+    format!("fieldstone{separator}{id:016x}{separator}")
+}
 
 /// The value of a page.
 pub(crate) fn pack(page: &Page) -> Vec<u8> {

@@ -11,7 +11,6 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
@@ -22,7 +21,7 @@ use redis::{Client, Cmd, FromRedisValue, cmd};
 
 use crate::device::{Device, DeviceStore};
 use crate::kernel::{EIO, ENODATA};
-use crate::packed::{pack, unpack};
+use crate::packed::{new_prefix, pack, unpack};
 use crate::store::{Page, StoreError};
 
 /// How long the store waits before it connects again.
@@ -125,9 +124,8 @@ impl RedisServer {
             Some(rest) => Target::Cluster(cluster(&format!("redis://{rest}"), timeout).map_err(refused)?),
             None => Target::Server(Client::open(url).map_err(refused)?),
         };
-        let id = RandomState::new().hash_one(std::process::id());
         Ok(Self {
-            prefix: format!("fieldstone:{id:016x}:"),
+            prefix: new_prefix(':'),
             shown,
             target,
             timeout,

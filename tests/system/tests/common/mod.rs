@@ -2,18 +2,11 @@
 //! test at a time.
 
 use std::fs::{self, File};
-use std::process::Command;
 
 mod wait;
-pub(crate) use wait::wait_until;
+pub(crate) use wait::{kill, wait_until};
 
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
-
-/// Sends a signal to a process, or with a minus before its number to its group.
-pub(crate) fn kill(signal: &str, target: &str) {
-    let status = Command::new("kill").args([&format!("-{signal}"), "--", target]).status().unwrap();
-    assert!(status.success(), "kill -{signal} {target}");
-}
 
 /// A file that all tests on this machine lock. It may belong to another user; reading it is enough
 /// to lock it.

@@ -54,11 +54,12 @@ impl RedisServer {
         let program: Vec<_> = std::iter::once("redis-server").chain(fixed).collect();
         let mut command = match &self.run {
             Some(run) => paged(run, &program),
-            None => Command::new(program[0]),
+            None => {
+                let mut command = Command::new(program[0]);
+                command.args(&program[1..]);
+                command
+            }
         };
-        if self.run.is_none() {
-            command.args(&program[1..]);
-        }
         // A group of its own, so that the server ends with the command.
         command.args(self.options.split_whitespace()).process_group(0).stdout(Stdio::null()).stderr(Stdio::piped());
         self.running = Some(command.spawn().unwrap());

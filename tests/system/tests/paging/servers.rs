@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::fixture::{can_page, largest, load_stats, paged, record, stderr, with_new_memory};
 use crate::redis_server::RedisServer;
-use crate::wait::wait_until;
+use crate::wait::{kill, wait_until};
 
 /// Values of 1 KiB: some 50 MiB in a server.
 const VALUES: Range<u32> = 0..40_000;
@@ -105,8 +105,7 @@ fn memcached_keeps_every_value_with_half_and_a_quarter_of_its_data_resident() {
         let mut answers = BufReader::new(connection.try_clone().unwrap());
         set(&connection, &mut answers);
         verify(&connection, &mut answers);
-        let status = Command::new("kill").args(["-TERM", &running.id().to_string()]).status().unwrap();
-        assert!(status.success());
+        kill("TERM", &running.id().to_string());
         let output = running.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
         counts.check(bound_mib);

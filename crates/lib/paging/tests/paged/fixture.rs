@@ -57,6 +57,18 @@ pub(crate) fn check(memory: &Paged, kind: Kind) {
     assert!(wrong.is_none(), "{kind:?}: {wrong:?}\n{}", memory.stats());
 }
 
+/// Sends contents of two kinds through the only store of the memory, and checks them.
+#[cfg(any(feature = "redis", feature = "opendal"))]
+pub(crate) fn pass_through_store(memory: &Paged, name: &str) {
+    for kind in [Kind::Text, Kind::Noise] {
+        fill(memory, kind);
+        memory.advise(0..memory.len(), fieldstone_paging::Advice::Cold).unwrap();
+        check(memory, kind);
+    }
+    let stats = memory.stats();
+    assert!(stats.stores[0].name == name && stats.stores[0].loaded > 2000, "{stats}");
+}
+
 /// Runs an ignored test of this program in a process of its own, which ends after a minute.
 pub(crate) fn run_alone(test: &str) -> Output {
     let program = std::env::current_exe().unwrap();

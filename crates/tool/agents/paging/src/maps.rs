@@ -3,9 +3,7 @@
 use core::ffi::CStr;
 use core::ops::Range;
 
-use crate::raw;
-
-const PAGE: usize = 4096;
+use crate::raw::{self, PAGE};
 
 /// `/proc/self/statm`, open for the whole life of the thread.
 #[derive(Debug)]

@@ -8,6 +8,9 @@ use core::ops::Range;
 pub(crate) use fieldstone_preload::process::{getpid, map, map_file, write_error};
 use fieldstone_syscall::{failed, syscall};
 
+/// The page size in bytes.
+pub(crate) const PAGE: usize = 4096;
+
 /// madvise(2) for the program; a negated errno.
 pub(crate) fn advise(start: usize, bytes: usize, advice: i32) -> isize {
     // SAFETY: the program makes this call.

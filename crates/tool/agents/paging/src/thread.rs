@@ -12,12 +12,11 @@ use core::ops::Range;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::raw;
+use crate::raw::{self, PAGE};
 
 /// Bytes of a thread's stack. The lowest page is inaccessible: a thread that needs more ends the process
 /// instead of overwriting other memory.
 const STACK: usize = 512 << 10;
-const PAGE: usize = 4096;
 
 /// Memory, signal handlers and semaphore undo of the process, but not its descriptors.
 const FLAGS: i32 = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;

@@ -20,11 +20,10 @@ use fieldstone_preload::line;
 use fieldstone_wire::paging::{PagingConfig, PagingProcess};
 
 use crate::maps::{MemorySize, for_each_mapping, processor};
+use crate::raw::PAGE;
 use crate::share::Share;
 use crate::thread::Thread;
 use crate::{advice, loss, raw, sites, start, thread, threads};
-
-const PAGE: usize = 4096;
 
 /// Bytes of a thread's control block that the kernel may write when the thread ends.
 const CONTROL_BLOCK: usize = 2400;
