@@ -55,6 +55,10 @@ fn main() {
 /// Builds all agents and returns the directory of their files.
 fn build(root: &Path, out: &Path) -> Result<PathBuf, String> {
     let target = env::var("TARGET").map_err(|error| error.to_string())?;
+    // Cargo names the linker that is set for the target; for the host none need be set.
+    if env::var("HOST").as_ref() != Ok(&target) && env::var_os("RUSTC_LINKER").is_none() {
+        return Err(format!("no linker is set for {target}"));
+    }
     let directory = out.join("agent");
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(root).args(["build", "--quiet", "--profile", "agent"]);

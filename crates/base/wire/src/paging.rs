@@ -27,8 +27,10 @@ pub const FILE: usize = 1;
 pub const REDIS: usize = 2;
 /// The index of the store of pages compressed by zstd.
 pub const ZSTD: usize = 3;
+/// The index of the store of pages in an object store.
+pub const OBJECTS: usize = 4;
 /// The names of the stores of `run --resident`, by their index.
-pub const STORE_NAMES: [&str; 4] = ["lz4", "file", "redis", "zstd"];
+pub const STORE_NAMES: [&str; 5] = ["lz4", "file", "redis", "zstd", "opendal"];
 /// No store, in [`PagingConfig::order`].
 pub const NO_STORE: u8 = u8::MAX;
 /// The longest directory of a file of pages, with its final zero.
@@ -70,6 +72,12 @@ impl PagingConfig {
     #[must_use]
     pub fn exchange(&self) -> Option<&CStr> {
         path(&self.exchange)
+    }
+
+    /// The index of the store whose pages the command keeps: [`REDIS`] or [`OBJECTS`].
+    #[must_use]
+    pub fn exchanged_store(&self) -> usize {
+        if self.order.map(usize::from).contains(&OBJECTS) { OBJECTS } else { REDIS }
     }
 }
 

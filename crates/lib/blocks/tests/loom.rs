@@ -1,7 +1,7 @@
 //! Loom tests of the lock-free parts: loom runs every interleaving of up to three preemptions and
 //! every value a load may return.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p fieldstone-blocks --test loom --release`
+//! `RUSTFLAGS="--cfg loom" cargo test -p fieldstone-blocks --test loom`
 //!
 //! Chunks and lanes are those of the library, but fewer. Loom does not track raw blocks, so each
 //! block gets a loom cell for its contents. The cell detects unsynchronised use by two threads.

@@ -1,7 +1,7 @@
 //! Models of the structures that threads change without a lock, under loom, which runs every
 //! interleaving with a few preemptions.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p fieldstone-guard --no-default-features --lib --release loom_model`
+//! `RUSTFLAGS="--cfg loom" cargo test -p fieldstone-guard --no-default-features --lib loom_model`
 
 use loom::sync::Arc;
 use loom::thread;

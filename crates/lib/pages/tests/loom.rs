@@ -1,7 +1,7 @@
 //! No write is missed: a model of looks and writers under loom, which runs every interleaving with
 //! a few preemptions.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p fieldstone-pages --test loom --release`
+//! `RUSTFLAGS="--cfg loom" cargo test -p fieldstone-pages --test loom`
 //!
 //! The log is the library's own. A page is a lock around its protection and its contents, because
 //! the processor checks one and writes the other in one step. A writer that finds the page closed

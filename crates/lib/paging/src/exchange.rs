@@ -13,7 +13,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use fieldstone_wire::page_exchange::{
     ANSWERED, CHANNELS, Channel, EXCHANGE_PAGES, IDLE, Operation, PageExchange, REQUESTED, SERVED,
 };
-use fieldstone_wire::paging::{REDIS, STORE_NAMES};
+use fieldstone_wire::paging::STORE_NAMES;
 use linux_raw_sys::general;
 
 use crate::device::Device;
@@ -35,6 +35,8 @@ pub struct Exchange {
     pub process: usize,
     /// Milliseconds that a request waits.
     pub timeout_ms: u32,
+    /// The index of the store, whose pages the command keeps.
+    pub store: usize,
 }
 
 /// The command, as a device.
@@ -110,7 +112,7 @@ impl Command {
 
 impl Device for Command {
     fn name(&self) -> &'static str {
-        STORE_NAMES[REDIS]
+        STORE_NAMES[self.exchange.store]
     }
 
     fn write(&self, first: u32, pages: &[&Page]) -> Result<usize, StoreError> {
@@ -141,6 +143,8 @@ mod tests {
     use std::boxed::Box;
     use std::sync::atomic::Ordering::SeqCst;
 
+    use fieldstone_wire::paging::REDIS;
+
     use super::*;
     use crate::kernel::PAGE;
 
@@ -149,7 +153,7 @@ mod tests {
         // SAFETY: a record consists of integers, for which zeros are valid.
         #[allow(unsafe_code, reason = "makes a record as a file has it")]
         let record = Box::leak(unsafe { Box::<PageExchange>::new_zeroed().assume_init() });
-        Exchange { record, path, process: 3, timeout_ms }
+        Exchange { record, path, process: 3, timeout_ms, store: REDIS }
     }
 
     #[test]

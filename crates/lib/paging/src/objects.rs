@@ -47,7 +47,7 @@ impl Objects {
     pub fn open(operator: Operator, limit: Duration) -> Result<Self, ObjectsError> {
         let storage = ObjectStorage::new(operator, limit)?;
         storage.check()?;
-        let place = storage.place();
+        let place = storage.to_string();
         Self::new(storage).map_err(|error| ObjectsError { place, cause: error.to_string() })
     }
 }
@@ -64,9 +64,15 @@ pub struct ObjectStorage {
     process: u32,
 }
 
+impl fmt::Display for ObjectStorage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&place_of(&self.operator))
+    }
+}
+
 impl fmt::Debug for ObjectStorage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ObjectStorage").field("place", &self.place()).finish_non_exhaustive()
+        f.debug_struct("ObjectStorage").field("place", &place_of(&self.operator)).finish_non_exhaustive()
     }
 }
 
@@ -104,17 +110,13 @@ impl ObjectStorage {
             operator.delete(&name).await?;
             Ok::<_, opendal::Error>(read.to_vec() == [7])
         };
-        let refused = |cause: String| ObjectsError { place: self.place(), cause };
+        let refused = |cause: String| ObjectsError { place: self.to_string(), cause };
         match self.runtime.block_on(async { timeout(self.limit, attempt).await }) {
             Ok(Ok(true)) => Ok(()),
             Ok(Ok(false)) => Err(refused("an object has other contents than were written".to_owned())),
             Ok(Err(error)) => Err(refused(error.to_string())),
             Err(_) => Err(refused(format!("no answer within {} s", self.limit.as_secs_f32()))),
         }
-    }
-
-    fn place(&self) -> String {
-        place_of(&self.operator)
     }
 
     /// Makes a request for each page at the same time; the results in order.

@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
 #[cfg(doc)]
 use fieldstone_wire::paging::NO_STORE;
-use fieldstone_wire::paging::{FILE, LZ4, PagingCounters, REDIS, STORES, ZSTD};
+use fieldstone_wire::paging::{FILE, LZ4, PagingCounters, STORES, ZSTD};
 
 use crate::arena::Arena;
 use crate::count::{add, subtract, value};
@@ -189,7 +189,7 @@ impl Pager {
             list[FILE] = Some(put(arena, TempFile::open(arena, directory)?).ok_or(full)?);
         }
         if let Some(exchange) = stores.exchange {
-            list[REDIS] = Some(put(arena, DeviceStore::in_arena(arena, Command::new(exchange))?).ok_or(full)?);
+            list[exchange.store] = Some(put(arena, DeviceStore::in_arena(arena, Command::new(exchange))?).ok_or(full)?);
         }
         let order = stores.order;
         let copy_bytes = match usize::from(order[0]) {

@@ -6,14 +6,17 @@
 //! |---|---|
 //! | `guarded` | `--guard`: its options; what it cannot be combined with |
 //! | `paged` | `--resident`: its options; what it cannot be combined with |
-//! | `page_server` | keeps the pages of `--resident` on a Redis server |
+//! | `page_stores` | the stores of `--page-store` |
+//! | `page_server`, `remote_pages` | keep the pages of `--resident` on a Redis server or in an object store |
 //! | `paging_samples` | memory over time, and waiting functions, of `--resident` |
 //! | `repaired` | `--repair` |
 
 mod guarded;
 mod page_server;
+mod page_stores;
 mod paged;
 mod paging_samples;
+mod remote_pages;
 #[cfg_attr(not(target_arch = "x86_64"), path = "run/not_repaired.rs")]
 mod repaired;
 

@@ -8,6 +8,7 @@ mod binaries;
 mod combined;
 mod fixture;
 mod languages;
+mod object_stores;
 mod programs;
 mod races;
 mod redis_server;

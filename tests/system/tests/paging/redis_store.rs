@@ -12,11 +12,14 @@ use crate::redis_server::RedisServer;
 use crate::wait::wait_until;
 
 /// Memory of which half is resident, with operations at random pages, and a check of all contents.
-const WORKLOAD: [&str; 4] = ["48M", "20000", "--pattern", "random"];
-
 fn workload() -> Vec<String> {
+    bounded_memory("48M", "20000")
+}
+
+/// Memory of a size, with a number of operations at random pages, and a check of all contents.
+pub(crate) fn bounded_memory(size: &str, operations: &str) -> Vec<String> {
     let program = binaries::workload("bounded-memory").to_str().unwrap().to_owned();
-    std::iter::once(program).chain(WORKLOAD.map(str::to_owned)).collect()
+    std::iter::once(program).chain([size, operations, "--pattern", "random"].map(str::to_owned)).collect()
 }
 
 /// Starts the workload; its output is read at the end.

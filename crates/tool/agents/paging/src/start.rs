@@ -46,7 +46,13 @@ pub(crate) fn exchange() -> Option<Exchange> {
     let record = unsafe { EXCHANGE.load(Acquire).as_ref()? };
     let (session, own) = session()?;
     let (config, process) = (&session.config, session.index_of(own)?);
-    Some(Exchange { record, path: config.exchange()?, process, timeout_ms: config.exchange_timeout_ms })
+    Some(Exchange {
+        record,
+        path: config.exchange()?,
+        process,
+        timeout_ms: config.exchange_timeout_ms,
+        store: config.exchanged_store(),
+    })
 }
 
 /// The addresses of the files that the pager's thread executes: the agent, and libc with `memcpy`.

@@ -9,11 +9,10 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use anyhow::Context;
 use fieldstone_launch::shared_record::SharedRecord;
-use fieldstone_paging::{Device, Page, RedisServer, StoreError};
+use fieldstone_paging::{Device, Page, StoreError};
 use fieldstone_sys::signals::spawn_without_signals;
 use fieldstone_wire::page_exchange::{Channel, Operation, PageExchange, REQUESTED, SERVED};
 use fieldstone_wire::paging::PROCESSES;
@@ -21,6 +20,7 @@ use rustix::io::Errno;
 use rustix::thread::futex;
 
 use crate::output::message;
+use crate::run::remote_pages::RemotePages;
 
 /// Requests that are served at one time.
 const THREADS: u32 = 8;
@@ -33,26 +33,22 @@ pub(super) struct PageServer {
 
 struct Shared {
     record: SharedRecord<PageExchange>,
-    url: String,
-    timeout: Duration,
-    /// Each process has its own keys.
-    servers: [OnceLock<RedisServer>; PROCESSES],
+    remote: RemotePages,
+    /// Each process has its own pages; `None` if there is no way to them.
+    devices: [OnceLock<Option<Box<dyn Device>>>; PROCESSES],
     is_ending: AtomicBool,
     /// Whether a server that does not answer was reported.
     has_warned: AtomicBool,
 }
 
 impl PageServer {
-    /// Connects to the server, and starts the threads.
-    pub(super) fn start(url: &str, timeout: Duration) -> anyhow::Result<Self> {
-        RedisServer::new(url, timeout)?.check()?;
+    /// Starts the threads.
+    pub(super) fn start(remote: RemotePages) -> anyhow::Result<Self> {
         let record = SharedRecord::create_with(|_| ())?;
-        let servers = from_fn(|_| OnceLock::new());
         let shared = Arc::new(Shared {
             record,
-            url: url.to_owned(),
-            timeout,
-            servers,
+            remote,
+            devices: from_fn(|_| OnceLock::new()),
             is_ending: AtomicBool::new(false),
             has_warned: AtomicBool::new(false),
         });
@@ -104,9 +100,9 @@ impl Shared {
     }
 
     fn answer(&self, process: usize, channel: &Channel) -> Result<usize, i32> {
-        let server = self.servers[process].get_or_init(|| {
-            RedisServer::new(&self.url, self.timeout).expect("the address was understood at the start")
-        });
+        let Some(device) = self.devices[process].get_or_init(|| self.remote.open().ok()) else {
+            return Err(Errno::IO.raw_os_error());
+        };
         let (operation, count) = channel.requested();
         let numbers: Vec<u32> = channel.numbers().collect();
         let mut pages: Vec<Page> = vec![[0; size_of::<Page>()]; count];
@@ -115,9 +111,9 @@ impl Shared {
                 pages.iter_mut().enumerate().for_each(|(index, page)| channel.read_page(index, page));
                 // The numbers of a request are adjacent; one without any writes nothing.
                 let first = numbers.first().copied().unwrap_or(0);
-                server.write(first, &pages.iter().collect::<Vec<_>>())
+                device.write(first, &pages.iter().collect::<Vec<_>>())
             }
-            Operation::Read => server.read(&numbers, &mut pages).map(|()| {
+            Operation::Read => device.read(&numbers, &mut pages).map(|()| {
                 pages.iter().enumerate().for_each(|(index, page)| channel.write_page(index, page));
                 count
             }),
@@ -125,9 +121,10 @@ impl Shared {
         let is_lost = matches!(result, Err(StoreError::Failed(_)));
         if is_lost && !self.has_warned.swap(true, Relaxed) {
             message(format_args!(
-                "the page store {server} has not answered for {} s: pages that are stored there are lost while it does \
+                "the page store {} has not answered for {} s: pages that are stored there are lost while it does \
                  not\ntry: --page-store-timeout with more seconds, and start the server again meanwhile",
-                self.timeout.as_secs_f32()
+                self.remote,
+                self.remote.timeout.as_secs_f32()
             ));
         }
         result.map_err(|error| match error {

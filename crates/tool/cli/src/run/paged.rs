@@ -1,8 +1,7 @@
 //! `fieldstone run --resident`: starts a program with a bound on its resident memory.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
-use std::str::FromStr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,15 +17,17 @@ use fieldstone_report::PagingStats;
 use fieldstone_report::paging::{PageStore, PagedProcess};
 use fieldstone_sys::userfault::userfault;
 use fieldstone_wire::paging::{
-    DIRECTORY_BYTES, FILE, LZ4, NO_STORE, PAGING_VARIABLE, PagingConfig, PagingProcess, PagingSession, RECORD_BYTES,
-    REDIS, STORE_NAMES, STORES, ZSTD,
+    DIRECTORY_BYTES, NO_STORE, PAGING_VARIABLE, PagingConfig, PagingProcess, PagingSession, RECORD_BYTES, STORE_NAMES,
+    STORES,
 };
 use fieldstone_wire::{PageKind, Remedy};
 use rustix::fs::{Mode, OFlags};
 
 use crate::interval;
 use crate::run::page_server::PageServer;
+use crate::run::page_stores::{StoreList, StoreOption};
 use crate::run::paging_samples::Sampler;
+use crate::run::remote_pages::RemotePages;
 use crate::size;
 
 /// The paging agent, a shared library; empty in a cross build without a linker.
@@ -34,81 +35,10 @@ const AGENT: &[u8] = include_bytes!(env!("PAGING_AGENT"));
 
 /// The page size.
 pub(super) const PAGE: u64 = 4096;
-/// What `--page-store` accepts.
-const STORE_FORMS: &str =
-    "give lz4[:SIZE], zstd[:SIZE], file:DIRECTORY, redis://HOST:PORT or redis+cluster://HOST:PORT";
 /// How long a process waits for the command beyond the time in which that tries to reach the server.
 const EXCHANGE_MARGIN: Duration = Duration::from_secs(2);
-/// The smallest memory of a store.
-const LEAST_STORE: u64 = 64 << 10;
 /// The smallest bound: below it a program would only wait for its pages.
 const LEAST_BOUND: u64 = 4 << 20;
-
-/// A store of `--page-store`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum StoreOption {
-    /// Memory for compressed pages; `None` for a quarter of the bound.
-    Lz4(Option<u64>),
-    /// As `Lz4`.
-    Zstd(Option<u64>),
-    File(PathBuf),
-    /// The address of a server or a cluster.
-    Redis(String),
-}
-
-impl StoreOption {
-    /// Its index in [`STORE_NAMES`].
-    const fn index(&self) -> usize {
-        match self {
-            Self::Lz4(_) => LZ4,
-            Self::Zstd(_) => ZSTD,
-            Self::File(_) => FILE,
-            Self::Redis(_) => REDIS,
-        }
-    }
-}
-
-/// Parses the memory of a store.
-fn memory_limit(text: &str) -> Result<u64, String> {
-    match size::parse(text)? {
-        0..LEAST_STORE => Err("a store needs at least 64K".to_owned()),
-        bytes => Ok(bytes),
-    }
-}
-
-impl FromStr for StoreOption {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (name, value) = text.split_once(':').map_or((text, None), |(name, value)| (name, Some(value)));
-        match (name, value) {
-            ("lz4", limit) => Ok(Self::Lz4(limit.map(memory_limit).transpose()?)),
-            ("zstd", limit) => Ok(Self::Zstd(limit.map(memory_limit).transpose()?)),
-            ("file", Some(directory)) if !directory.is_empty() => Ok(Self::File(directory.into())),
-            ("redis" | "redis+cluster", Some(_)) => Ok(Self::Redis(text.to_owned())),
-            ("file" | "redis" | "redis+cluster", _) => Err(format!("{name} needs a value: {STORE_FORMS}")),
-            _ => Err(format!("there is no store {name:?}: {STORE_FORMS}")),
-        }
-    }
-}
-
-/// The stores of `--page-store`, in the order in which they are tried.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct StoreList(Vec<StoreOption>);
-
-impl FromStr for StoreList {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let stores = text.split(',').map(str::parse).collect::<Result<Vec<StoreOption>, _>>()?;
-        let twice =
-            |(at, store): &(usize, &StoreOption)| stores[..*at].iter().any(|other| other.index() == store.index());
-        match stores.iter().enumerate().find(twice) {
-            Some((_, store)) => Err(format!("give {} once", STORE_NAMES[store.index()])),
-            None => Ok(Self(stores)),
-        }
-    }
-}
 
 /// The options of `--resident`.
 #[derive(Debug, Args)]
@@ -119,7 +49,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with_all = ["pid", "children"])]
     resident: Option<u64>,
     /// With --resident: where pages go, hottest first: `lz4[:SIZE]`, `zstd[:SIZE]`, `file:DIRECTORY`,
-    /// `redis://[USER:PASSWORD@]HOST:PORT`, `redis+cluster://HOST:PORT`; default: lz4 with a quarter of the bound, then a file in $TMPDIR
+    /// `redis://[USER:PASSWORD@]HOST:PORT`, `redis+cluster://HOST:PORT`, `opendal:ADDRESS`; default: lz4 with a quarter of the bound, then a file in $TMPDIR
     #[arg(long, value_name = "LIST", requires = "resident")]
     page_store: Option<StoreList>,
     /// With --page-store: for how long a server that cannot be reached is tried again, like 30s
@@ -192,20 +122,21 @@ impl Arguments {
             exchange_timeout_ms: u32::try_from((timeout + EXCHANGE_MARGIN).as_millis()).unwrap_or(u32::MAX),
             order: [NO_STORE; STORES],
         };
-        let mut server = None;
+        let mut remote = None;
         for (store, place) in stores.iter().zip(&mut config.order) {
             *place = u8::try_from(store.index())?;
             match store {
                 StoreOption::Lz4(limit) => config.lz4_bytes = limit.unwrap_or(bound_bytes / 4),
                 StoreOption::Zstd(limit) => config.zstd_bytes = limit.unwrap_or(bound_bytes / 4),
                 StoreOption::File(path) => config.directory = directory(path)?,
-                StoreOption::Redis(url) => {
-                    let started = PageServer::start(url, timeout)?;
-                    let path = started.path();
-                    config.exchange[..path.len()].copy_from_slice(path.as_bytes());
-                    server = Some(started);
-                }
+                StoreOption::Redis(url) => remote = Some(RemotePages::on_redis(url, timeout)?),
+                StoreOption::Objects(address) => remote = Some(RemotePages::in_objects(address, timeout)?),
             }
+        }
+        let server = remote.map(PageServer::start).transpose()?;
+        if let Some(server) = &server {
+            let path = server.path();
+            config.exchange[..path.len()].copy_from_slice(path.as_bytes());
         }
         Ok((config, server))
     }
@@ -321,24 +252,5 @@ fn counts(process: &PagingProcess, config: &PagingConfig) -> PagedProcess {
         children: get(&counters.children),
         stores: stores.collect(),
         waits: Vec::new(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lists_of_stores_are_parsed() {
-        let (lz4, file) = (StoreOption::Lz4(Some(1 << 30)), StoreOption::File("/var/tmp".into()));
-        assert_eq!("lz4:1G,file:/var/tmp".parse(), Ok(StoreList(vec![lz4.clone(), file.clone()])));
-        let redis = |url: &str| StoreOption::Redis(url.to_owned());
-        let list = "redis+cluster://host:7000,file:/var/tmp,lz4:1G".parse();
-        assert_eq!(list, Ok(StoreList(vec![redis("redis+cluster://host:7000"), file, lz4])));
-        assert_eq!("lz4,redis://a".parse(), Ok(StoreList(vec![StoreOption::Lz4(None), redis("redis://a")])));
-        assert_eq!("zstd:1M".parse(), Ok(StoreList(vec![StoreOption::Zstd(Some(1 << 20))])));
-        for wrong in ["", "file", "file:", "brotli", "lz4,lz4", "lz4:x", "redis", "redis://a,redis+cluster://b"] {
-            assert!(wrong.parse::<StoreList>().is_err(), "{wrong}");
-        }
     }
 }

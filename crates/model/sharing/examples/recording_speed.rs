@@ -1,4 +1,4 @@
-//! The cost of recording an access: `cargo run --release -p fieldstone-sharing --example speed`.
+//! The cost of recording an access: `cargo run --release -p fieldstone-sharing --example recording_speed`.
 //!
 //! Four threads access few lines, as under contention. Then they access enough lines that the
 //! table is always full.
