@@ -14,7 +14,8 @@ use fieldstone_workloads::size;
 
 use crate::cachekata::ladder_repair;
 use crate::campaign::{Campaign, is_named};
-use crate::experiment::{Experiment, Scale, all};
+use crate::catalog;
+use crate::experiment::{Experiment, Scale};
 use crate::layout::Layout;
 use crate::summary::ExperimentSummary;
 use crate::trial::{Task, Trial};
@@ -116,7 +117,7 @@ pub fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
-    let experiments = all();
+    let experiments = catalog::all();
     if let Some(cell) = &arguments.cell {
         return child::run(&experiments, &trial(arguments, cell));
     }

@@ -5,7 +5,7 @@
 //! cell         what one child process measures          table2/paper-tree/4M     one column of one table
 //! row          one number of a cell, and the paper's    Linear Scan: Naive       2.97
 //! ```
-//! A module describes its experiment in a function, which is listed in [`all`]. The `measure` of a
+//! A module describes its experiment in a function, which is listed in [`crate::catalog`]. The `measure` of a
 //! cell runs once per sample, in a child process with a random layout ([`crate::Layout`]).
 //!
 //! Saved samples name their cells and rows. So ids and names of rows do not change.
@@ -270,23 +270,4 @@ impl SampleOutcome {
     pub const fn measured(figures: Vec<MeasuredValue>) -> Self {
         Self::Measured { figures, alternately: true }
     }
-}
-
-/// All experiments, in the order of `fieldstone reproduce list`.
-#[must_use]
-pub fn all() -> Vec<Experiment> {
-    vec![
-        crate::table2::experiment(),
-        crate::figure3::experiment(),
-        crate::figure4::experiment(),
-        crate::figure5::experiment(),
-        crate::blog::experiment(),
-        crate::fragmentation::experiment(),
-        crate::tree_walks::experiment(),
-        crate::appel_li::experiment(),
-        crate::heap_overflow::experiment(),
-        crate::compression_paging::experiment(),
-        crate::direct_segments::experiment(),
-        crate::cachekata::experiment(),
-    ]
 }

@@ -11,6 +11,7 @@
 //! | module | content |
 //! |---|---|
 //! | `experiment` | the description of what is measured: cells, rows, quotations |
+//! | `catalog` | the list of all experiments |
 //! | `quotation` | the numbers of the papers, word for word |
 //! | `command` | the command line: which cells run, which results are shown |
 //! | `campaign` | the order of the samples of all cells |
@@ -26,7 +27,7 @@
 //! | `sibling_programs`, `folder` | programs that a sample starts, and a folder for their files |
 //! | `provenance` | the machine, kernel and commit of a session |
 //!
-//! Each paper's tables and figures have modules, listed in [`experiment::all`]:
+//! Each paper's tables and figures have modules, listed in [`catalog`]:
 //!
 //! | module | what it measures |
 //! |---|---|
@@ -47,6 +48,7 @@ pub mod appel_li;
 pub mod blog;
 pub mod cachekata;
 pub mod campaign;
+mod catalog;
 pub mod child;
 pub mod command;
 pub mod comparison;

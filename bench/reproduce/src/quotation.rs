@@ -109,7 +109,8 @@ fn name(table: &QuotedTable, line: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::{Scale, all as experiments};
+    use crate::catalog::all as experiments;
+    use crate::experiment::Scale;
 
     #[test]
     fn every_value_stands_in_its_sentence() {

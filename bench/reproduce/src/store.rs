@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn rows_of_earlier_versions_have_their_current_names() {
-        let experiments = crate::experiment::all();
+        let experiments = crate::catalog::all();
         let cells = experiments.iter().flat_map(|experiment| (experiment.cells)(Scale::Full));
         let rows: BTreeSet<String> = cells.flat_map(|cell| cell.rows).map(|row| row.name).collect();
         for (earlier, current) in RENAMED_ROWS {

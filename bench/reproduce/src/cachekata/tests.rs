@@ -56,7 +56,7 @@ fn rows_and_ids_are_distinct() {
         let names: BTreeSet<String> = cell.rows.iter().map(Row::value_name).collect();
         assert_eq!(names.len(), cell.rows.len(), "{}", cell.id);
     }
-    assert!(crate::experiment::all().iter().any(|experiment| experiment.name == "cachekata"));
+    assert!(crate::catalog::all().iter().any(|experiment| experiment.name == "cachekata"));
 }
 
 #[test]

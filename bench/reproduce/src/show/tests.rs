@@ -1,7 +1,8 @@
 //! Results on a terminal and a page.
 
 use super::*;
-use crate::experiment::{MeasuredValue, SampleOutcome, all};
+use crate::catalog::all;
+use crate::experiment::{MeasuredValue, SampleOutcome};
 use crate::store::{CellSample, SavedSamples};
 use fieldstone_report::text::{self, Style};
 use fieldstone_report::{csv, html, markdown};

@@ -132,7 +132,7 @@ fn streams_stay_within_the_array_and_repeat() {
 
 #[test]
 fn each_processor_is_listed_and_rows_are_distinct() {
-    let experiments = crate::experiment::all();
+    let experiments = crate::catalog::all();
     let listed =
         experiments.iter().find(|experiment| experiment.name == "tree-walks").expect("the experiment is listed");
     let ids = |scale| (listed.cells)(scale).into_iter().map(|cell| cell.id).collect::<BTreeSet<_>>();
