@@ -48,7 +48,7 @@ pub mod appel_li;
 pub mod blog;
 pub mod cachekata;
 pub mod campaign;
-mod catalog;
+pub mod catalog;
 pub mod child;
 pub mod command;
 pub mod comparison;

@@ -21,6 +21,7 @@ const ORDER: &[&str] = &[
     "crates/lib/stacks/runtime",
     "crates/lib/guard",
     "crates/lib/paging",
+    "crates/lib/checkpoint",
     "crates/lib/capi",
     "crates/tool/preload",
     "crates/tool/agents/*",

@@ -40,7 +40,7 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-pub use present::{PresentRange, present_ranges};
+pub use present::{PresentRange, populated_ranges, present_ranges};
 pub use runs::Runs;
 
 use crate::Result;

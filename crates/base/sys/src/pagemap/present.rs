@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 use linux_raw_sys::general as uapi;
 
-use super::walk::{CHUNK_PAGES, PRESENT, read_entries};
+use super::walk::{CHUNK_PAGES, PRESENT, SWAPPED, read_entries};
 use crate::userfault::PAGEMAP_SCAN;
 use crate::{Error, Result};
 
@@ -38,15 +38,31 @@ pub struct PresentRange {
 pub fn present_ranges(pid: u32, range: Range<u64>) -> Result<Vec<PresentRange>> {
     let path = PathBuf::from(format!("/proc/{pid}/pagemap"));
     let map = File::open(&path).map_err(|source| Error::process_file(pid, "open", &path, source))?;
-    let found = match scan(&map, range.clone()) {
-        Err(old) if old.raw_os_error() == Some(libc::ENOTTY) => table(&map, &range),
+    let found = match scan(&map, range.clone(), uapi::PAGE_IS_PRESENT) {
+        Err(old) if old.raw_os_error() == Some(libc::ENOTTY) => table(&map, &range, PRESENT),
         scanned => scanned,
     };
     found.map_err(|source| Error::process_file(pid, "read", &path, source))
 }
 
-fn scan(map: &File, range: Range<u64>) -> io::Result<Vec<PresentRange>> {
-    let (present, zero) = (u64::from(uapi::PAGE_IS_PRESENT), u64::from(uapi::PAGE_IS_PFNZERO));
+/// The ranges of this process's memory with contents: in memory or in swap space, lowest address first.
+///
+/// # Errors
+/// If the pagemap cannot be read.
+pub fn populated_ranges(range: Range<u64>) -> Result<Vec<Range<u64>>> {
+    let (pid, path) = (std::process::id(), PathBuf::from("/proc/self/pagemap"));
+    let map = File::open(&path).map_err(|source| Error::process_file(pid, "open", &path, source))?;
+    let found = match scan(&map, range.clone(), uapi::PAGE_IS_PRESENT | uapi::PAGE_IS_SWAPPED) {
+        Err(old) if old.raw_os_error() == Some(libc::ENOTTY) => table(&map, &range, PRESENT | SWAPPED),
+        scanned => scanned,
+    };
+    let found = found.map_err(|source| Error::process_file(pid, "read", &path, source))?;
+    Ok(found.into_iter().map(|found| found.range).collect())
+}
+
+/// The ranges whose pages are of one of the kinds, without the zero page.
+fn scan(map: &File, range: Range<u64>, kinds: u32) -> io::Result<Vec<PresentRange>> {
+    let zero = u64::from(uapi::PAGE_IS_PFNZERO);
     let mut stretches = vec![uapi::page_region { start: 0, end: 0, categories: 0 }; STRETCHES];
     let mut found = Vec::new();
     let mut at = range.start;
@@ -61,8 +77,8 @@ fn scan(map: &File, range: Range<u64>) -> io::Result<Vec<PresentRange>> {
             vec_len: STRETCHES as u64,
             max_pages: 0,
             category_inverted: zero,
-            category_mask: present | zero,
-            category_anyof_mask: 0,
+            category_mask: zero,
+            category_anyof_mask: kinds.into(),
             return_mask: u64::from(uapi::PAGE_IS_HUGE),
         };
         // SAFETY: `scan` is the request's own structure, a live local; the kernel writes at most
@@ -79,7 +95,8 @@ fn scan(map: &File, range: Range<u64>) -> io::Result<Vec<PresentRange>> {
     Ok(found)
 }
 
-fn table(map: &File, range: &Range<u64>) -> io::Result<Vec<PresentRange>> {
+/// As [`scan`], for entries with one of the bits.
+fn table(map: &File, range: &Range<u64>, bits: u64) -> io::Result<Vec<PresentRange>> {
     let page_bytes = rustix::param::page_size() as u64;
     let mut found: Vec<PresentRange> = Vec::new();
     let (mut page, end) = (range.start / page_bytes, range.end.div_ceil(page_bytes));
@@ -90,7 +107,7 @@ fn table(map: &File, range: &Range<u64>) -> io::Result<Vec<PresentRange>> {
         if got == 0 {
             break; // past the end of the address space, or the process has just ended
         }
-        for (page, _) in (page..).zip(&entries[..got]).filter(|(_, entry)| **entry & PRESENT != 0) {
+        for (page, _) in (page..).zip(&entries[..got]).filter(|(_, entry)| **entry & bits != 0) {
             let address = page * page_bytes;
             match found.last_mut() {
                 Some(span) if span.range.end == address => span.range.end += page_bytes,
@@ -121,12 +138,13 @@ mod tests {
         let inner = at(1)..at(60);
         let expected = [at(3)..at(6), at(9)..at(10)];
         let ranges = |spans: Vec<PresentRange>| spans.into_iter().map(|span| span.range).collect::<Vec<_>>();
-        assert_eq!(ranges(table(&map, &inner).unwrap()), expected);
-        match scan(&map, inner.clone()) {
+        assert_eq!(ranges(table(&map, &inner, PRESENT).unwrap()), expected);
+        match scan(&map, inner.clone(), uapi::PAGE_IS_PRESENT) {
             Err(old) if old.raw_os_error() == Some(libc::ENOTTY) => println!("SKIP this kernel has no PAGEMAP_SCAN"),
             scanned => assert_eq!(ranges(scanned.unwrap()), expected),
         }
-        assert_eq!(ranges(present_ranges(std::process::id(), inner).unwrap()), expected);
+        assert_eq!(ranges(present_ranges(std::process::id(), inner.clone()).unwrap()), expected);
+        assert_eq!(populated_ranges(inner).unwrap(), expected);
         assert!(matches!(present_ranges(0x7fff_fff0, 0..4096), Err(Error::NoSuchProcess { .. })));
         drop(memory);
     }

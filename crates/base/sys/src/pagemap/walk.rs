@@ -18,7 +18,7 @@ use crate::{Error, Result};
 const FLAGS_PATH: &str = "/proc/kpageflags";
 
 pub(super) const PRESENT: u64 = 1 << 63;
-const SWAPPED: u64 = 1 << 62;
+pub(super) const SWAPPED: u64 = 1 << 62;
 const FRAME: u64 = (1 << 55) - 1;
 
 /// Pages per read of pagemap: 512 KiB of entries, 256 MiB of memory.

@@ -1,0 +1,200 @@
+//! The memory that is saved, and what changed in it since the last save.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::time::Duration;
+
+use fieldstone_pages::{Loss, Memory, Tracking};
+use fieldstone_sys::pagemap::{populated_ranges, present_ranges};
+
+use crate::error::{Error, Result};
+use crate::format::{Identity, PAGE};
+use crate::page_set::PageSet;
+use crate::save::{Save, Task};
+use crate::sink::Sink;
+
+/// How the pages of a save are stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Compression {
+    /// As they are.
+    #[default]
+    None,
+    /// Compressed by lz4, where that makes them smaller.
+    Lz4,
+}
+
+/// A memory, and its pages that no save has.
+#[derive(Debug)]
+pub(crate) struct Region {
+    pub(crate) tracking: Tracking,
+    /// Pages that may have contents: all others are zeros, and are not even read.
+    pub(crate) used: PageSet,
+    /// Pages that were written since the last whole save, and are clean for the kernel.
+    pub(crate) unsaved: PageSet,
+    /// The pages of one round.
+    pub(crate) round: PageSet,
+}
+
+/// Settings and state, used by one save at a time.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) regions: Vec<Region>,
+    pub(crate) stop_limit: Duration,
+    pub(crate) memory_limit: usize,
+    pub(crate) compression: Compression,
+    /// The last whole save.
+    pub(crate) base: Identity,
+}
+
+/// Saves one or more memories as of one instant, while the program writes to them.
+///
+/// A forked child cannot save: its memory is not tracked.
+#[derive(Debug)]
+pub struct Checkpointer {
+    state: Arc<Mutex<State>>,
+}
+
+/// Options of a [`Checkpointer`].
+#[derive(Debug)]
+pub struct CheckpointerBuilder {
+    memories: Vec<Memory>,
+    stop_limit: Duration,
+    memory_limit: usize,
+    compression: Compression,
+}
+
+impl CheckpointerBuilder {
+    /// How long writers may wait at the instant of a save, about. Default: 5 ms.
+    #[must_use]
+    pub const fn stop_limit(mut self, limit: Duration) -> Self {
+        self.stop_limit = limit;
+        self
+    }
+
+    /// Bytes that the buffers of a save may take. Default: 256 MiB.
+    #[must_use]
+    pub const fn memory_limit(mut self, bytes: usize) -> Self {
+        self.memory_limit = bytes;
+        self
+    }
+
+    /// How pages are stored. Default: as they are.
+    #[must_use]
+    pub const fn compression(mut self, compression: Compression) -> Self {
+        self.compression = compression;
+        self
+    }
+
+    /// Begins to track the memories: the first write to each page costs a fault from now on, about half a
+    /// microsecond.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if a memory is controlled by a region already, cannot be tracked, or can be
+    /// written by other ways than its addresses.
+    pub fn build(self) -> Result<Checkpointer> {
+        let regions = self.memories.into_iter().map(Region::new).collect::<Result<_>>()?;
+        let state = State {
+            regions,
+            stop_limit: self.stop_limit,
+            memory_limit: self.memory_limit,
+            compression: self.compression,
+            base: Identity::default(),
+        };
+        Ok(Checkpointer { state: Arc::new(Mutex::new(state)) })
+    }
+}
+
+impl Region {
+    fn new(memory: Memory) -> Result<Self> {
+        let (start, pages) = (memory.start(), memory.bytes() / PAGE);
+        let addresses = start as u64..(start + memory.bytes()) as u64;
+        let mut used = PageSet::new(pages);
+        let mut add = |ranges: fieldstone_sys::Result<Vec<Range<u64>>>| {
+            let failed = |error| Error::File {
+                operation: "scan",
+                path: "/proc/self/pagemap".into(),
+                source: std::io::Error::other(error),
+            };
+            for Range { start: first, end } in ranges.map_err(failed)? {
+                used.insert((first as usize - start) / PAGE..(end as usize - start) / PAGE);
+            }
+            Ok::<_, Error>(())
+        };
+        // Before the tracking, since it marks missing pages as if they were in swap space; and behind it,
+        // since a thread may have written meanwhile.
+        add(populated_ranges(addresses.clone()))?;
+        let tracking = Tracking::new(memory)?;
+        let present = present_ranges(std::process::id(), addresses);
+        add(present.map(|found| found.into_iter().map(|found| found.range).collect()))?;
+        if tracking.losses().contains(&Loss::SharedMemory) {
+            return Err(Error::Memory(fieldstone_pages::Error::Unsupported {
+                what: "saving shared memory",
+                why: "writes through another mapping or to its file are not detected: use `Memory::anonymous`",
+            }));
+        }
+        Ok(Self { tracking, used, unsaved: PageSet::new(pages), round: PageSet::new(pages) })
+    }
+
+    /// Counts all pages with contents as not saved.
+    pub(crate) fn forget_saves(&mut self) {
+        self.unsaved.add(&self.used);
+    }
+}
+
+impl Checkpointer {
+    /// A checkpointer of these memories, which must stay mapped where they are.
+    pub fn builder<'a>(memories: impl IntoIterator<Item = &'a Memory>) -> CheckpointerBuilder {
+        CheckpointerBuilder {
+            memories: memories.into_iter().map(Memory::share).collect(),
+            stop_limit: Duration::from_millis(5),
+            memory_limit: 256 << 20,
+            compression: Compression::None,
+        }
+    }
+
+    /// Begins a save, in a thread of its own, and returns at once.
+    ///
+    /// The safe point runs in that thread, after most pages are copied. It makes the program's data
+    /// consistent, takes the lock that all writers hold while they write, and returns it with a number
+    /// that is kept in the save, such as a position in a log. What it returns is dropped when the instant
+    /// is taken.
+    ///
+    /// A save to a [`crate::Directory`] contains what changed since the last one, if this checkpointer
+    /// made that; else all pages that are not empty. An error leaves the last save as it is.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while another save runs, and [`Error::Thread`].
+    pub fn begin<S, F, G>(&mut self, sink: &S, safe_point: F) -> Result<Save>
+    where
+        S: Sink + Clone + 'static,
+        F: FnOnce() -> (G, u64) + Send + 'static,
+    {
+        let sink = sink.clone();
+        self.begin_task(move |task| task.run(&sink, safe_point))
+    }
+
+    /// As [`Checkpointer::begin`], in the calling thread: returns when the save is durable. The safe point may
+    /// borrow.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while another save runs, and why the save is not whole.
+    pub fn save<G>(&mut self, sink: &dyn Sink, safe_point: impl FnOnce() -> (G, u64)) -> Result<crate::Report> {
+        match self.state.try_lock() {
+            Ok(mut state) => Task { state: &mut state }.run(sink, safe_point),
+            Err(TryLockError::WouldBlock) => Err(Error::Busy),
+            Err(TryLockError::Poisoned(state)) => Task { state: &mut state.into_inner() }.run(sink, safe_point),
+        }
+    }
+
+    fn begin_task(&self, run: impl FnOnce(Task<'_>) -> Result<crate::Report> + Send + 'static) -> Result<Save> {
+        if matches!(self.state.try_lock(), Err(TryLockError::WouldBlock)) {
+            return Err(Error::Busy);
+        }
+        let state = Arc::clone(&self.state);
+        Save::spawn(move || {
+            let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+            run(Task { state: &mut state })
+        })
+    }
+}

@@ -1,0 +1,62 @@
+//! Checkpoints: the memory of a program as of one instant, saved while the program runs.
+//!
+//! ```text
+//! begin ─→ copies rounds of written pages while the program writes, until few are left
+//!      ─→ safe point: the program's writers wait ─→ copies the rest ─→ writers go on
+//!      ─→ writes the rest and the manifest; the save counts from then on
+//! ```
+//! | file | |
+//! |---|---|
+//! | `checkpointer` | the memory that is saved, and what changed since the last save |
+//! | `save` | a save that runs, and its report |
+//! | `rounds` | copies written pages, in rounds |
+//! | `stop` | the instant: copies what is left while writers wait |
+//! | `page_set` | a set of pages |
+//! | `memory_words` | reads memory that other threads write |
+//! | `format` | the bytes of a save |
+//! | `sink`, `file`, `directory` | where saves go |
+//! | `saved`, `restore` | a save that was read, and its memory |
+//! | `error` | failed operations |
+//!
+//! Source: Li, Naughton and Plank, *Real-Time, Concurrent Checkpoint for Parallel Programs* (1990), as
+//! described by Appel and Li, *Virtual Memory Primitives for User Programs*, ASPLOS 1991, "Concurrent
+//! checkpointing".
+//!
+//! Limits: x86-64 and aarch64 Linux. Writers must wait for what the safe point holds; a save during which
+//! one did not wait fails with [`Error::WriterRan`]. Writes that bypass the memory's addresses are not
+//! saved: see `fieldstone_pages`.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "64-bit Linux: a number of pages of a memory fits into all of these; a rate is an estimate"
+)]
+
+mod checkpointer;
+mod directory;
+mod error;
+mod file;
+mod format;
+mod memory_words;
+mod page_set;
+mod restore;
+mod rounds;
+mod save;
+mod saved;
+mod sink;
+mod stop;
+
+/// Compiles and runs the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
+pub use crate::{
+    checkpointer::{Checkpointer, CheckpointerBuilder, Compression},
+    directory::Directory,
+    error::{Error, Result},
+    file::File,
+    save::{Report, Save},
+    saved::Saved,
+    sink::{Sink, SinkWriter},
+};
