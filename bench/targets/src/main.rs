@@ -7,7 +7,7 @@
 //! stop_rule           when a measurement ends: the result has settled, or time is up
 //! cell                a line: name, measured, interval, goal, ok | MISS | UNDECIDED | SKIP reason
 //! huge_page_ratio     whether huge pages are faster on this machine
-//! region, arrays, pages, translation, stacks, guard, paging   the sections of these names
+//! region, arrays, pages, translation, stacks, guard, paging, checkpoint   the sections of these names
 //! sharing             the section [sharing], and `make soak-sharing`
 //! ```
 //! Each goal of a section without a measurement (`goals::NOT_MEASURED_YET`) is printed as SKIP.
@@ -15,6 +15,7 @@
 
 mod arrays;
 mod cell;
+mod checkpoint;
 mod goals;
 mod guard;
 mod huge_page_ratio;
@@ -54,6 +55,7 @@ const SECTIONS: &[(&str, MeasureSection)] = &[
     ("stacks", |goals, arguments, limit, show| stacks::measure(goals, limit, &arguments.only, show)),
     ("guard", |goals, arguments, limit, show| guard::measure(goals, limit, &arguments.only, show)),
     ("paging", |goals, arguments, limit, show| paging::measure(goals, limit, &arguments.only, show)),
+    ("checkpoint", |goals, arguments, limit, show| checkpoint::measure(goals, limit, &arguments.only, show)),
 ];
 
 /// Measure the goals of goals.toml, cell by cell

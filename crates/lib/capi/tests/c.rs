@@ -209,8 +209,14 @@ fn headers_library_and_tests_have_the_same_functions() {
     let declared: BTreeSet<_> = ["pages", "remap", "guard", "paging"].into_iter().flat_map(header).collect();
     let symbols =
         output("nm", [OsStr::new("-D"), OsStr::new("--defined-only"), library("libfieldstone.so").as_os_str()]);
-    let exported: BTreeSet<_> =
-        symbols.lines().filter_map(|line| line.split(" T ").nth(1)).map(str::to_owned).collect();
+    // A build of the whole workspace with the feature `opendal` exports a checksum library, too.
+    let is_of_feature = |name: &&str| name.starts_with("crc_fast_");
+    let exported: BTreeSet<_> = symbols
+        .lines()
+        .filter_map(|line| line.split(" T ").nth(1))
+        .filter(|name| !is_of_feature(name))
+        .map(str::to_owned)
+        .collect();
     assert!(symbols.lines().any(|line| line.ends_with(" fieldstone_isolated")), "a repairer finds it by its name");
     assert!(declared.len() > 50, "{declared:?}");
     assert_eq!(declared, exported, "left: the header's; right: the library's");

@@ -10,7 +10,7 @@ use fieldstone_sys::pagemap::{populated_ranges, present_ranges};
 use crate::error::{Error, Result};
 use crate::format::{Identity, PAGE};
 use crate::page_set::PageSet;
-use crate::save::{Save, Task};
+use crate::save::Save;
 use crate::sink::Sink;
 
 /// How the pages of a save are stored.
@@ -39,12 +39,54 @@ pub(crate) struct Region {
 /// Settings and state, used by one save at a time.
 #[derive(Debug)]
 pub(crate) struct State {
+    pub(crate) memories: Vec<Memory>,
+    /// Empty after a save by copy before write: nothing is tracked then, and the next save is complete.
     pub(crate) regions: Vec<Region>,
     pub(crate) stop_limit: Duration,
     pub(crate) memory_limit: usize,
     pub(crate) compression: Compression,
     /// The last whole save.
     pub(crate) base: Identity,
+    pub(crate) backoff: Backoff,
+}
+
+/// How many saves do without rounds, since the program was too fast for them, or did not wait.
+#[derive(Debug, Default)]
+pub(crate) struct Backoff {
+    left: u32,
+    /// After the next failure of rounds.
+    next: u32,
+}
+
+impl Backoff {
+    const MOST: u32 = 8;
+
+    /// Whether this save tries rounds.
+    pub(crate) const fn tries(&mut self) -> bool {
+        let tries = self.left == 0;
+        self.left = self.left.saturating_sub(1);
+        tries
+    }
+
+    pub(crate) const fn succeed(&mut self) {
+        self.next = 0;
+    }
+
+    pub(crate) fn fail(&mut self) {
+        self.next = (self.next * 2).clamp(1, Self::MOST);
+        self.left = self.next;
+    }
+}
+
+impl State {
+    /// Tracks the memories, if they are not tracked.
+    pub(crate) fn track(&mut self) -> Result<()> {
+        if self.regions.is_empty() {
+            self.base = Identity::default();
+            self.regions = self.memories.iter().map(|memory| Region::new(memory.share())).collect::<Result<_>>()?;
+        }
+        Ok(())
+    }
 }
 
 /// Saves one or more memories as of one instant, while the program writes to them.
@@ -93,46 +135,35 @@ impl CheckpointerBuilder {
     /// [`Error::Memory`] if a memory is controlled by a region already, cannot be tracked, or can be
     /// written by other ways than its addresses.
     pub fn build(self) -> Result<Checkpointer> {
-        let regions = self.memories.into_iter().map(Region::new).collect::<Result<_>>()?;
-        let state = State {
-            regions,
+        let mut state = State {
+            memories: self.memories,
+            regions: Vec::new(),
             stop_limit: self.stop_limit,
             memory_limit: self.memory_limit,
             compression: self.compression,
             base: Identity::default(),
+            backoff: Backoff::default(),
         };
+        state.track()?;
         Ok(Checkpointer { state: Arc::new(Mutex::new(state)) })
     }
 }
 
 impl Region {
     fn new(memory: Memory) -> Result<Self> {
-        let (start, pages) = (memory.start(), memory.bytes() / PAGE);
-        let addresses = start as u64..(start + memory.bytes()) as u64;
-        let mut used = PageSet::new(pages);
-        let mut add = |ranges: fieldstone_sys::Result<Vec<Range<u64>>>| {
-            let failed = |error| Error::File {
-                operation: "scan",
-                path: "/proc/self/pagemap".into(),
-                source: std::io::Error::other(error),
-            };
-            for Range { start: first, end } in ranges.map_err(failed)? {
-                used.insert((first as usize - start) / PAGE..(end as usize - start) / PAGE);
-            }
-            Ok::<_, Error>(())
-        };
+        let mut used = PageSet::new(memory.bytes() / PAGE);
         // Before the tracking, since it marks missing pages as if they were in swap space; and behind it,
         // since a thread may have written meanwhile.
-        add(populated_ranges(addresses.clone()))?;
+        add_pages(&mut used, &memory, populated_ranges)?;
         let tracking = Tracking::new(memory)?;
-        let present = present_ranges(std::process::id(), addresses);
-        add(present.map(|found| found.into_iter().map(|found| found.range).collect()))?;
+        add_present(&mut used, tracking.memory())?;
         if tracking.losses().contains(&Loss::SharedMemory) {
             return Err(Error::Memory(fieldstone_pages::Error::Unsupported {
                 what: "saving shared memory",
                 why: "writes through another mapping or to its file are not detected: use `Memory::anonymous`",
             }));
         }
+        let pages = tracking.memory().bytes() / PAGE;
         Ok(Self { tracking, used, unsaved: PageSet::new(pages), round: PageSet::new(pages) })
     }
 
@@ -140,6 +171,29 @@ impl Region {
     pub(crate) fn forget_saves(&mut self) {
         self.unsaved.add(&self.used);
     }
+}
+
+/// Adds the pages that are in memory.
+pub(crate) fn add_present(set: &mut PageSet, memory: &Memory) -> Result<()> {
+    let present = |range| Ok(present_ranges(std::process::id(), range)?.into_iter().map(|found| found.range).collect());
+    add_pages(set, memory, present)
+}
+
+fn add_pages(
+    set: &mut PageSet,
+    memory: &Memory,
+    find: impl FnOnce(Range<u64>) -> fieldstone_sys::Result<Vec<Range<u64>>>,
+) -> Result<()> {
+    let start = memory.start();
+    let found = find(start as u64..(start + memory.bytes()) as u64).map_err(|error| Error::File {
+        operation: "scan",
+        path: "/proc/self/pagemap".into(),
+        source: std::io::Error::other(error),
+    })?;
+    for Range { start: first, end } in found {
+        set.insert((first as usize - start) / PAGE..(end as usize - start) / PAGE);
+    }
+    Ok(())
 }
 
 impl Checkpointer {
@@ -158,20 +212,25 @@ impl Checkpointer {
     /// The safe point runs in that thread, after most pages are copied. It makes the program's data
     /// consistent, takes the lock that all writers hold while they write, and returns it with a number
     /// that is kept in the save, such as a position in a log. What it returns is dropped when the instant
-    /// is taken.
+    /// is taken. If a thread writes meanwhile nevertheless, or writes faster than pages are copied, the save
+    /// begins again by copy before write: all pages are protected, and the first write to each 256 KiB
+    /// waits until they are copied. It calls the safe point a second time then.
     ///
     /// A save to a [`crate::Directory`] contains what changed since the last one, if this checkpointer
-    /// made that; else all pages that are not empty. An error leaves the last save as it is.
+    /// made that without copy before write; else all pages that are not empty. An error leaves the last save as it is.
     ///
     /// # Errors
     /// [`Error::Busy`] while another save runs, and [`Error::Thread`].
     pub fn begin<S, F, G>(&mut self, sink: &S, safe_point: F) -> Result<Save>
     where
         S: Sink + Clone + 'static,
-        F: FnOnce() -> (G, u64) + Send + 'static,
+        F: Fn() -> (G, u64) + Send + 'static,
     {
-        let sink = sink.clone();
-        self.begin_task(move |task| task.run(&sink, safe_point))
+        if matches!(self.state.try_lock(), Err(TryLockError::WouldBlock)) {
+            return Err(Error::Busy);
+        }
+        let (state, sink) = (Arc::clone(&self.state), sink.clone());
+        Save::spawn(move || state.lock().unwrap_or_else(PoisonError::into_inner).save(&sink, &safe_point))
     }
 
     /// As [`Checkpointer::begin`], in the calling thread: returns when the save is durable. The safe point may
@@ -179,22 +238,11 @@ impl Checkpointer {
     ///
     /// # Errors
     /// [`Error::Busy`] while another save runs, and why the save is not whole.
-    pub fn save<G>(&mut self, sink: &dyn Sink, safe_point: impl FnOnce() -> (G, u64)) -> Result<crate::Report> {
+    pub fn save<G>(&mut self, sink: &dyn Sink, safe_point: impl Fn() -> (G, u64)) -> Result<crate::Report> {
         match self.state.try_lock() {
-            Ok(mut state) => Task { state: &mut state }.run(sink, safe_point),
+            Ok(mut state) => state.save(sink, &safe_point),
             Err(TryLockError::WouldBlock) => Err(Error::Busy),
-            Err(TryLockError::Poisoned(state)) => Task { state: &mut state.into_inner() }.run(sink, safe_point),
+            Err(TryLockError::Poisoned(state)) => state.into_inner().save(sink, &safe_point),
         }
-    }
-
-    fn begin_task(&self, run: impl FnOnce(Task<'_>) -> Result<crate::Report> + Send + 'static) -> Result<Save> {
-        if matches!(self.state.try_lock(), Err(TryLockError::WouldBlock)) {
-            return Err(Error::Busy);
-        }
-        let state = Arc::clone(&self.state);
-        Save::spawn(move || {
-            let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-            run(Task { state: &mut state })
-        })
     }
 }

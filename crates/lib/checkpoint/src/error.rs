@@ -23,16 +23,18 @@ pub enum Error {
         /// The cause.
         source: io::Error,
     },
-    /// A thread wrote to the memory during the stop.
+    /// A thread wrote to the memory during the stop, and copy before write is not possible here.
     #[error(
         "a thread wrote to the memory while the save took its instant; the last save is intact\n\
-         try: let all writers hold the lock that the safe point takes"
+         try: let all writers hold the lock that the safe point takes, or allow userfaultfd \
+         (sudo sysctl vm.unprivileged_userfaultfd=1)"
     )]
     WriterRan,
-    /// Writers changed more than the stop may copy, in all rounds.
+    /// Writers changed more than the stop may copy, in all rounds, and copy before write is not possible here.
     #[error(
         "the program writes faster than its pages are copied: {left_bytes} bytes were left, and the stop may copy \
-         {limit_bytes}; the last save is intact\ntry: a longer stop_limit"
+         {limit_bytes}; the last save is intact\ntry: a longer stop_limit, or allow userfaultfd (sudo sysctl \
+         vm.unprivileged_userfaultfd=1)"
     )]
     Outrun {
         /// Bytes of written pages after the last round.

@@ -11,6 +11,8 @@
 //! | `save` | a save that runs, and its report |
 //! | `rounds` | copies written pages, in rounds |
 //! | `stop` | the instant: copies what is left while writers wait |
+//! | `copy_before_write` | the instant and the copies where writers do not wait, or write too fast |
+//! | `output` | the part of a save that is written |
 //! | `page_set` | a set of pages |
 //! | `memory_words` | reads memory that other threads write |
 //! | `format` | the bytes of a save |
@@ -22,9 +24,7 @@
 //! described by Appel and Li, *Virtual Memory Primitives for User Programs*, ASPLOS 1991, "Concurrent
 //! checkpointing".
 //!
-//! Limits: x86-64 and aarch64 Linux. Writers must wait for what the safe point holds; a save during which
-//! one did not wait fails with [`Error::WriterRan`]. Writes that bypass the memory's addresses are not
-//! saved: see `fieldstone_pages`.
+//! Limits: 64-bit Linux. Writes that bypass the memory's addresses are not saved: see `fieldstone_pages`.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
@@ -33,11 +33,13 @@
 )]
 
 mod checkpointer;
+mod copy_before_write;
 mod directory;
 mod error;
 mod file;
 mod format;
 mod memory_words;
+mod output;
 mod page_set;
 mod restore;
 mod rounds;

@@ -20,6 +20,11 @@ impl PageSet {
         }
     }
 
+    /// Whether one of the pages is in the set.
+    pub(crate) fn has_any(&self, pages: Range<usize>) -> bool {
+        self.find(pages.start, true).is_some_and(|page| page < pages.end)
+    }
+
     /// Adds the pages of another set.
     pub(crate) fn add(&mut self, other: &Self) {
         self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word |= other);
@@ -66,6 +71,7 @@ mod tests {
             set.insert(run);
         }
         assert_eq!(set.runs().collect::<Vec<_>>(), [0..1, 3..5, 60..70, 127..128, 190..200]);
+        assert!(set.has_any(5..61) && !set.has_any(5..60));
         let mut other = PageSet::new(200);
         other.insert(5..60);
         set.add(&other);

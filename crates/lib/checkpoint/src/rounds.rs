@@ -4,116 +4,18 @@
 //! that are left fit into the stop, or when the program writes faster than they are copied.
 
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use fieldstone_pages::{Memory, Tracking};
+use fieldstone_pages::Tracking;
 
-use crate::checkpointer::{Compression, Region};
+use crate::checkpointer::Region;
 use crate::error::{Error, Result};
-use crate::format::{CHUNK_PAGES, Chunk, HEADER_BYTES, Kind, PAGE, check};
-use crate::memory_words::{copy, is_zero};
+use crate::format::PAGE;
+use crate::output::Output;
 use crate::page_set::PageSet;
-use crate::sink::SinkWriter;
 
 /// Rounds after the first one.
 const ROUNDS: usize = 12;
-
-/// The part of a save that is written.
-pub(crate) struct Output<'a> {
-    writer: &'a mut dyn SinkWriter,
-    compression: Compression,
-    id: u64,
-    contents: Vec<u8>,
-    packed: Vec<u8>,
-    pub(crate) chunks: Vec<Chunk>,
-    pub(crate) offset: u64,
-    /// Pages of all chunks.
-    pub(crate) pages: u64,
-    /// Time to copy pages from the memory.
-    copying: Duration,
-}
-
-impl<'a> Output<'a> {
-    pub(crate) fn new(writer: &'a mut dyn SinkWriter, compression: Compression, id: u64) -> Self {
-        Self {
-            writer,
-            compression,
-            id,
-            contents: vec![0; CHUNK_PAGES * PAGE],
-            packed: vec![0; lz4_flex::block::get_maximum_output_size(CHUNK_PAGES * PAGE)],
-            chunks: Vec::new(),
-            offset: HEADER_BYTES as u64,
-            pages: 0,
-            copying: Duration::ZERO,
-        }
-    }
-
-    /// Bytes that the buffers take.
-    pub(crate) fn buffer_bytes(&self) -> usize {
-        self.contents.len() + self.packed.len()
-    }
-
-    /// Bytes of memory that are copied in a second; a low estimate before any were.
-    fn copied_per_second(&self) -> f64 {
-        const LOW: f64 = 1e9;
-        let bytes = self.pages as f64 * PAGE as f64;
-        if self.pages < 1024 { LOW } else { (bytes / self.copying.as_secs_f64().max(1e-9)).max(LOW / 4.0) }
-    }
-
-    /// Copies a run of pages from the memory, and writes it.
-    fn copy_run(&mut self, region: usize, memory: &Memory, run: Range<usize>) -> Result<()> {
-        let mut contents = std::mem::take(&mut self.contents);
-        let mut result = Ok(());
-        for first in run.clone().step_by(CHUNK_PAGES) {
-            let end = run.end.min(first + CHUNK_PAGES);
-            let bytes = &mut contents[..(end - first) * PAGE];
-            let begun = Instant::now();
-            copy(memory, first * PAGE..end * PAGE, bytes);
-            self.copying += begun.elapsed();
-            result = self.write_chunk(region, first, bytes);
-            if result.is_err() {
-                break;
-            }
-        }
-        self.contents = contents;
-        result
-    }
-
-    /// Writes the contents of a run of at most [`CHUNK_PAGES`] pages.
-    pub(crate) fn write_chunk(&mut self, region: usize, first: usize, contents: &[u8]) -> Result<()> {
-        let check = check(contents, self.id, region as u32, first as u64);
-        let (kind, stored) = self.pack(contents);
-        let bytes = if kind == Kind::Lz4 { &self.packed[..stored] } else { &contents[..stored] };
-        self.writer.write(bytes)?;
-        let pages = contents.len() / PAGE;
-        self.chunks.push(Chunk {
-            region: region as u32,
-            kind,
-            first: first as u64,
-            pages: pages as u32,
-            stored: stored as u32,
-            offset: self.offset,
-            check,
-        });
-        self.offset += stored as u64;
-        self.pages += pages as u64;
-        Ok(())
-    }
-
-    /// How contents are stored, and in how many bytes.
-    fn pack(&mut self, contents: &[u8]) -> (Kind, usize) {
-        if is_zero(contents) {
-            return (Kind::Zeros, 0);
-        }
-        if self.compression == Compression::Lz4
-            && let Ok(bytes) = lz4_flex::block::compress_into(contents, &mut self.packed)
-            && bytes < contents.len()
-        {
-            return (Kind::Lz4, bytes);
-        }
-        (Kind::Raw, contents.len())
-    }
-}
 
 /// Copies written pages until those that are left fit into the stop; returns how many bytes it may copy.
 ///
@@ -125,8 +27,8 @@ pub(crate) fn copy_rounds(
     stop_limit: Duration,
     largest_stop: usize,
 ) -> Result<usize> {
-    let mut before = usize::MAX;
     for round in 0..=ROUNDS {
+        let before = output.pages();
         for (index, region) in regions.iter_mut().enumerate() {
             let Region { tracking, used, unsaved, round: written } = region;
             if round == 0 {
@@ -148,10 +50,11 @@ pub(crate) fn copy_rounds(
         if left_bytes <= limit_bytes {
             return Ok(limit_bytes);
         }
-        if round == ROUNDS || round > 1 && left_bytes > before / 4 * 3 {
+        // The next round would take as long as this one, or almost.
+        let copied_bytes = (output.pages() - before) as usize * PAGE;
+        if round == ROUNDS || left_bytes > copied_bytes / 2 {
             return Err(Error::Outrun { left_bytes, limit_bytes });
         }
-        before = left_bytes;
     }
     unreachable!("the last round returns")
 }

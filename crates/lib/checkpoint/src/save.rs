@@ -4,10 +4,12 @@ use std::fmt;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::checkpointer::State;
+use crate::checkpointer::{State, add_present};
+use crate::copy_before_write::CopyBeforeWrite;
 use crate::error::{Error, Result};
-use crate::format::{Identity, Manifest, header, trailer};
-use crate::rounds::{Output, copy_rounds};
+use crate::format::Identity;
+use crate::output::Output;
+use crate::rounds::copy_rounds;
 use crate::sink::Sink;
 use crate::stop::StopBuffer;
 
@@ -43,7 +45,7 @@ impl Save {
 }
 
 /// What a save did.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
     /// Pages of 4 KiB that were written; a page that changed during the save counts each time.
@@ -52,67 +54,101 @@ pub struct Report {
     pub bytes: u64,
     /// How long writers waited at the instant.
     pub stop: Duration,
+    /// The longest wait of one write.
+    pub longest_wait: Duration,
     /// The largest size of all buffers together, in bytes.
     pub peak_buffer_bytes: u64,
     /// From the begin to the end.
     pub total: Duration,
     /// Whether the save contains only what changed since the last one.
     pub is_increment: bool,
+    /// Whether pages were copied before they were written, because a thread wrote during the stop or
+    /// faster than pages were copied.
+    pub fell_back: bool,
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = if self.is_increment { "increment" } else { "complete" };
-        writeln!(f, "save      {kind}, {} pages in {} bytes", self.pages, self.bytes)?;
+        let how = if self.fell_back { ", by copy before write" } else { "" };
+        writeln!(f, "save      {kind}{how}, {} pages in {} bytes", self.pages, self.bytes)?;
         writeln!(f, "stop      {:.3} ms", self.stop.as_secs_f64() * 1e3)?;
+        writeln!(f, "wait      {:.3} ms at most", self.longest_wait.as_secs_f64() * 1e3)?;
         writeln!(f, "buffers   {} bytes at most", self.peak_buffer_bytes)?;
         write!(f, "time      {:.3} s", self.total.as_secs_f64())
     }
 }
 
-/// One save.
-pub(crate) struct Task<'a> {
-    pub(crate) state: &'a mut State,
-}
-
-impl Task<'_> {
-    pub(crate) fn run<G>(self, sink: &dyn Sink, safe_point: impl FnOnce() -> (G, u64)) -> Result<Report> {
+impl State {
+    /// Saves once.
+    pub(crate) fn save<G>(&mut self, sink: &dyn Sink, safe_point: &impl Fn() -> (G, u64)) -> Result<Report> {
         let begun = Instant::now();
-        let state = self.state;
+        self.track()?;
         let continued = sink.continued()?.map(|(id, digest)| Identity { id, digest });
-        let is_increment = continued.is_some_and(|last| last == state.base);
-        if !is_increment {
-            state.regions.iter_mut().for_each(crate::checkpointer::Region::forget_saves);
-        }
-        let id = new_id();
-        let mut writer = sink.begin()?;
-        writer.write(&header(id))?;
-        let mut output = Output::new(&mut *writer, state.compression, id);
-        let largest_stop = state.memory_limit.saturating_sub(output.buffer_bytes()) / 2;
-        let limit = copy_rounds(&mut state.regions, &mut output, state.stop_limit, largest_stop)?;
-        // The program writes on until it waits.
-        let mut buffer = StopBuffer::new(limit.saturating_mul(2).min(largest_stop));
-        let peak_buffer_bytes = (buffer.bytes() + output.buffer_bytes()) as u64;
-        let stop = buffer.take(&mut state.regions, safe_point)?;
-        buffer.write(&mut output)?;
-        let Output { chunks, offset, pages, .. } = output;
-        let parent = if is_increment { state.base } else { Identity::default() };
-        let regions = state.regions.iter().map(|region| region.tracking.memory().bytes() as u64).collect();
-        let (manifest, digest) = Manifest { id, parent, value: stop.value, regions, chunks }.encode();
-        writer.write(&manifest)?;
-        let end = trailer(offset, manifest.len() as u64, id);
-        writer.write(&end)?;
-        writer.finish()?;
-        state.base = Identity { id, digest };
-        state.regions.iter_mut().for_each(|region| region.unsaved.clear());
-        let bytes = offset + (manifest.len() + end.len()) as u64;
-        let total = begun.elapsed();
-        Ok(Report { pages, bytes, stop: stop.duration, peak_buffer_bytes, total, is_increment })
+        let is_increment = continued.is_some_and(|last| last == self.base);
+        let why = match self.backoff.tries().then(|| by_rounds(self, sink, is_increment, safe_point)) {
+            Some(Ok(report)) => {
+                self.backoff.succeed();
+                return Ok(Report { total: begun.elapsed(), ..report });
+            }
+            Some(Err(error @ (Error::Outrun { .. } | Error::WriterRan))) => {
+                self.backoff.fail();
+                error
+            }
+            Some(Err(error)) => return Err(error),
+            None => Error::WriterRan,
+        };
+        let report = by_copy_before_write(self, sink, safe_point, why)?;
+        Ok(Report { total: begun.elapsed(), ..report })
     }
 }
 
-/// A random number, never 0.
-fn new_id() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(std::process::id()) | 1
+/// Saves by rounds of copies and a stop.
+fn by_rounds<G>(
+    state: &mut State,
+    sink: &dyn Sink,
+    is_increment: bool,
+    safe_point: &impl Fn() -> (G, u64),
+) -> Result<Report> {
+    if !is_increment {
+        state.regions.iter_mut().for_each(crate::checkpointer::Region::forget_saves);
+    }
+    let mut writer = sink.begin()?;
+    let mut output = Output::begin(&mut *writer, state.compression)?;
+    let largest_stop = state.memory_limit.saturating_sub(output.buffer_bytes()) / 2;
+    let limit = copy_rounds(&mut state.regions, &mut output, state.stop_limit, largest_stop)?;
+    // The program writes on until it waits.
+    let mut buffer = StopBuffer::new(limit.saturating_mul(2).min(largest_stop));
+    let peak_buffer_bytes = (buffer.bytes() + output.buffer_bytes()) as u64;
+    let stop = buffer.take(&mut state.regions, safe_point)?;
+    buffer.write(&mut output)?;
+    let parent = if is_increment { state.base } else { Identity::default() };
+    let (base, report) = output.finish(parent, stop.value, &state.memories)?;
+    writer.finish()?;
+    state.base = base;
+    state.regions.iter_mut().for_each(|region| region.unsaved.clear());
+    Ok(Report { stop: stop.duration, longest_wait: stop.duration, peak_buffer_bytes, is_increment, ..report })
+}
+
+/// Saves all pages by copy before write; `why` is the error if that does not work here.
+fn by_copy_before_write<G>(
+    state: &mut State,
+    sink: &dyn Sink,
+    safe_point: &impl Fn() -> (G, u64),
+    why: Error,
+) -> Result<Report> {
+    let mut used: Vec<_> = state.regions.drain(..).map(|region| region.used).collect();
+    let Some(copies) = CopyBeforeWrite::new(&state.memories, state.memory_limit) else { return Err(why) };
+    let stop = copies.hold(safe_point)?;
+    // Pages that were written while nothing was tracked.
+    used.iter_mut().zip(&state.memories).try_for_each(|(used, memory)| add_present(used, memory))?;
+    let mut writer = sink.begin()?;
+    let mut output = Output::begin(&mut *writer, state.compression)?;
+    copies.write(&used, &mut output)?;
+    let own_bytes = output.buffer_bytes() as u64;
+    let (_, report) = output.finish(Identity::default(), stop.value, &state.memories)?;
+    let (longest_wait, peak_buffer_bytes) = (copies.longest_wait(), copies.buffer_bytes() + own_bytes);
+    drop(copies);
+    writer.finish()?;
+    Ok(Report { stop: stop.duration, longest_wait, peak_buffer_bytes, fell_back: true, ..report })
 }

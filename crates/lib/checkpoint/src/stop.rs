@@ -11,7 +11,8 @@ use crate::checkpointer::Region;
 use crate::error::{Error, Result};
 use crate::format::{CHUNK_PAGES, PAGE};
 use crate::memory_words::copy;
-use crate::rounds::{Output, pages};
+use crate::output::Output;
+use crate::rounds::pages;
 
 /// Room for the pages that are copied during the stop.
 pub(crate) struct StopBuffer {
@@ -41,7 +42,7 @@ impl StopBuffer {
     ///
     /// # Errors
     /// [`Error::Outrun`] if they do not fit, and [`Error::WriterRan`] if one was written meanwhile.
-    pub(crate) fn take<G>(&mut self, regions: &mut [Region], safe_point: impl FnOnce() -> (G, u64)) -> Result<Stop> {
+    pub(crate) fn take<G>(&mut self, regions: &mut [Region], safe_point: &impl Fn() -> (G, u64)) -> Result<Stop> {
         self.runs.clear();
         // The kernel is asked when the first range is taken.
         let written: Result<Vec<_>> = regions.iter().map(|region| Ok(region.tracking.dirty()?)).collect();

@@ -1,5 +1,6 @@
 //! A save is the memory as of one instant, while threads write.
 
+use std::io::Read;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, PoisonError};
@@ -7,8 +8,9 @@ use std::thread::scope;
 use std::time::Duration;
 
 use fieldstone_checkpoint::{Checkpointer, Directory, Error};
+use fieldstone_pages::Memory;
 
-use crate::fixture::{MIB, WORDS, filled, words};
+use crate::fixture::{MIB, PAGE, WORDS, filled, words};
 
 #[test]
 fn two_counters_on_far_pages_are_saved_together() {
@@ -56,78 +58,102 @@ fn two_counters_on_far_pages_are_saved_together() {
     });
 }
 
-#[test]
-fn a_writer_that_does_not_wait_is_found() {
+/// Saves while a thread writes without any lock, and passes what is restored to `check`. Returns how many
+/// saves copied before writes.
+fn save_beside(
+    memory: &Memory,
+    stop_limit: Duration,
+    saves: usize,
+    write: impl Fn(u64) + Sync,
+    check: impl Fn(&[AtomicU64]),
+) -> usize {
     let folder = tempfile::tempdir().unwrap();
-    let saves = Directory::open(folder.path()).unwrap();
-    let memory = filled(4 * MIB);
-    let mut saver = Checkpointer::builder([&memory]).build().unwrap();
-    saver.save(&saves, || ((), 1)).unwrap();
-    let (ends, runs) = (AtomicBool::new(false), AtomicBool::new(false));
-    let mut found = 0;
+    let directory = Directory::open(folder.path()).unwrap();
+    let builder = Checkpointer::builder([memory]).stop_limit(stop_limit).memory_limit(8 * MIB);
+    let mut saver = builder.build().unwrap();
+    let (ends, written) = (AtomicBool::new(false), AtomicU64::new(0));
+    let mut fell_back = 0;
     scope(|threads| {
         threads.spawn(|| {
-            let mut count = 0;
-            while !ends.load(Relaxed) {
-                count += 1;
-                words(&memory)[0].store(count, Relaxed);
-                words(&memory)[300 * WORDS].store(count, Relaxed);
-                runs.store(true, SeqCst);
+            for count in 1.. {
+                write(count);
+                written.store(count, SeqCst);
+                if ends.load(Relaxed) {
+                    break;
+                }
             }
         });
-        for _ in 0..50 {
-            runs.store(false, SeqCst);
-            let wait = || {
-                // The instant comes while the writer runs.
-                while !runs.load(SeqCst) {
+        for _ in 0..saves {
+            // The writer runs at the instant, if it gets a processor.
+            let before = written.load(SeqCst);
+            let runs = || {
+                let end = std::time::Instant::now() + Duration::from_millis(200);
+                while written.load(SeqCst) == before && std::time::Instant::now() < end {
                     std::hint::spin_loop();
                 }
-                ((), 2)
+                ((), 1)
             };
-            match saver.save(&saves, wait) {
-                Err(Error::WriterRan) => found += 1,
-                Ok(_) => {
-                    // It did not get the processor during the stop: what was saved is of one instant.
-                    let restored = saves.last().unwrap().restore().unwrap();
-                    let (first, second) =
-                        (words(&restored[0])[0].load(Relaxed), words(&restored[0])[300 * WORDS].load(Relaxed));
-                    assert!(first == second || first == second + 1, "{first} and {second}");
-                }
-                Err(error) => panic!("{error}"),
-            }
+            let report = saver.save(&directory, runs).unwrap();
+            fell_back += usize::from(report.fell_back);
+            assert!(report.peak_buffer_bytes <= 8 * MIB as u64, "{report}");
+            check(words(&directory.last().unwrap().restore().unwrap()[0]));
         }
         ends.store(true, Relaxed);
     });
-    assert!(found > 0, "no save was refused");
-    // What a refused save had copied is part of the next one.
-    saver.save(&saves, || ((), 3)).unwrap();
-    let restored = saves.last().unwrap().restore().unwrap();
-    assert!(crate::fixture::contents(&restored[0]) == crate::fixture::contents(&memory));
+    // What is written afterwards is part of the next save.
+    words(memory)[0].store(1 << 40, Relaxed);
+    saver.save(&directory, || ((), 3)).unwrap();
+    let restored = directory.last().unwrap().restore().unwrap();
+    assert!(crate::fixture::contents(&restored[0]) == crate::fixture::contents(memory));
+    fell_back
 }
 
 #[test]
-fn a_program_that_writes_too_fast_is_an_error_and_loses_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let saves = Directory::open(folder.path()).unwrap();
-    let memory = filled(64 * MIB);
-    let mut saver = Checkpointer::builder([&memory]).stop_limit(Duration::from_micros(1)).build().unwrap();
-    let ends = AtomicBool::new(false);
-    scope(|threads| {
-        threads.spawn(|| {
-            let mut count = 0;
-            while !ends.load(Relaxed) {
-                count += 1;
-                words(&memory).iter().step_by(WORDS).for_each(|word| word.store(count, Relaxed));
-            }
-        });
-        let error = saver.save(&saves, || ((), 1)).unwrap_err();
-        assert!(matches!(error, Error::Outrun { .. } | Error::WriterRan), "{error}");
-        assert!(matches!(saves.last(), Err(Error::NoSave(_))));
-        ends.store(true, Relaxed);
+fn a_writer_that_does_not_wait_is_saved_as_of_one_instant() {
+    let memory = filled(4 * MIB);
+    let far = 600 * WORDS;
+    [0, far].iter().for_each(|&at| words(&memory)[at].store(0, Relaxed));
+    let write = |count| {
+        words(&memory)[0].store(count, Relaxed);
+        words(&memory)[far].store(count, Relaxed);
+    };
+    let fell_back = save_beside(&memory, Duration::from_millis(5), 40, write, |words| {
+        let (first, second) = (words[0].load(Relaxed), words[far].load(Relaxed));
+        assert!(first == second || first == second + 1, "{first} and {second}");
     });
-    saver.save(&saves, || ((), 1)).unwrap();
-    let restored = saves.last().unwrap().restore().unwrap();
-    assert!(crate::fixture::contents(&restored[0]) == crate::fixture::contents(&memory));
+    assert!(fell_back > 0, "the writer never ran during a stop");
+}
+
+#[test]
+fn a_program_that_writes_too_fast_is_saved_as_of_one_instant() {
+    let memory = filled(32 * MIB);
+    words(&memory).iter().step_by(WORDS).for_each(|word| word.store(0, Relaxed));
+    let write = |count| words(&memory).iter().step_by(WORDS).for_each(|word| word.store(count, Relaxed));
+    let fell_back = save_beside(&memory, Duration::from_micros(1), 5, write, |words| {
+        let counts: Vec<_> = words.iter().step_by(WORDS).map(|word| word.load(Relaxed)).collect();
+        // The pages before the writer's place have the new number, all others the old one.
+        assert!(counts.is_sorted_by(|before, after| before >= after), "{counts:?}");
+        assert!(counts[0] - counts[counts.len() - 1] <= 1);
+    });
+    assert_eq!(fell_back, 5);
+}
+
+#[test]
+fn system_calls_into_memory_that_is_being_saved_succeed() {
+    let memory = filled(16 * MIB);
+    let pages = memory.bytes() / PAGE;
+    let zeros = std::fs::File::open("/dev/zero").unwrap();
+    let start = memory.start();
+    let write = |count: u64| {
+        let page = usize::try_from(count).unwrap() * 7919 % pages;
+        // SAFETY: the page is inside the memory; its words are accessed as atomics, or by the kernel here.
+        let bytes = unsafe {
+            std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut::<u8>(start + page * PAGE), PAGE)
+        };
+        (&zeros).read_exact(bytes).unwrap();
+        words(&memory)[0].store(count, Relaxed);
+    };
+    save_beside(&memory, Duration::from_micros(1), 10, write, |_| ());
 }
 
 #[test]
