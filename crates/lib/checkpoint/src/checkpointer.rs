@@ -1,7 +1,9 @@
 //! The memory that is saved, and what changed in it since the last save.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fieldstone_pages::{Loss, Memory, Tracking};
@@ -12,6 +14,9 @@ use crate::format::{Identity, PAGE};
 use crate::page_set::PageSet;
 use crate::save::Save;
 use crate::sink::Sink;
+
+/// The smallest limit of the buffers.
+const LEAST_MEMORY: usize = 4 << 20;
 
 /// How the pages of a save are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,6 +100,23 @@ impl State {
 #[derive(Debug)]
 pub struct Checkpointer {
     state: Arc<Mutex<State>>,
+    is_saving: Arc<AtomicBool>,
+}
+
+/// A save begins, or has ended.
+struct Saving(Arc<AtomicBool>);
+
+impl Saving {
+    /// `None` while another save runs.
+    fn begin(is_saving: &Arc<AtomicBool>) -> Option<Self> {
+        (!is_saving.swap(true, Acquire)).then(|| Self(Arc::clone(is_saving)))
+    }
+}
+
+impl Drop for Saving {
+    fn drop(&mut self) {
+        self.0.store(false, Release);
+    }
 }
 
 /// Options of a [`Checkpointer`].
@@ -114,10 +136,10 @@ impl CheckpointerBuilder {
         self
     }
 
-    /// Bytes that the buffers of a save may take. Default: 256 MiB.
+    /// Bytes that the buffers of a save may take, at least 4 MiB. Default: 256 MiB.
     #[must_use]
-    pub const fn memory_limit(mut self, bytes: usize) -> Self {
-        self.memory_limit = bytes;
+    pub fn memory_limit(mut self, bytes: usize) -> Self {
+        self.memory_limit = bytes.max(LEAST_MEMORY);
         self
     }
 
@@ -145,7 +167,7 @@ impl CheckpointerBuilder {
             backoff: Backoff::default(),
         };
         state.track()?;
-        Ok(Checkpointer { state: Arc::new(Mutex::new(state)) })
+        Ok(Checkpointer { state: Arc::new(Mutex::new(state)), is_saving: Arc::default() })
     }
 }
 
@@ -226,11 +248,12 @@ impl Checkpointer {
         S: Sink + Clone + 'static,
         F: Fn() -> (G, u64) + Send + 'static,
     {
-        if matches!(self.state.try_lock(), Err(TryLockError::WouldBlock)) {
-            return Err(Error::Busy);
-        }
+        let saving = Saving::begin(&self.is_saving).ok_or(Error::Busy)?;
         let (state, sink) = (Arc::clone(&self.state), sink.clone());
-        Save::spawn(move || state.lock().unwrap_or_else(PoisonError::into_inner).save(&sink, &safe_point))
+        Save::spawn(move || {
+            let _saving = saving;
+            state.lock().unwrap_or_else(PoisonError::into_inner).save(&sink, &safe_point)
+        })
     }
 
     /// As [`Checkpointer::begin`], in the calling thread: returns when the save is durable. The safe point may
@@ -239,10 +262,7 @@ impl Checkpointer {
     /// # Errors
     /// [`Error::Busy`] while another save runs, and why the save is not whole.
     pub fn save<G>(&mut self, sink: &dyn Sink, safe_point: impl Fn() -> (G, u64)) -> Result<crate::Report> {
-        match self.state.try_lock() {
-            Ok(mut state) => state.save(sink, &safe_point),
-            Err(TryLockError::WouldBlock) => Err(Error::Busy),
-            Err(TryLockError::Poisoned(state)) => state.into_inner().save(sink, &safe_point),
-        }
+        let _saving = Saving::begin(&self.is_saving).ok_or(Error::Busy)?;
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).save(sink, &safe_point)
     }
 }

@@ -9,6 +9,8 @@ use crate::error::{Error, Result};
 use crate::saved::Saved;
 use crate::sink::{Sink, SinkWriter};
 
+/// Behind the name of a file that is not whole yet, before the number of its process.
+const NEW: &str = ".new-";
 /// Bytes that are written at one time.
 const BUFFER: usize = 1 << 20;
 
@@ -63,9 +65,9 @@ impl NewFile {
     /// # Errors
     /// If no file can be made in the directory.
     pub(crate) fn create(path: &Path) -> Result<Self> {
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(format!(".new-{}", std::process::id()));
-        let new = path.with_file_name(name);
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        remove_of_ended(directory_of(path), &name);
+        let new = path.with_file_name(format!("{name}{NEW}{}", std::process::id()));
         let file = OpenOptions::new().write(true).create(true).truncate(true).open(&new);
         let file = BufWriter::with_capacity(BUFFER, file.map_err(Error::file("create", &new))?);
         Ok(Self { file, new, path: path.to_owned(), is_finished: false })
@@ -86,9 +88,29 @@ impl SinkWriter for NewFile {
     }
 }
 
+/// Removes files that processes have begun and not finished, and that have ended. What cannot be removed
+/// stays.
+fn remove_of_ended(directory: &Path, name: &str) {
+    // In a directory of saves each save has another number.
+    let is_numbered = |name: &str| name.strip_suffix(".save").is_some_and(|number| number.parse::<u64>().is_ok());
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let found = entry.file_name();
+        let Some((stem, process)) = found.to_str().and_then(|found| found.rsplit_once(NEW)) else { continue };
+        let is_alike = stem == name || is_numbered(stem) && is_numbered(name);
+        let has_ended = process.parse::<u32>().is_ok_and(|process| !Path::new(&format!("/proc/{process}")).exists());
+        if is_alike && has_ended {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Makes the names in the directory of a file durable.
-pub(crate) fn sync_directory(path: &Path) -> Result<()> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+fn sync_directory(path: &Path) -> Result<()> {
+    let parent = directory_of(path);
     let synced = fs::File::open(parent).and_then(|directory| directory.sync_all());
     synced.map_err(Error::file("sync", parent))
 }
@@ -96,7 +118,6 @@ pub(crate) fn sync_directory(path: &Path) -> Result<()> {
 impl Drop for NewFile {
     fn drop(&mut self) {
         if !self.is_finished {
-            // A file that stays is replaced by the next save of a process with this number.
             let _ = fs::remove_file(&self.new);
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fieldstone_checkpoint::{Directory, Error};
 
-use crate::fixture::{MIB, WORDS, checkpointer, filled, words};
+use crate::fixture::{MIB, WORDS, checkpointer, filled, names, words};
 
 /// The folder in which the child saves.
 const FOLDER: &str = "FIELDSTONE_TEST_FOLDER";
@@ -43,16 +43,26 @@ fn a_killed_process_has_its_last_whole_save() {
     let folder = tempfile::tempdir().unwrap();
     let mut last = 0;
     for round in 0..25 {
+        let before = names(folder.path()).last().cloned();
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "killed::child"])
             .env(FOLDER, folder.path())
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        std::thread::sleep(Duration::from_millis(20 + round * 7 % 90));
+        // After its first save, at some moment of a later one.
+        while names(folder.path()).iter().rfind(|name| name.ends_with(".save")) <= before.as_ref() {
+            assert!(child.try_wait().unwrap().is_none(), "the child ends before it is killed");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(round * 7 % 40));
         child.kill().unwrap();
         child.wait().unwrap();
         last = restored(folder.path()).max(last);
     }
-    assert!(last > 3, "no child got far: {last}");
+    assert!(last > 0, "no save was restored");
+    // What the killed processes have begun is removed by the next save.
+    checkpointer(&filled(MIB)).save(&Directory::open(folder.path()).unwrap(), || ((), 0)).unwrap();
+    let left = names(folder.path());
+    assert!(left.iter().all(|name| name.ends_with(".save")), "{left:?}");
 }
