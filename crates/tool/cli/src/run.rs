@@ -305,7 +305,7 @@ fn run_in_region(arguments: &Arguments) -> anyhow::Result<u8> {
 /// program.
 fn no_mode(command: &[OsString]) -> String {
     const MODES: Remedy<&str> = Remedy(Some(
-        "`fieldstone run --region -- PROGRAM`, `fieldstone run --repair -- PROGRAM` or `fieldstone run --guard -- PROGRAM`",
+        "`fieldstone run --region -- PROGRAM`, with --repair, --guard or --resident SIZE instead of --region",
     ));
     let first = command.first().map(|word| word.to_string_lossy()).unwrap_or_default();
     if first.starts_with('-') {

@@ -60,10 +60,11 @@ pub fn count(value: u64) -> String {
     text
 }
 
-/// `1 line`, `12 lines`.
+/// `1 line`, `12 lines`, `2 processes`.
 #[must_use]
 pub fn plural(number: u64, noun: &str) -> String {
-    if number == 1 { format!("1 {noun}") } else { format!("{} {noun}s", count(number)) }
+    let ending = if noun.ends_with('s') { "es" } else { "s" };
+    if number == 1 { format!("1 {noun}") } else { format!("{} {noun}{ending}", count(number)) }
 }
 
 /// A ratio: `0.612`, `12.3`.

@@ -118,14 +118,21 @@ impl Shared {
                 count
             }),
         };
-        let is_lost = matches!(result, Err(StoreError::Failed(_)));
-        if is_lost && !self.has_warned.swap(true, Relaxed) {
-            message(format_args!(
-                "the page store {} has not answered for {} s: pages that are stored there are lost while it does \
-                 not\ntry: --page-store-timeout with more seconds, and start the server again meanwhile",
-                self.remote,
-                self.remote.timeout.as_secs_f32()
-            ));
+        if let Err(StoreError::Failed(errno)) = result
+            && !self.has_warned.swap(true, Relaxed)
+        {
+            let (remote, seconds) = (&self.remote, self.remote.timeout.as_secs_f32());
+            if errno == Errno::NODATA.raw_os_error() {
+                message(format_args!(
+                    "the page store {remote} no longer has pages that were stored there: they are lost\n\
+                     try: a store in which nothing else deletes keys or objects"
+                ));
+            } else {
+                message(format_args!(
+                    "the page store {remote} has not answered for {seconds} s: pages that are stored there are lost while \
+                     it does not\ntry: --page-store-timeout with more seconds, and start the server again meanwhile"
+                ));
+            }
         }
         result.map_err(|error| match error {
             StoreError::Full => Errno::NOSPC.raw_os_error(),

@@ -49,7 +49,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with_all = ["pid", "children"])]
     resident: Option<u64>,
     /// With --resident: where pages go, hottest first: `lz4[:SIZE]`, `zstd[:SIZE]`, `file:DIRECTORY`,
-    /// `redis://[USER:PASSWORD@]HOST:PORT`, `redis+cluster://HOST:PORT`, `opendal:ADDRESS`; default: lz4 with a quarter of the bound, then a file in $TMPDIR
+    /// `redis://[USER:PASSWORD@]HOST[:PORT]`, `redis+cluster://HOST[:PORT]`, `opendal:ADDRESS`; default: lz4 with a quarter of the bound, then a file in $TMPDIR
     #[arg(long, value_name = "LIST", requires = "resident")]
     page_store: Option<StoreList>,
     /// With --page-store: for how long a server that cannot be reached is tried again, like 30s
@@ -162,8 +162,11 @@ fn directory(path: &Path) -> anyhow::Result<[u8; DIRECTORY_BYTES]> {
     let shown = path.display();
     let absolute = match std::fs::canonicalize(path) {
         Ok(absolute) if absolute.is_dir() => absolute,
-        Ok(_) => bail!("cannot store pages in {shown}: it is no directory"),
-        Err(error) => bail!("cannot store pages in {shown}: {}", fieldstone_wire::Cause(&error)),
+        Ok(_) => bail!("cannot store pages in {shown}: it is no directory{}", Remedy(Some("its directory"))),
+        Err(error) => {
+            let remedy = Remedy(Some("--page-store file:DIRECTORY, or TMPDIR, with a directory that exists"));
+            bail!("cannot store pages in {shown}: {}{remedy}", fieldstone_wire::Cause(&error))
+        }
     };
     let mut bytes = [0; DIRECTORY_BYTES];
     let text = absolute.as_os_str().as_encoded_bytes();

@@ -42,7 +42,7 @@ fn section(process: &PagedProcess, bound: u64) -> Block {
     }
     let of_faults = |store: &PageStore| {
         let microseconds = store.load_ns as f64 / 1000.0 / store.loaded_pages.max(1) as f64;
-        format!("{} pages from {} ({microseconds:.1} µs each in the store)", count(store.loaded_pages), store.name)
+        format!("{} from {} ({microseconds:.1} µs each in the store)", plural(store.loaded_pages, "page"), store.name)
     };
     let loaded = process.stores.iter().filter(|store| store.loaded_pages > 0).map(of_faults);
     let first = format!("{} at pages that were stored nowhere", count(process.first_accesses));
