@@ -15,7 +15,7 @@
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU8, AtomicU64};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -33,6 +33,9 @@ const CHUNK: usize = CHUNK_PAGES * PAGE;
 const PIECE: usize = 16 << 20;
 /// How often the opened chunks are protected again before all writes wait.
 const ARMING_ROUNDS: usize = 3;
+
+/// How long faults may pass between two pieces.
+const LET_PASS: Duration = Duration::from_millis(1);
 
 /// A chunk that threads may write to.
 const OPEN: u8 = 0;
@@ -71,6 +74,8 @@ struct Shared {
     /// A phase has ended, a chunk is copied, or a buffer is free.
     changed: Condvar,
     longest_wait_ns: AtomicU64,
+    /// Faults that wait for the lock.
+    waiting: AtomicUsize,
 }
 
 /// A region whose chunks are protected.
@@ -104,7 +109,9 @@ impl Shared {
     fn serve(&self, region: usize, memory: &Memory, chunks: &[AtomicU8], fault: &Fault<'_>) -> Outcome {
         let begun = Instant::now();
         let chunk = fault.offset() / CHUNK;
+        self.waiting.fetch_add(1, Relaxed);
         let mut copies = self.lock();
+        self.waiting.fetch_sub(1, Relaxed);
         loop {
             match copies.phase {
                 Phase::Holding => {}
@@ -182,6 +189,7 @@ impl CopyBeforeWrite {
             copies: Mutex::new(copies),
             changed: Condvar::new(),
             longest_wait_ns: AtomicU64::new(0),
+            waiting: AtomicUsize::new(0),
         });
         let regions = memories.iter().enumerate().map(|(index, memory)| {
             let chunks: Arc<[AtomicU8]> = (0..memory.bytes().div_ceil(CHUNK)).map(|_| AtomicU8::new(OPEN)).collect();
@@ -246,6 +254,11 @@ impl CopyBeforeWrite {
 
     /// Protects chunks. No fault opens one of them meanwhile.
     fn close(&self, region: &ProtectedRegion, chunks: Range<usize>) -> Result<()> {
+        // The lock is not fair: faults come before the next piece.
+        let begun = Instant::now();
+        while self.shared.waiting.load(Relaxed) > 0 && begun.elapsed() < LET_PASS {
+            std::thread::yield_now();
+        }
         let _faults_wait = self.shared.lock();
         region.chunks[chunks.clone()].iter().for_each(|chunk| chunk.store(CLOSED, Release));
         let memory = region.trapping.memory();
