@@ -16,9 +16,10 @@ use fieldstone_sys::machine::machine;
 use fieldstone_sys::warm::warm;
 
 use crate::cell::GoalCell;
-use crate::goals::{Goal, Goals, Limit};
+use crate::goals::{Goal, Limit};
 use crate::huge_page_ratio;
 use crate::kernel_comparison::{compare, cpu_seconds};
+use crate::request::Request;
 
 const SECTION: &str = "arrays";
 const KIB: usize = 1 << 10;
@@ -76,12 +77,8 @@ enum VectorPages {
 }
 
 /// Measures the cells of the section.
-pub(crate) fn measure(
-    goals: &Goals,
-    limit: Duration,
-    only: &str,
-    show: &mut dyn FnMut(GoalCell),
-) -> anyhow::Result<()> {
+pub(crate) fn measure(request: &Request<'_>, show: &mut dyn FnMut(GoalCell)) -> anyhow::Result<()> {
+    let Request { goals, limit, only, .. } = *request;
     println!(
         "# dependent reads, one line per page, 32 MiB: huge pages take {:.2} of the time on small pages (near 1: the host splits huge pages)",
         huge_page_ratio::huge_to_small()
@@ -366,6 +363,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::goals::Goals;
 
     #[test]
     fn every_goal_is_measured() {

@@ -29,7 +29,8 @@ use fieldstone_stats::{Estimate, Rounds};
 use fieldstone_sys::machine::machine;
 
 use crate::cell::GoalCell;
-use crate::goals::{Goal, Goals};
+use crate::goals::Goal;
+use crate::request::Request;
 use crate::stop_rule::StopRule;
 
 const SECTION: &str = "checkpoint";
@@ -46,12 +47,8 @@ const SAVES: usize = 30;
 const SIDES: [&str; 2] = ["Checkpointer", "fork"];
 
 /// Measures the cells of the section.
-pub(crate) fn measure(
-    goals: &Goals,
-    limit: Duration,
-    only: &str,
-    show: &mut dyn FnMut(GoalCell),
-) -> anyhow::Result<()> {
+pub(crate) fn measure(request: &Request<'_>, show: &mut dyn FnMut(GoalCell)) -> anyhow::Result<()> {
+    let Request { goals, limit, only, .. } = *request;
     let needed = 3 * HEAP_BYTES as u64;
     let wanted: Vec<Goal> = goals.of(SECTION).filter(|goal| goal.name.contains(only)).collect();
     if machine().memory_available_bytes < needed {

@@ -16,20 +16,14 @@ mod protected_slots;
 mod slots;
 mod tools;
 
-use std::time::Duration;
-
 use crate::cell::GoalCell;
-use crate::goals::Goals;
+use crate::request::Request;
 
 const SECTION: &str = "guard";
 
 /// Measures the cells of the section.
-pub(crate) fn measure(
-    goals: &Goals,
-    limit: Duration,
-    only: &str,
-    show: &mut dyn FnMut(GoalCell),
-) -> anyhow::Result<()> {
+pub(crate) fn measure(request: &Request<'_>, show: &mut dyn FnMut(GoalCell)) -> anyhow::Result<()> {
+    let Request { goals, limit, only, .. } = *request;
     let wanted = |name: &str| name.contains(only).then(|| goals.get(SECTION, name)).transpose();
     if let Some(goal) = wanted("bump_vs_compare")? {
         bump::measure(&goal, limit, show)?;

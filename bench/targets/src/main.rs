@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! goals               the goals of goals.toml
+//! request             what a section is asked to measure
 //! program_comparison  programs run alternately until the result settles or time is up
 //! kernel_comparison   the same for kernels in this process
 //! stop_rule           when a measurement ends: the result has settled, or time is up
@@ -24,6 +25,7 @@ mod pages;
 mod paging;
 mod program_comparison;
 mod region;
+mod request;
 #[cfg_attr(not(target_arch = "x86_64"), path = "no_sharing.rs")]
 mod sharing;
 #[cfg_attr(not(target_arch = "x86_64"), path = "no_stacks.rs")]
@@ -40,22 +42,22 @@ use clap::Parser;
 
 use cell::{GoalCell, GoalVerdict};
 use goals::{Goals, NOT_MEASURED_YET};
+use request::Request;
 
-/// Measures the cells of one section. Takes a text that their names must contain and a time limit
-/// per cell, and passes each cell to the function.
-type MeasureSection = fn(&Goals, &Arguments, Duration, &mut dyn FnMut(GoalCell)) -> anyhow::Result<()>;
+/// Measures the cells of one section, and passes each to the function.
+type MeasureSection = fn(&Request<'_>, &mut dyn FnMut(GoalCell)) -> anyhow::Result<()>;
 
 /// The sections that this program can measure.
 const SECTIONS: &[(&str, MeasureSection)] = &[
-    ("region", |goals, arguments, limit, show| region::measure(goals, limit, &arguments.only, show)),
-    ("arrays", |goals, arguments, limit, show| arrays::measure(goals, limit, &arguments.only, show)),
-    ("pages", |goals, arguments, limit, show| pages::measure(goals, limit, &arguments.only, show)),
-    ("translation", |goals, arguments, limit, show| translation::measure(goals, limit, &arguments.only, show)),
-    ("sharing", |goals, arguments, limit, show| sharing::measure(goals, limit, &arguments.only, arguments.runs, show)),
-    ("stacks", |goals, arguments, limit, show| stacks::measure(goals, limit, &arguments.only, show)),
-    ("guard", |goals, arguments, limit, show| guard::measure(goals, limit, &arguments.only, show)),
-    ("paging", |goals, arguments, limit, show| paging::measure(goals, limit, &arguments.only, show)),
-    ("checkpoint", |goals, arguments, limit, show| checkpoint::measure(goals, limit, &arguments.only, show)),
+    ("region", region::measure),
+    ("arrays", arrays::measure),
+    ("pages", pages::measure),
+    ("translation", translation::measure),
+    ("sharing", sharing::measure),
+    ("stacks", stacks::measure),
+    ("guard", guard::measure),
+    ("paging", paging::measure),
+    ("checkpoint", checkpoint::measure),
 ];
 
 /// Measure the goals of goals.toml, cell by cell
@@ -97,12 +99,13 @@ fn run(arguments: &Arguments) -> anyhow::Result<Vec<GoalCell>> {
     for section in goals.sections(arguments.section.as_deref())? {
         println!("[{section}]");
         let limit = Duration::from_secs(arguments.limit);
+        let request = Request { goals: &goals, limit, only: &arguments.only, runs: arguments.runs };
         let mut show = |cell: GoalCell| {
             println!("{cell}");
             cells.push(cell);
         };
         match SECTIONS.iter().find(|(name, _)| *name == section) {
-            Some((_, measure)) => measure(&goals, arguments, limit, &mut show)?,
+            Some((_, measure)) => measure(&request, &mut show)?,
             None => unmeasured(&goals, &section, &arguments.only).for_each(show),
         }
     }

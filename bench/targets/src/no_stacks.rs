@@ -1,12 +1,10 @@
 //! The section [stacks] on other processors than x86-64: each goal is skipped.
 
-use std::time::Duration;
-
 use crate::cell::GoalCell;
-use crate::goals::Goals;
+use crate::request::Request;
 
 /// A skipped cell for each goal.
-pub(crate) fn measure(goals: &Goals, _: Duration, only: &str, show: &mut dyn FnMut(GoalCell)) -> anyhow::Result<()> {
-    crate::unmeasured(goals, "stacks", only).for_each(show);
+pub(crate) fn measure(request: &Request<'_>, show: &mut dyn FnMut(GoalCell)) -> anyhow::Result<()> {
+    crate::unmeasured(request.goals, "stacks", request.only).for_each(show);
     Ok(())
 }

@@ -31,8 +31,9 @@ use fieldstone_stats::Estimate;
 use fieldstone_workloads::random::SplitMix64;
 
 use crate::cell::GoalCell;
-use crate::goals::{Goal, Goals};
+use crate::goals::Goal;
 use crate::kernel_comparison::{compare, cpu_seconds};
+use crate::request::Request;
 use bare::{Bare, FaultDelivery, write_each};
 use one_processor::OneProcessor;
 
@@ -51,12 +52,8 @@ const MECHANISMS: [(&str, Mechanism, FaultDelivery); 2] = [
 ];
 
 /// Measures the cells of the section.
-pub(crate) fn measure(
-    goals: &Goals,
-    limit: Duration,
-    only: &str,
-    show: &mut dyn FnMut(GoalCell),
-) -> anyhow::Result<()> {
+pub(crate) fn measure(request: &Request<'_>, show: &mut dyn FnMut(GoalCell)) -> anyhow::Result<()> {
+    let Request { goals, limit, only, .. } = *request;
     println!("# bare system calls: {}", if bare::is_available() { "C" } else { "none, no C compiler was found" });
     let mut measure_goal =
         |name: &str, cells: &dyn Fn(&PagesBench) -> Vec<anyhow::Result<GoalCell>>| -> anyhow::Result<()> {

@@ -24,8 +24,9 @@ use anyhow::Context;
 use fieldstone_reproduce::compression_paging::{BoundMethod, PageAccesses};
 
 use crate::cell::GoalCell;
-use crate::goals::{Goal, Goals};
+use crate::goals::Goal;
 use crate::program_comparison::{Variant, compare_programs, ratio_to};
+use crate::request::Request;
 use peers::{PeerCell, compare};
 
 const SECTION: &str = "paging";
@@ -51,12 +52,8 @@ const SWAP_FILE_GOAL: &str = "vs_swap_file";
 const MAPPED_FILE_GOAL: &str = "vs_mmap_file";
 
 /// Measures the cells of the section.
-pub(crate) fn measure(
-    goals: &Goals,
-    limit: Duration,
-    only: &str,
-    show: &mut dyn FnMut(GoalCell),
-) -> anyhow::Result<()> {
+pub(crate) fn measure(request: &Request<'_>, show: &mut dyn FnMut(GoalCell)) -> anyhow::Result<()> {
+    let Request { goals, limit, only, .. } = *request;
     let get = |name: &str| goals.get(SECTION, name);
     let (swap_file, mapped_file) = (get(SWAP_FILE_GOAL)?, get(MAPPED_FILE_GOAL)?);
     let wanted = |cells: Vec<PeerCell>| cells.into_iter().filter(|cell| cell.name().contains(only)).collect::<Vec<_>>();

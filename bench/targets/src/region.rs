@@ -15,8 +15,9 @@ use fieldstone_sys::knob::Restorer;
 use fieldstone_wire::PageKind;
 
 use crate::cell::GoalCell;
-use crate::goals::{Goal, Goals};
+use crate::goals::Goal;
 use crate::program_comparison::{Variant, best_peer, compare_programs, ratio_to};
+use crate::request::Request;
 
 const SECTION: &str = "region";
 const MIMALLOC: [&str; 2] =
@@ -45,12 +46,8 @@ const SMALL: [RegionWorkload; 3] = [
 ];
 
 /// Measures the cells of the section.
-pub(crate) fn measure(
-    goals: &Goals,
-    limit: Duration,
-    only: &str,
-    show: &mut dyn FnMut(GoalCell),
-) -> anyhow::Result<()> {
+pub(crate) fn measure(request: &Request<'_>, show: &mut dyn FnMut(GoalCell)) -> anyhow::Result<()> {
+    let Request { goals, limit, only, .. } = *request;
     let directory = std::env::current_exe()?.parent().context("the path of this program has a directory")?.to_owned();
     let bench = RegionBench { directory, restorer: Restorer::start()?, limit };
     for (goal, workload) in [("gups_2g_vs_4k", &BIG[0]), ("map_vs_4k", &BIG[1])] {

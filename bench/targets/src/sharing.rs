@@ -33,7 +33,8 @@ use anyhow::Context;
 use fieldstone_stats::{Estimate, pair};
 
 use crate::cell::{GoalCell, GoalVerdict};
-use crate::goals::{Goal, Goals, Limit};
+use crate::goals::{Goal, Limit};
+use crate::request::Request;
 use applications::APPLICATIONS;
 use comparisons::{CLEAN, COMPARISONS, Comparison, Time, WorkSize};
 use program_run::{Programs, WorkloadRun};
@@ -54,13 +55,8 @@ const TARGET_RUN_S: f64 = 1.2;
 
 /// Measures the cells of the section. `runs` overrides the number of runs per program for
 /// `wrong_results`.
-pub(crate) fn measure(
-    goals: &Goals,
-    limit: Duration,
-    only: &str,
-    runs: Option<u32>,
-    show: &mut dyn FnMut(GoalCell),
-) -> anyhow::Result<()> {
+pub(crate) fn measure(request: &Request<'_>, show: &mut dyn FnMut(GoalCell)) -> anyhow::Result<()> {
+    let Request { goals, limit, only, runs } = *request;
     let programs = Programs::find()?;
     if let Some(why) = programs.obstacle()? {
         let skipped = goals.of(SECTION).filter(|goal| goal.name.contains(only));
@@ -202,6 +198,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::goals::Goals;
     use comparisons::ExpectedRepair;
 
     #[test]

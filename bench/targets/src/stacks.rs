@@ -24,8 +24,9 @@ use fieldstone_reproduce::figure3::{BORDER, Builds, COROUTINES, FIB, FIB_ALONE, 
 use fieldstone_stats::{Estimate, FEWEST_FOR_INTERVAL};
 
 use crate::cell::GoalCell;
-use crate::goals::{Goal, Goals};
+use crate::goals::Goal;
 use crate::kernel_comparison::compare_with_min_pairs;
+use crate::request::Request;
 
 const SECTION: &str = "stacks";
 
@@ -90,12 +91,8 @@ const COMPARISONS: [StackComparison; 5] = [
 ];
 
 /// Measures the cells of the section.
-pub(crate) fn measure(
-    goals: &Goals,
-    limit: Duration,
-    only: &str,
-    show: &mut dyn FnMut(GoalCell),
-) -> anyhow::Result<()> {
+pub(crate) fn measure(request: &Request<'_>, show: &mut dyn FnMut(GoalCell)) -> anyhow::Result<()> {
+    let Request { goals, limit, only, .. } = *request;
     let builds = match Builds::find() {
         Err(error) if error.is::<Missing>() => {
             let why = error.to_string();

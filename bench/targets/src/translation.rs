@@ -15,7 +15,8 @@ use fieldstone_report::{MeasuredRun, Profile, SavedFile, Translation};
 use fieldstone_stats::{Estimate, median};
 
 use crate::cell::GoalCell;
-use crate::goals::{Goal, Goals};
+use crate::goals::Goal;
+use crate::request::Request;
 use crate::stop_rule::StopRule;
 
 const SECTION: &str = "translation";
@@ -36,12 +37,8 @@ const PREDICTION_PROGRAMS: [(&str, &[&str]); 5] =
     [("gups", &["1G"]), ("chase", &["1G"]), ("rbtree", &["1500000"]), ("bfs", &["19"]), ("cg", &["512M", "2"])];
 
 /// Measures the cells of the section.
-pub(crate) fn measure(
-    goals: &Goals,
-    limit: Duration,
-    only: &str,
-    show: &mut dyn FnMut(GoalCell),
-) -> anyhow::Result<()> {
+pub(crate) fn measure(request: &Request<'_>, show: &mut dyn FnMut(GoalCell)) -> anyhow::Result<()> {
+    let Request { goals, limit, only, .. } = *request;
     let directory = std::env::current_exe()?.parent().context("the path of this program has a directory")?.to_owned();
     let bench = TranslationBench { directory, limit };
     let wanted = |cell: &str, name: &str| format!("{cell} {name}").contains(only);
