@@ -12,12 +12,12 @@
 //! Two writers: one that writes to all pages, faster than they can be copied, and one that writes to 1 %
 //! of them.
 
-#![allow(unsafe_code, reason = "forks; accesses a heap by its address")]
+#![allow(unsafe_code, reason = "forks")]
 
 use std::fs::File;
 use std::io::Write;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::mpsc::channel;
 use std::thread::scope;
 use std::time::{Duration, Instant};
@@ -88,19 +88,10 @@ impl Heap {
     fn new() -> anyhow::Result<Self> {
         let memory = Memory::anonymous(HEAP_BYTES)?;
         let heap = Self { memory };
-        for (number, word) in heap.words().iter().step_by(WORDS).enumerate() {
+        for (number, word) in heap.memory.words().iter().step_by(WORDS).enumerate() {
             word.store(number as u64 | 1, Relaxed);
         }
         Ok(heap)
-    }
-
-    fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the memory is aligned to pages and has this many words, which are only accessed as
-        // atomics; a forked child reads its copy.
-        #[allow(clippy::cast_ptr_alignment, reason = "memory begins at a page")]
-        unsafe {
-            std::slice::from_raw_parts(self.memory.as_ptr().cast(), HEAP_BYTES / 8)
-        }
     }
 
     /// Saves while a thread writes to the first `pages` pages, by turns by both sides.
@@ -177,7 +168,7 @@ impl Heap {
     /// Writes until the save begins, and then a fixed number of times. Returns the time of these, and the
     /// longest time of 64 of them.
     fn write(&self, pages: usize, begins: &AtomicBool, has_begun: &std::sync::mpsc::Sender<()>) -> (f64, f64) {
-        let words = self.words();
+        let words = self.memory.words();
         let mut state = 0x9E37_79B9_7F4A_7C15_u64;
         let mut write = || {
             state ^= state << 13;
@@ -220,7 +211,7 @@ impl Heap {
         let pause = begun.elapsed();
         if child == 0 {
             let mut hash = 0;
-            for words in self.words().chunks(64 * WORDS) {
+            for words in self.memory.words().chunks(64 * WORDS) {
                 for (bytes, word) in buffer.as_chunks_mut::<8>().0.iter_mut().zip(words) {
                     *bytes = word.load(Relaxed).to_le_bytes();
                 }
@@ -248,7 +239,7 @@ impl Heap {
             let mut saver = Checkpointer::builder([&self.memory]).build()?;
             let complete = saver.save(&saves, || ((), 0))?;
             let step = WORDS * 100;
-            let dirty = self.words().iter().skip(ratios.len() % 100 * WORDS).step_by(step);
+            let dirty = self.memory.words().iter().skip(ratios.len() % 100 * WORDS).step_by(step);
             dirty.for_each(|word| _ = word.fetch_add(1, Relaxed));
             let increment = saver.save(&saves, || ((), 0))?;
             ensure!(

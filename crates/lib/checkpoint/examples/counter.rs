@@ -1,11 +1,8 @@
 //! Counts in memory that is saved every tenth of a second, and goes on from the last save when it is
 //! started again: `cargo run --release -p fieldstone-checkpoint --example counter -- DIRECTORY`.
 
-#![allow(unsafe_code, reason = "accesses the memory by its address")]
-
 use std::error::Error;
 use std::sync::Mutex;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -15,14 +12,6 @@ use fieldstone_pages::Memory;
 const BYTES: usize = 64 << 20;
 /// Held for each count.
 static COUNTING: Mutex<()> = Mutex::new(());
-
-fn words(memory: &Memory) -> &[AtomicU64] {
-    // SAFETY: the memory is aligned to pages and has this many words, which are only accessed as atomics.
-    #[allow(clippy::cast_ptr_alignment, reason = "memory begins at a page")]
-    unsafe {
-        std::slice::from_raw_parts(memory.as_ptr().cast(), memory.bytes() / 8)
-    }
-}
 
 fn main() -> Result<(), Box<dyn Error>> {
     let folder = std::env::args().nth(1);
@@ -37,7 +26,7 @@ fn count(saves: &Directory, time: Duration) -> Result<(), Box<dyn Error>> {
         Err(error) => return Err(error.into()),
     };
     let mut saver = Checkpointer::builder([&memory]).build()?;
-    let counters = words(&memory);
+    let counters = memory.words();
     println!("begins at {}", counters[0].load(Relaxed));
     let end = Instant::now() + time;
     while Instant::now() < end {
@@ -61,7 +50,7 @@ fn count(saves: &Directory, time: Duration) -> Result<(), Box<dyn Error>> {
 fn counts_go_on_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let saves = Directory::open(folder.path()).unwrap();
-    let first = || words(&saves.last().unwrap().restore().unwrap()[0])[0].load(Relaxed);
+    let first = || saves.last().unwrap().restore().unwrap()[0].words()[0].load(Relaxed);
     count(&saves, Duration::from_millis(150)).unwrap();
     let before = first();
     count(&saves, Duration::from_millis(150)).unwrap();

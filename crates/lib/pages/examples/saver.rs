@@ -23,16 +23,6 @@ const HEAP_BYTES: usize = 64 << 20;
 const ROUNDS: usize = 10;
 const WRITES: usize = 2_000;
 
-/// The heap as words, which the program and the saver access concurrently.
-fn words(memory: &Memory) -> &[AtomicU64] {
-    // SAFETY: the memory is page-aligned and has this many words, and all threads access it through
-    // these atomics.
-    #[allow(clippy::cast_ptr_alignment, reason = "memory begins at a page")]
-    unsafe {
-        std::slice::from_raw_parts(memory.as_ptr().cast(), memory.bytes() / 8)
-    }
-}
-
 /// Writes pseudo-random words, nine in ten of them in one sixteenth of the heap, which moves with
 /// `seed`.
 fn mutate(heap: &[AtomicU64], writes: usize, seed: u64) {
@@ -52,7 +42,7 @@ fn mutate(heap: &[AtomicU64], writes: usize, seed: u64) {
 /// Appends each dirty range to the file: its offset, its length, its contents. Returns the number
 /// of content bytes.
 fn save(tracking: &Tracking, file: &mut impl Write) -> SaverResult<usize> {
-    let (heap, mut saved) = (words(tracking.memory()), 0);
+    let (heap, mut saved) = (tracking.memory().words(), 0);
     let mut contents = Vec::new();
     for range in tracking.dirty()? {
         // The range is clean from here on: a write during the copy makes it dirty again.
@@ -105,7 +95,7 @@ fn run(heap_bytes: usize, writes: usize, file: &File) -> SaverResult<Vec<usize>>
             }
         });
         (0..ROUNDS).for_each(|round| {
-            mutate(words(tracking.memory()), writes, round as u64 + 1);
+            mutate(tracking.memory().words(), writes, round as u64 + 1);
             std::thread::sleep(Duration::from_millis(20));
         });
         done.store(true, Ordering::Release);
@@ -113,7 +103,7 @@ fn run(heap_bytes: usize, writes: usize, file: &File) -> SaverResult<Vec<usize>>
         SaverResult::Ok(())
     })?;
     io::Seek::rewind(&mut &*file)?;
-    let heap = words(tracking.memory()).iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes());
+    let heap = tracking.memory().words().iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes());
     if replay(file, heap_bytes)?.into_iter().ne(heap) {
         return Err("the replayed file differs from the heap".into());
     }

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{
@@ -182,6 +182,21 @@ impl Memory {
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.0.start.as_ptr()
+    }
+
+    /// The memory as words, which threads may share. An access is one of an instruction: it may fault.
+    ///
+    /// Code that accesses the memory through [`Memory::as_ptr`] at the same time must do so by atomics
+    /// of 8 bytes, too.
+    #[must_use]
+    pub fn words(&self) -> &[AtomicU64] {
+        let start = self.0.start.as_ptr().cast_const();
+        // SAFETY: the mapping is as long as this value, begins at a page and has whole words, for which all
+        // bytes are valid; only unsafe code accesses it otherwise.
+        #[allow(clippy::cast_ptr_alignment, reason = "a mapping begins at a page")]
+        unsafe {
+            std::slice::from_raw_parts(start.cast(), self.0.bytes / 8)
+        }
     }
 
     /// Address of the first byte.

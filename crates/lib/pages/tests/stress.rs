@@ -46,15 +46,6 @@ struct StressCounts {
     moved: usize,
 }
 
-fn words(memory: &Memory) -> &[AtomicU64] {
-    // SAFETY: the memory is page-aligned and has WORDS words, and all threads access it through
-    // these atomics.
-    #[allow(clippy::cast_ptr_alignment, reason = "memory begins at a page")]
-    unsafe {
-        std::slice::from_raw_parts(memory.as_ptr().cast::<AtomicU64>(), WORDS)
-    }
-}
-
 fn copy(from: &[AtomicU64], to: &[AtomicU64], bytes: std::ops::Range<usize>) {
     for word in bytes.start / 8..bytes.end / 8 {
         to[word].store(from[word].load(Ordering::Relaxed), Ordering::Relaxed);
@@ -62,7 +53,7 @@ fn copy(from: &[AtomicU64], to: &[AtomicU64], bytes: std::ops::Range<usize>) {
 }
 
 fn save(tracking: &Tracking, replica: &[AtomicU64], saver: Saver, counts: &StressCounts) {
-    let memory = words(tracking.memory());
+    let memory = tracking.memory().words();
     if saver == Saver::ReadsFirst {
         for range in tracking.peek().unwrap() {
             copy(memory, replica, range.unwrap());
@@ -101,7 +92,7 @@ fn writer(number: usize, sequence: &AtomicU64, memory: &[AtomicU64], model: &[At
 
 /// The child has a copy, gets errors from the parent's tracking, and can track on its own.
 fn child(tracking: &Tracking, mechanism: Mechanism) -> bool {
-    words(tracking.memory()).iter().step_by(PAGE / 8).for_each(|word| word.store(0, Ordering::Relaxed));
+    tracking.memory().words().iter().step_by(PAGE / 8).for_each(|word| word.store(0, Ordering::Relaxed));
     assert!(matches!(tracking.dirty(), Err(Error::Forked)) && matches!(tracking.mark(0..PAGE), Err(Error::Forked)));
     let own = Tracking::with(Memory::anonymous(4 * PAGE).unwrap(), mechanism).unwrap();
     write(own.memory(), 2 * PAGE, 1);
@@ -112,7 +103,7 @@ fn child(tracking: &Tracking, mechanism: Mechanism) -> bool {
 /// One era: rounds of writes and saves, with a fork in the middle. Returns the first difference.
 fn era(tracking: &Tracking, model: &[AtomicU64], saver: Saver, counts: &StressCounts) -> Result<(), String> {
     static SEQUENCE: AtomicU64 = AtomicU64::new(1);
-    let (memory, barrier, writing) = (words(tracking.memory()), Barrier::new(WRITERS + 1), AtomicBool::new(true));
+    let (memory, barrier, writing) = (tracking.memory().words(), Barrier::new(WRITERS + 1), AtomicBool::new(true));
     let replica: Vec<AtomicU64> = model.iter().map(|word| AtomicU64::new(word.load(Ordering::Relaxed))).collect();
     let mechanism = tracking.mechanism();
     std::thread::scope(|scope| {
@@ -186,7 +177,7 @@ fn stress(mechanism: Mechanism, saver: Saver) -> Result<StressCounts, String> {
             drop(tracking);
             Memory::anonymous(PAGES * PAGE).unwrap()
         };
-        copy(&model, words(&new), 0..PAGES * PAGE);
+        copy(&model, new.words(), 0..PAGES * PAGE);
         tracking = Tracking::with(new, mechanism).map_err(|e| e.to_string())?;
         counts.moved += usize::from(tracking.memory().start() != before);
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use fieldstone_checkpoint::{Checkpointer, Compression, Directory, File};
 use fieldstone_pages::Memory;
 
-use crate::fixture::{MIB, PAGE, WORDS, checkpointer, contents, filled, names, words};
+use crate::fixture::{MIB, PAGE, WORDS, checkpointer, contents, filled, names};
 
 #[test]
 fn a_file_has_the_last_save() {
@@ -14,7 +14,7 @@ fn a_file_has_the_last_save() {
     let memory = filled(4 * MIB);
     let mut saver = checkpointer(&memory);
     for round in 1..=3 {
-        words(&memory)[round].store(77, Relaxed);
+        memory.words()[round].store(77, Relaxed);
         let report = saver.save(&file, || ((), round as u64)).unwrap();
         assert!(!report.is_increment && report.pages >= 512 && report.bytes > 2 << 20, "{report}");
         let last = file.last().unwrap();
@@ -32,10 +32,10 @@ fn an_increment_has_what_changed_and_restores_all() {
     let mut saver = checkpointer(&memory);
     assert!(!saver.save(&saves, || ((), 1)).unwrap().is_increment);
     for round in 2..6 {
-        words(&memory)[round * 10 * WORDS].store(round as u64, Relaxed);
+        memory.words()[round * 10 * WORDS].store(round as u64, Relaxed);
         // A page that becomes zeros again, and one that was never touched.
-        words(&memory)[100 * WORDS..101 * WORDS].iter().for_each(|word| word.store(0, Relaxed));
-        words(&memory)[(round * 2 + 1) * WORDS].store(5, Relaxed);
+        memory.words()[100 * WORDS..101 * WORDS].iter().for_each(|word| word.store(0, Relaxed));
+        memory.words()[(round * 2 + 1) * WORDS].store(5, Relaxed);
         let report = saver.save(&saves, || ((), round as u64)).unwrap();
         assert!(report.is_increment && (3..8).contains(&report.pages), "{report}");
         let last = Directory::open(folder.path()).unwrap().last().unwrap();
@@ -52,7 +52,7 @@ fn only_saves_that_nothing_needs_are_deleted() {
     let memory = filled(MIB);
     let mut first = checkpointer(&memory);
     for _ in 0..3 {
-        words(&memory)[0].fetch_add(1, Relaxed);
+        memory.words()[0].fetch_add(1, Relaxed);
         first.save(&saves, || ((), 0)).unwrap();
     }
     assert_eq!(saves.keep(1).unwrap(), 0, "the last save continues both others");
@@ -60,7 +60,7 @@ fn only_saves_that_nothing_needs_are_deleted() {
     // Another checkpointer does not know what changed, so its first save is complete.
     let mut second = checkpointer(&memory);
     assert!(!second.save(&saves, || ((), 0)).unwrap().is_increment);
-    words(&memory)[0].fetch_add(1, Relaxed);
+    memory.words()[0].fetch_add(1, Relaxed);
     assert!(second.save(&saves, || ((), 0)).unwrap().is_increment);
     assert_eq!(saves.keep(3).unwrap(), 0);
     assert_eq!(saves.keep(2).unwrap(), 3);
@@ -74,16 +74,16 @@ fn several_memories_of_all_kinds_are_one_save() {
     let file = File::at(folder.path().join("heap"));
     let huge = Memory::anonymous(8 * MIB).unwrap();
     huge.advise_huge();
-    words(&huge).iter().step_by(100).for_each(|word| word.store(3, Relaxed));
+    huge.words().iter().step_by(100).for_each(|word| word.store(3, Relaxed));
     let empty = Memory::anonymous(2 << 30).unwrap();
-    words(&empty)[(1 << 30) / 8].store(9, Relaxed);
+    empty.words()[(1 << 30) / 8].store(9, Relaxed);
     let small = filled(PAGE);
     let mut saver = Checkpointer::builder([&huge, &empty, &small]).compression(Compression::Lz4).build().unwrap();
     let report = saver.save(&file, || ((), 0)).unwrap();
     assert!(report.bytes < MIB as u64, "the pages compress: {report}");
     let restored = file.last().unwrap().restore().unwrap();
     assert!(contents(&restored[0]) == contents(&huge) && contents(&restored[2]) == contents(&small));
-    assert_eq!(words(&restored[1])[(1 << 30) / 8].load(Relaxed), 9);
+    assert_eq!(restored[1].words()[(1 << 30) / 8].load(Relaxed), 9);
 }
 
 #[test]
@@ -93,16 +93,16 @@ fn pages_are_restored_at_their_first_access() {
     let memory = filled(4 * MIB);
     let mut saver = Checkpointer::builder([&memory]).compression(Compression::Lz4).build().unwrap();
     saver.save(&saves, || ((), 1)).unwrap();
-    words(&memory)[40 * WORDS].store(1, Relaxed);
+    memory.words()[40 * WORDS].store(1, Relaxed);
     saver.save(&saves, || ((), 2)).unwrap();
     let restored = match saves.last().unwrap().restore_lazily() {
         Ok(restored) => restored,
         Err(error) => return println!("SKIP no userfaultfd: {error}"),
     };
-    let lazy = words(restored[0].memory());
+    let lazy = restored[0].memory().words();
     assert_eq!(lazy[40 * WORDS].load(Relaxed), 1);
     lazy[WORDS].store(6, Relaxed);
-    words(&memory)[WORDS].store(6, Relaxed);
+    memory.words()[WORDS].store(6, Relaxed);
     assert!(contents(restored[0].memory()) == contents(&memory));
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use fieldstone_checkpoint::{Checkpointer, Directory, Error, File, Result, Sink, SinkWriter};
 use fieldstone_pages::Memory;
 
-use crate::fixture::{MIB, checkpointer, contents, filled, message, names, words};
+use crate::fixture::{MIB, checkpointer, contents, filled, message, names};
 
 #[test]
 fn each_flipped_bit_and_each_cut_is_found() {
@@ -43,7 +43,7 @@ fn a_lost_or_exchanged_increment_is_named() {
     let memory = filled(MIB);
     let mut saver = checkpointer(&memory);
     for round in 0..3 {
-        words(&memory)[round].store(9, Relaxed);
+        memory.words()[round].store(9, Relaxed);
         saver.save(&saves, || ((), 0)).unwrap();
     }
     let [first, second, third] = [1, 2, 3].map(|number| folder.path().join(format!("{number:010}.save")));
@@ -115,7 +115,7 @@ fn a_sink_that_fails_at_any_call_loses_nothing() {
     loop {
         let before = contents(&inner.last().unwrap().restore().unwrap()[0]);
         // A round of changes, in pages of which each failed save copies some.
-        words(&memory).iter().step_by(700).for_each(|word| _ = word.fetch_add(1, Relaxed));
+        memory.words().iter().step_by(700).for_each(|word| _ = word.fetch_add(1, Relaxed));
         let failing = Failing { inner: inner.clone(), calls: Arc::default(), fails: failures };
         let result = saver.save(&failing, || ((), 0));
         if result.is_ok() {

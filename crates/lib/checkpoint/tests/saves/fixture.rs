@@ -1,7 +1,6 @@
 //! What the tests share.
 
 use std::path::Path;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use fieldstone_checkpoint::{Checkpointer, Error};
@@ -12,23 +11,14 @@ pub(crate) const PAGE: usize = 4096;
 /// Words of a page.
 pub(crate) const WORDS: usize = PAGE / 8;
 
-/// The memory as words.
-pub(crate) fn words(memory: &Memory) -> &[AtomicU64] {
-    // SAFETY: the memory is aligned to pages and has this many words, which are only accessed as atomics.
-    #[allow(clippy::cast_ptr_alignment, reason = "memory begins at a page")]
-    unsafe {
-        std::slice::from_raw_parts(memory.as_ptr().cast(), memory.bytes() / 8)
-    }
-}
-
 pub(crate) fn contents(memory: &Memory) -> Vec<u64> {
-    words(memory).iter().map(|word| word.load(Relaxed)).collect()
+    memory.words().iter().map(|word| word.load(Relaxed)).collect()
 }
 
 /// Memory of which every word of every second page is its index.
 pub(crate) fn filled(bytes: usize) -> Memory {
     let memory = Memory::anonymous(bytes).unwrap();
-    let pages = words(&memory).chunks(WORDS).enumerate().step_by(2);
+    let pages = memory.words().chunks(WORDS).enumerate().step_by(2);
     pages.for_each(|(page, words)| {
         words.iter().enumerate().for_each(|(word, place)| place.store((page * WORDS + word) as u64, Relaxed));
     });

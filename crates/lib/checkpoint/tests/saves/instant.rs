@@ -10,7 +10,7 @@ use std::time::Duration;
 use fieldstone_checkpoint::{Checkpointer, Directory, Error};
 use fieldstone_pages::Memory;
 
-use crate::fixture::{MIB, PAGE, WORDS, filled, words};
+use crate::fixture::{MIB, PAGE, WORDS, filled};
 
 #[test]
 fn two_counters_on_far_pages_are_saved_together() {
@@ -18,9 +18,9 @@ fn two_counters_on_far_pages_are_saved_together() {
     let folder = tempfile::tempdir().unwrap();
     let saves = Directory::open(folder.path()).unwrap();
     let memory = filled(8 * MIB);
-    let (first, last) = (0, words(&memory).len() - 1);
+    let (first, last) = (0, memory.words().len() - 1);
     let pair = |words: &[AtomicU64]| (words[first].load(Relaxed), words[last].load(Relaxed));
-    [first, last].iter().for_each(|&at| words(&memory)[at].store(0, Relaxed));
+    [first, last].iter().for_each(|&at| memory.words()[at].store(0, Relaxed));
     let mut saver = Checkpointer::builder([&memory]).build().unwrap();
     let ends = AtomicBool::new(false);
     scope(|threads| {
@@ -29,11 +29,11 @@ fn two_counters_on_far_pages_are_saved_together() {
             while !ends.load(Relaxed) {
                 let mut count = COUNTING.lock().unwrap_or_else(PoisonError::into_inner);
                 *count += 1;
-                words(&memory)[first].store(*count, Relaxed);
+                memory.words()[first].store(*count, Relaxed);
                 // Other pages, so that each save has something to do.
                 at = at.wrapping_mul(25_214_903_917).wrapping_add(11);
-                words(&memory)[1 + at % (last - 2)].store(*count, Relaxed);
-                words(&memory)[last].store(*count, Relaxed);
+                memory.words()[1 + at % (last - 2)].store(*count, Relaxed);
+                memory.words()[last].store(*count, Relaxed);
                 drop(count);
                 // Other threads get the lock, and the pages do not all change at once.
                 std::thread::sleep(Duration::from_micros(20));
@@ -50,7 +50,7 @@ fn two_counters_on_far_pages_are_saved_together() {
             let saved = saves.last().unwrap();
             let (restored, value) = (saved.restore().unwrap(), saved.value());
             assert!(report.is_ok(), "{report:?}");
-            assert_eq!(pair(words(&restored[0])), (value, value));
+            assert_eq!(pair(restored[0].words()), (value, value));
             assert!(value > before, "the program writes on: {value} after {before}");
             before = value;
         }
@@ -96,12 +96,12 @@ fn save_beside(
             let report = saver.save(&directory, runs).unwrap();
             fell_back += usize::from(report.fell_back);
             assert!(report.peak_buffer_bytes <= 8 * MIB as u64, "{report}");
-            check(words(&directory.last().unwrap().restore().unwrap()[0]));
+            check(directory.last().unwrap().restore().unwrap()[0].words());
         }
         ends.store(true, Relaxed);
     });
     // What is written afterwards is part of the next save.
-    words(memory)[0].store(1 << 40, Relaxed);
+    memory.words()[0].store(1 << 40, Relaxed);
     saver.save(&directory, || ((), 3)).unwrap();
     let restored = directory.last().unwrap().restore().unwrap();
     assert!(crate::fixture::contents(&restored[0]) == crate::fixture::contents(memory));
@@ -112,10 +112,10 @@ fn save_beside(
 fn a_writer_that_does_not_wait_is_saved_as_of_one_instant() {
     let memory = filled(4 * MIB);
     let far = 600 * WORDS;
-    [0, far].iter().for_each(|&at| words(&memory)[at].store(0, Relaxed));
+    [0, far].iter().for_each(|&at| memory.words()[at].store(0, Relaxed));
     let write = |count| {
-        words(&memory)[0].store(count, Relaxed);
-        words(&memory)[far].store(count, Relaxed);
+        memory.words()[0].store(count, Relaxed);
+        memory.words()[far].store(count, Relaxed);
     };
     let fell_back = save_beside(&memory, Duration::from_millis(5), 40, write, |words| {
         let (first, second) = (words[0].load(Relaxed), words[far].load(Relaxed));
@@ -127,8 +127,8 @@ fn a_writer_that_does_not_wait_is_saved_as_of_one_instant() {
 #[test]
 fn a_program_that_writes_too_fast_is_saved_as_of_one_instant() {
     let memory = filled(32 * MIB);
-    words(&memory).iter().step_by(WORDS).for_each(|word| word.store(0, Relaxed));
-    let write = |count| words(&memory).iter().step_by(WORDS).for_each(|word| word.store(count, Relaxed));
+    memory.words().iter().step_by(WORDS).for_each(|word| word.store(0, Relaxed));
+    let write = |count| memory.words().iter().step_by(WORDS).for_each(|word| word.store(count, Relaxed));
     let fell_back = save_beside(&memory, Duration::from_micros(1), 5, write, |words| {
         let counts: Vec<_> = words.iter().step_by(WORDS).map(|word| word.load(Relaxed)).collect();
         // The pages before the writer's place have the new number, all others the old one.
@@ -151,7 +151,7 @@ fn system_calls_into_memory_that_is_being_saved_succeed() {
             std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut::<u8>(start + page * PAGE), PAGE)
         };
         (&zeros).read_exact(bytes).unwrap();
-        words(&memory)[0].store(count, Relaxed);
+        memory.words()[0].store(count, Relaxed);
     };
     save_beside(&memory, Duration::from_micros(1), 10, write, |_| ());
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fieldstone_checkpoint::{Directory, Error};
 
-use crate::fixture::{MIB, WORDS, checkpointer, filled, names, words};
+use crate::fixture::{MIB, WORDS, checkpointer, filled, names};
 
 /// The folder in which the child saves.
 const FOLDER: &str = "FIELDSTONE_TEST_FOLDER";
@@ -20,7 +20,7 @@ fn child() {
     let memory = filled(2 * MIB);
     let mut saver = checkpointer(&memory);
     for number in 1.. {
-        words(&memory).iter().step_by(WORDS).for_each(|word| word.store(number, Relaxed));
+        memory.words().iter().step_by(WORDS).for_each(|word| word.store(number, Relaxed));
         saver.save(&saves, || ((), number)).unwrap();
         saves.keep(2).unwrap();
     }
@@ -34,7 +34,7 @@ fn restored(folder: &Path) -> u64 {
         Err(error) => panic!("{error}"),
     };
     let (memories, number) = (last.restore().unwrap(), last.value());
-    assert!(words(&memories[0]).iter().step_by(WORDS).all(|word| word.load(Relaxed) == number), "a mixture of saves");
+    assert!(memories[0].words().iter().step_by(WORDS).all(|word| word.load(Relaxed) == number), "a mixture of saves");
     number
 }
 
