@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::file::NewFile;
 use crate::format::Identity;
-use crate::saved::{Saved, read_manifest};
+use crate::saved::{Saved, SavedFile};
 use crate::sink::{Sink, SinkWriter};
 
 /// A directory of saves, one file each: `0000000001.save` and so on. A save continues the one before,
@@ -37,23 +37,18 @@ impl Directory {
     pub fn last(&self) -> Result<Saved> {
         let numbers = self.numbers()?;
         let Some(&last) = numbers.last() else { return Err(Error::NoSave(self.path.to_path_buf())) };
-        let mut chain = vec![self.file(last)];
-        let mut wanted = read_manifest(&chain[0])?.0.parent;
+        let mut chain = vec![SavedFile::open(self.file(last))?];
         let mut earlier = numbers.iter().rev().skip(1);
-        while wanted != Identity::default() {
-            let found = earlier.find_map(|&number| {
-                let (manifest, digest) = read_manifest(&self.file(number)).ok()?;
-                (Identity { id: manifest.id, digest } == wanted).then_some((number, manifest.parent))
-            });
-            let Some((number, parent)) = found else {
-                let path = chain.last().cloned().unwrap_or_default();
-                return Err(Error::MissingParent { path, parent: wanted.id });
+        while let Some(parent) = chain.last().map(|file| file.manifest.parent).filter(Identity::is_some) {
+            let mut opened = earlier.by_ref().filter_map(|&number| SavedFile::open(self.file(number)).ok());
+            let Some(found) = opened.find(|file| file.identity == parent) else {
+                let path = chain.pop().map_or_else(PathBuf::new, |file| file.path);
+                return Err(Error::MissingParent { path, parent: parent.id });
             };
-            chain.push(self.file(number));
-            wanted = parent;
+            chain.push(found);
         }
         chain.reverse();
-        Saved::open(chain)
+        Saved::of(chain)
     }
 
     /// Deletes the saves that the last `saves` ones do not need. Returns how many were deleted.
@@ -68,7 +63,7 @@ impl Directory {
         let mut begin = first;
         for &number in numbers.iter().rev().skip_while(|&&number| number > first) {
             begin = number;
-            if read_manifest(&self.file(number))?.0.parent == Identity::default() {
+            if !SavedFile::open(self.file(number))?.manifest.parent.is_some() {
                 break;
             }
         }
@@ -106,7 +101,7 @@ impl Sink for Directory {
 
     fn continued(&self) -> Result<Option<(u64, u64)>> {
         let Some(&last) = self.numbers()?.last() else { return Ok(None) };
-        let found = read_manifest(&self.file(last)).ok();
-        Ok(found.map(|(manifest, digest)| (manifest.id, digest)))
+        let last = SavedFile::open(self.file(last)).ok();
+        Ok(last.map(|file| (file.identity.id, file.identity.digest)))
     }
 }

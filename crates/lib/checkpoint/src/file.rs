@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::saved::Saved;
+use crate::saved::{Saved, SavedFile};
 use crate::sink::{Sink, SinkWriter};
 
 /// Behind the name of a file that is not whole yet, before the number of its process.
@@ -37,7 +37,7 @@ impl File {
         if !self.path.exists() {
             return Err(Error::NoSave(self.path.to_path_buf()));
         }
-        Saved::open(vec![self.path.to_path_buf()])
+        Saved::of(vec![SavedFile::open(self.path.to_path_buf())?])
     }
 }
 

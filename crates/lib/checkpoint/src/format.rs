@@ -24,11 +24,18 @@ pub(crate) const TRAILER_BYTES: usize = 32;
 const START: &[u8; 8] = b"FSCHKPT1";
 const END: &[u8; 8] = b"FSCHKEND";
 
-/// Names a save: a random number, and the digest of its manifest.
+/// Names a save: a random number, and the digest of its manifest; zeros for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) id: u64,
     pub(crate) digest: u64,
+}
+
+impl Identity {
+    /// Whether it names a save.
+    pub(crate) fn is_some(&self) -> bool {
+        *self != Self::default()
+    }
 }
 
 /// How the contents of a chunk are stored.

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::format::{
-    CHUNK_PAGES, Chunk, HEADER_BYTES, Kind, LATER_VERSION, Manifest, PAGE, TRAILER_BYTES, check, parse_header,
-    parse_trailer,
+    CHUNK_PAGES, Chunk, HEADER_BYTES, Identity, Kind, LATER_VERSION, Manifest, PAGE, TRAILER_BYTES, check,
+    parse_header, parse_trailer,
 };
 
 /// A save, with the ones that it continues. Its manifests were verified; its pages are verified when they
@@ -24,19 +24,13 @@ pub(crate) struct SavedFile {
     pub(crate) file: fs::File,
     pub(crate) path: PathBuf,
     pub(crate) manifest: Manifest,
+    pub(crate) identity: Identity,
 }
 
 impl Saved {
-    /// Opens the files of a save, oldest first.
-    pub(crate) fn open(paths: Vec<PathBuf>) -> Result<Self> {
-        let open = |path: PathBuf| {
-            let file = fs::File::open(&path).map_err(Error::file("open", &path))?;
-            let (manifest, _) = parse(&file, &path)?;
-            Ok(SavedFile { file, path, manifest })
-        };
-        let files: Vec<_> = paths.into_iter().map(open).collect::<Result<_>>()?;
-        let regions = |file: &SavedFile| file.manifest.regions.clone();
-        if let Some(other) = files.windows(2).find(|pair| regions(&pair[0]) != regions(&pair[1])) {
+    /// The save of these files, oldest first.
+    pub(crate) fn of(files: Vec<SavedFile>) -> Result<Self> {
+        if let Some(other) = files.windows(2).find(|pair| pair[0].manifest.regions != pair[1].manifest.regions) {
             return Err(Error::damaged(&other[1].path, "its regions are not those of the save that it continues"));
         }
         Ok(Self { files })
@@ -57,6 +51,14 @@ impl Saved {
 }
 
 impl SavedFile {
+    /// Opens a file, and reads its manifest.
+    pub(crate) fn open(path: PathBuf) -> Result<Self> {
+        let file = fs::File::open(&path).map_err(Error::file("open", &path))?;
+        let (manifest, digest) = parse(&file, &path)?;
+        let identity = Identity { id: manifest.id, digest };
+        Ok(Self { file, path, manifest, identity })
+    }
+
     /// Reads the contents of a chunk, and verifies them.
     pub(crate) fn read<'a>(&self, chunk: &Chunk, buffers: &'a mut Buffers) -> Result<&'a [u8]> {
         let contents = &mut buffers.contents[..chunk.pages as usize * PAGE];
@@ -93,10 +95,6 @@ impl Buffers {
 }
 
 /// The manifest of a save, and its digest.
-pub(crate) fn read_manifest(path: &Path) -> Result<(Manifest, u64)> {
-    parse(&fs::File::open(path).map_err(Error::file("open", path))?, path)
-}
-
 fn parse(file: &fs::File, path: &Path) -> Result<(Manifest, u64)> {
     let read = |bytes: &mut [u8], offset| file.read_exact_at(bytes, offset).map_err(Error::file("read", path));
     let wrong = |what| match what {
