@@ -55,11 +55,12 @@ pub(crate) struct State {
     pub(crate) backoff: Backoff,
 }
 
-/// How many saves do without rounds, since the program was too fast for them, or did not wait.
+/// How many saves do without rounds, since the program was too fast for them or did not wait, and copy before
+/// write worked.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
     left: u32,
-    /// After the next failure of rounds.
+    /// The last value at its begin.
     next: u32,
 }
 
@@ -73,11 +74,8 @@ impl Backoff {
         tries
     }
 
-    pub(crate) const fn succeed(&mut self) {
-        self.next = 0;
-    }
-
-    pub(crate) fn fail(&mut self) {
+    /// Twice as many saves as before do without rounds.
+    pub(crate) fn grow(&mut self) {
         self.next = (self.next * 2).clamp(1, Self::MOST);
         self.left = self.next;
     }
@@ -239,7 +237,8 @@ impl Checkpointer {
     /// waits until they are copied. It calls the safe point a second time then.
     ///
     /// A save to a [`crate::Directory`] contains what changed since the last one, if this checkpointer
-    /// made that without copy before write; else all pages that are not empty. An error leaves the last save as it is.
+    /// made that without copy before write; else all pages that are not empty. An error leaves the last save as
+    /// it is.
     ///
     /// # Errors
     /// [`Error::Busy`] while another save runs, and [`Error::Thread`].

@@ -1,12 +1,12 @@
-//! Copy before write: the instant of a save while threads write that nobody stops.
+//! Copy before write: takes the instant of a save although threads go on writing.
 //!
 //! ```text
 //! arming    all pages are protected, piece by piece; a write opens its chunk again
 //! holding   safe point; each write waits; the opened chunks are protected again     ─→ the instant
 //! copying   each chunk is copied by the save, or before its first write by the fault; then it is open
 //! ```
-//! A write that faults while chunks are still being protected waits until all are. Otherwise it could be
-//! missing in the save while a later write is part of it.
+//! A write that faults while the opened chunks are protected again waits until all are. Otherwise it could
+//! be missing in the save while a later write is part of it.
 //!
 //! All buffers together have one limit. At the limit, a write waits until the sink has taken a buffer.
 //!

@@ -56,12 +56,12 @@ pub enum Error {
         /// What is wrong.
         what: &'static str,
     },
-    /// A save of a later version, or of another page size.
+    /// A save of a later version.
     #[error("{} cannot be restored here: {what}", path.display())]
     Unsupported {
         /// The file.
         path: PathBuf,
-        /// What this build or machine does not support.
+        /// What this build does not support.
         what: &'static str,
     },
     /// An increment whose parent is lost, or was replaced.

@@ -24,7 +24,7 @@ impl Saved {
                 let contents = file.read(chunk, &mut buffers)?;
                 let memory = &memories[chunk.region as usize];
                 // SAFETY: the manifest was checked: the pages are inside the memory, which was just
-                // mapped and is nobody else's.
+                // mapped, and no other code has its address.
                 unsafe {
                     let at = memory.as_ptr().add(chunk.first as usize * PAGE);
                     at.copy_from_nonoverlapping(contents.as_ptr(), contents.len());

@@ -4,7 +4,7 @@ use std::fmt;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::checkpointer::{State, add_present};
+use crate::checkpointer::{Backoff, Region, State, add_present};
 use crate::copy_before_write::CopyBeforeWrite;
 use crate::error::{Error, Result};
 use crate::format::Identity;
@@ -86,20 +86,31 @@ impl State {
         self.track()?;
         let continued = sink.continued()?.map(|(id, digest)| Identity { id, digest });
         let is_increment = continued.is_some_and(|last| last == self.base);
-        let why = match self.backoff.tries().then(|| by_rounds(self, sink, is_increment, safe_point)) {
-            Some(Ok(report)) => {
-                self.backoff.succeed();
-                return Ok(Report { total: begun.elapsed(), ..report });
+        let mut why = None;
+        if self.backoff.tries() {
+            match by_rounds(self, sink, is_increment, safe_point) {
+                Ok(report) => {
+                    self.backoff = Backoff::default();
+                    return Ok(Report { total: begun.elapsed(), ..report });
+                }
+                Err(error @ (Error::Outrun { .. } | Error::WriterRan)) => why = Some(error),
+                Err(error) => return Err(error),
             }
-            Some(Err(error @ (Error::Outrun { .. } | Error::WriterRan))) => {
-                self.backoff.fail();
-                error
+        }
+        match (by_copy_before_write(self, sink, safe_point)?, why) {
+            (Some(report), why) => {
+                if why.is_some() {
+                    self.backoff.grow();
+                }
+                Ok(Report { total: begun.elapsed(), ..report })
             }
-            Some(Err(error)) => return Err(error),
-            None => Error::WriterRan,
-        };
-        let report = by_copy_before_write(self, sink, safe_point, why)?;
-        Ok(Report { total: begun.elapsed(), ..report })
+            (None, Some(why)) => Err(why),
+            // It was possible before.
+            (None, None) => {
+                self.backoff = Backoff::default();
+                self.save(sink, safe_point)
+            }
+        }
     }
 }
 
@@ -111,7 +122,7 @@ fn by_rounds<G>(
     safe_point: &impl Fn() -> (G, u64),
 ) -> Result<Report> {
     if !is_increment {
-        state.regions.iter_mut().for_each(crate::checkpointer::Region::forget_saves);
+        state.regions.iter_mut().for_each(Region::forget_saves);
     }
     let mut writer = sink.begin()?;
     let mut output = Output::begin(&mut *writer, state.compression)?;
@@ -130,15 +141,14 @@ fn by_rounds<G>(
     Ok(Report { stop: stop.duration, longest_wait: stop.duration, peak_buffer_bytes, is_increment, ..report })
 }
 
-/// Saves all pages by copy before write; `why` is the error if that does not work here.
+/// Saves all pages by copy before write; `None` if that is not possible here.
 fn by_copy_before_write<G>(
     state: &mut State,
     sink: &dyn Sink,
     safe_point: &impl Fn() -> (G, u64),
-    why: Error,
-) -> Result<Report> {
+) -> Result<Option<Report>> {
     let mut used: Vec<_> = state.regions.drain(..).map(|region| region.used).collect();
-    let Some(copies) = CopyBeforeWrite::new(&state.memories, state.memory_limit) else { return Err(why) };
+    let Some(copies) = CopyBeforeWrite::new(&state.memories, state.memory_limit) else { return Ok(None) };
     let stop = copies.hold(safe_point)?;
     // Pages that were written while nothing was tracked.
     used.iter_mut().zip(&state.memories).try_for_each(|(used, memory)| add_present(used, memory))?;
@@ -150,5 +160,5 @@ fn by_copy_before_write<G>(
     let (longest_wait, peak_buffer_bytes) = (copies.longest_wait(), copies.buffer_bytes() + own_bytes);
     drop(copies);
     writer.finish()?;
-    Ok(Report { stop: stop.duration, longest_wait, peak_buffer_bytes, fell_back: true, ..report })
+    Ok(Some(Report { stop: stop.duration, longest_wait, peak_buffer_bytes, fell_back: true, ..report }))
 }

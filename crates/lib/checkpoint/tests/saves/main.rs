@@ -7,3 +7,4 @@ mod faults;
 mod fixture;
 mod instant;
 mod killed;
+mod permission;
