@@ -1,5 +1,6 @@
 //! The fixture of the tests: the command, and C programs.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -10,7 +11,7 @@ use tempfile::TempDir;
 use crate::binaries;
 
 /// `fieldstone run`, with options split at spaces.
-pub(crate) fn paged(options: &str, program: &[&str]) -> Command {
+pub(crate) fn paged(options: &str, program: &[impl AsRef<OsStr>]) -> Command {
     let mut command = Command::new(binaries::command());
     command.arg("run").args(options.split_whitespace()).arg("--").args(program);
     command.env("FIELDSTONE_AGENT_DIR", env!("CARGO_TARGET_TMPDIR")).stdin(Stdio::null());
@@ -18,7 +19,7 @@ pub(crate) fn paged(options: &str, program: &[&str]) -> Command {
 }
 
 /// Runs a program with a bound; its output and the counts.
-pub(crate) fn counted(options: &str, program: &[&str]) -> (Output, PagingStats) {
+pub(crate) fn counted(options: &str, program: &[impl AsRef<OsStr>]) -> (Output, PagingStats) {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("stats.json");
     let output = paged(&format!("{options} --stats {}", file.display()), program).output().unwrap();

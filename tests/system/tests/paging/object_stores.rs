@@ -4,10 +4,10 @@ use std::fs;
 use std::net::TcpListener;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
-use crate::fixture::{can_page, counted, largest, paged, stderr, stdout};
-use crate::redis_store::bounded_memory;
+use crate::fixture::{can_page, largest, paged, stderr};
+use crate::redis_store::{bounded_memory, same_as_alone};
 use crate::wait::wait_until;
 
 /// Whether the command was built with object stores.
@@ -32,15 +32,8 @@ fn pages_come_back_from_objects_which_are_deleted_at_the_end() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let program = bounded_memory("16M", "3000");
-    let program: Vec<_> = program.iter().map(String::as_str).collect();
-    let alone = Command::new(program[0]).args(&program[1..]).output().unwrap();
     let options = format!("--resident 8M --page-store lz4:512K,opendal:fs://{}", directory.path().display());
-    let (output, stats) = counted(&options, &program);
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let checksum = |text: String| text.lines().find(|line| line.starts_with("checksum")).map(str::to_owned);
-    assert!(checksum(stdout(&alone)).is_some());
-    assert_eq!(checksum(stdout(&output)), checksum(stdout(&alone)));
+    let stats = same_as_alone(&options, &bounded_memory("16M", "3000"));
     let store = largest(&stats).stores.iter().find(|store| store.name == "opendal").unwrap();
     assert!(store.loaded_pages > 500, "{store:?}");
     assert_eq!(files(directory.path()), 0);
@@ -53,7 +46,6 @@ fn objects_that_are_lost_raise_sigbus_after_a_message() {
     }
     let directory = tempfile::tempdir().unwrap();
     let program = bounded_memory("16M", "3000");
-    let program: Vec<_> = program.iter().map(String::as_str).collect();
     let options = format!("--resident 8M --page-store opendal:fs://{}", directory.path().display());
     let running = paged(&options, &program).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     wait_until("pages are in the store", || (files(directory.path()) > 500).then_some(()));

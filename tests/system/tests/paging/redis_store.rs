@@ -6,6 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use fieldstone_report::PagingStats;
+
 use crate::binaries;
 use crate::fixture::{Program, can_page, counted, largest, paged, stderr, stdout};
 use crate::redis_server::RedisServer;
@@ -24,23 +26,25 @@ pub(crate) fn bounded_memory(size: &str, operations: &str) -> Vec<String> {
 
 /// Starts the workload; its output is read at the end.
 fn start(options: &str) -> Child {
-    let program = workload();
-    let program: Vec<_> = program.iter().map(String::as_str).collect();
-    let mut command = paged(options, &program);
+    let mut command = paged(options, &workload());
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Runs `bounded-memory` with a bound; its contents are those of a run alone.
+pub(crate) fn same_as_alone(options: &str, program: &[String]) -> PagingStats {
+    let alone = Command::new(&program[0]).args(&program[1..]).output().unwrap();
+    let (output, stats) = counted(options, program);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let checksum = |text: String| text.lines().find(|line| line.starts_with("checksum")).map(str::to_owned);
+    assert!(checksum(stdout(&alone)).is_some());
+    assert_eq!(checksum(stdout(&output)), checksum(stdout(&alone)));
+    stats
 }
 
 #[test]
 fn pages_come_back_from_a_server_and_are_deleted_there_at_the_end() {
     let Some(server) = RedisServer::start("").filter(|_| can_page()) else { return };
-    let program = workload();
-    let program: Vec<_> = program.iter().map(String::as_str).collect();
-    let alone = Command::new(program[0]).args(&program[1..]).output().unwrap();
-    let (output, stats) = counted(&format!("--resident 24M --page-store {}", server.url()), &program);
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let checksum = |text: String| text.lines().find(|line| line.starts_with("checksum")).map(str::to_owned);
-    assert!(checksum(stdout(&alone)).is_some());
-    assert_eq!(checksum(stdout(&output)), checksum(stdout(&alone)));
+    let stats = same_as_alone(&format!("--resident 24M --page-store {}", server.url()), &workload());
     let store = largest(&stats).stores.iter().find(|store| store.name == "redis").unwrap();
     assert!(store.loaded_pages > 5000, "{store:?}");
     assert_eq!(server.keys(), 0);
@@ -145,7 +149,6 @@ fn a_full_server_leaves_pages_to_the_next_store() {
         return;
     };
     let program = workload();
-    let program: Vec<_> = program.iter().map(String::as_str).collect();
     let directory = tempfile::tempdir().unwrap();
     let options = format!("--resident 24M --page-store {},file:{}", server.url(), directory.path().display());
     let (output, stats) = counted(&options, &program);
