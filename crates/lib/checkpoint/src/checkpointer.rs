@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use fieldstone_sys::pagemap::{populated_ranges, present_ranges};
 
 use crate::error::{Error, Result};
 use crate::format::{Identity, PAGE};
+use crate::page_hashes::PageHashes;
 use crate::page_set::PageSet;
 use crate::save::Save;
 use crate::sink::Sink;
@@ -27,6 +28,19 @@ pub enum Compression {
     None,
     /// Compressed by lz4, where that makes them smaller.
     Lz4,
+    /// Compressed by zstd at its level 1, where that makes them smaller.
+    #[cfg(feature = "zstd")]
+    Zstd,
+}
+
+/// Settings of all saves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    pub(crate) stop_limit: Duration,
+    pub(crate) memory_limit: usize,
+    pub(crate) compression: Compression,
+    compares_pages: bool,
+    pinned_elsewhere: bool,
 }
 
 /// A memory, and its pages that no save has.
@@ -47,9 +61,11 @@ pub(crate) struct State {
     pub(crate) memories: Vec<Memory>,
     /// Empty after a save by copy before write: nothing is tracked then, and the next save is complete.
     pub(crate) regions: Vec<Region>,
-    pub(crate) stop_limit: Duration,
-    pub(crate) memory_limit: usize,
-    pub(crate) compression: Compression,
+    pub(crate) options: Options,
+    /// Of the pages of the last save, if all are compared.
+    pub(crate) hashes: Option<PageHashes>,
+    /// Set when the save that runs ends early.
+    pub(crate) is_cancelled: Arc<AtomicBool>,
     /// The last whole save.
     pub(crate) base: Identity,
     pub(crate) backoff: Backoff,
@@ -90,6 +106,14 @@ impl State {
         }
         Ok(())
     }
+
+    /// # Errors
+    /// [`Error::Pinned`] if devices may write to memory of this process, and no option says how to go on.
+    pub(crate) fn refuse_pinned(&self) -> Result<()> {
+        let is_handled = self.options.compares_pages || self.options.pinned_elsewhere;
+        let has_pinned = || self.regions.iter().any(|region| region.tracking.losses().contains(&Loss::PinnedPages));
+        if !is_handled && has_pinned() { Err(Error::Pinned) } else { Ok(()) }
+    }
 }
 
 /// Saves one or more memories as of one instant, while the program writes to them.
@@ -98,6 +122,7 @@ impl State {
 #[derive(Debug)]
 pub struct Checkpointer {
     state: Arc<Mutex<State>>,
+    is_cancelled: Arc<AtomicBool>,
     is_saving: Arc<AtomicBool>,
 }
 
@@ -121,30 +146,47 @@ impl Drop for Saving {
 #[derive(Debug)]
 pub struct CheckpointerBuilder {
     memories: Vec<Memory>,
-    stop_limit: Duration,
-    memory_limit: usize,
-    compression: Compression,
+    options: Options,
 }
 
 impl CheckpointerBuilder {
     /// How long writers may wait at the instant of a save, about. Default: 5 ms.
     #[must_use]
     pub const fn stop_limit(mut self, limit: Duration) -> Self {
-        self.stop_limit = limit;
+        self.options.stop_limit = limit;
         self
     }
 
     /// Bytes that the buffers of a save may take, at least 4 MiB. Default: 256 MiB.
     #[must_use]
     pub fn memory_limit(mut self, bytes: usize) -> Self {
-        self.memory_limit = bytes.max(LEAST_MEMORY);
+        self.options.memory_limit = bytes.max(LEAST_MEMORY);
         self
     }
 
     /// How pages are stored. Default: as they are.
     #[must_use]
     pub const fn compression(mut self, compression: Compression) -> Self {
-        self.compression = compression;
+        self.options.compression = compression;
+        self
+    }
+
+    /// Compares all pages with the last save at the instant of each save, to find those that changed without
+    /// being recorded as written: by a device into pinned memory, say. They are saved, and counted in the
+    /// report. Writers wait meanwhile, about 0.1 s for each GiB, and 8 bytes a page are needed.
+    ///
+    /// What a device writes while a save falls back to copy before write may be part of it.
+    #[must_use]
+    pub const fn compare_pages(mut self, compares: bool) -> Self {
+        self.options.compares_pages = compares;
+        self
+    }
+
+    /// Saves also while this process has pinned memory, because none of it is saved. Without this option and
+    /// [`CheckpointerBuilder::compare_pages`], [`Error::Pinned`] refuses such saves.
+    #[must_use]
+    pub const fn pinned_elsewhere(mut self, elsewhere: bool) -> Self {
+        self.options.pinned_elsewhere = elsewhere;
         self
     }
 
@@ -155,17 +197,20 @@ impl CheckpointerBuilder {
     /// [`Error::Memory`] if a memory is controlled by a region already, cannot be tracked, or can be
     /// written by other ways than its addresses.
     pub fn build(self) -> Result<Checkpointer> {
+        let sizes = self.memories.iter().map(|memory| memory.bytes() / PAGE);
+        let hashes = self.options.compares_pages.then(|| PageHashes::new(sizes));
+        let is_cancelled = Arc::new(AtomicBool::new(false));
         let mut state = State {
             memories: self.memories,
             regions: Vec::new(),
-            stop_limit: self.stop_limit,
-            memory_limit: self.memory_limit,
-            compression: self.compression,
+            options: self.options,
+            hashes,
+            is_cancelled: Arc::clone(&is_cancelled),
             base: Identity::default(),
             backoff: Backoff::default(),
         };
         state.track()?;
-        Ok(Checkpointer { state: Arc::new(Mutex::new(state)), is_saving: Arc::default() })
+        Ok(Checkpointer { state: Arc::new(Mutex::new(state)), is_cancelled, is_saving: Arc::default() })
     }
 }
 
@@ -221,9 +266,13 @@ impl Checkpointer {
     pub fn builder<'a>(memories: impl IntoIterator<Item = &'a Memory>) -> CheckpointerBuilder {
         CheckpointerBuilder {
             memories: memories.into_iter().map(Memory::share).collect(),
-            stop_limit: Duration::from_millis(5),
-            memory_limit: 256 << 20,
-            compression: Compression::None,
+            options: Options {
+                stop_limit: Duration::from_millis(5),
+                memory_limit: 256 << 20,
+                compression: Compression::None,
+                compares_pages: false,
+                pinned_elsewhere: false,
+            },
         }
     }
 
@@ -247,9 +296,9 @@ impl Checkpointer {
         S: Sink + Clone + 'static,
         F: Fn() -> (G, u64) + Send + 'static,
     {
-        let saving = Saving::begin(&self.is_saving).ok_or(Error::Busy)?;
+        let saving = self.begin_saving()?;
         let (state, sink) = (Arc::clone(&self.state), sink.clone());
-        Save::spawn(move || {
+        Save::spawn(Arc::clone(&self.is_cancelled), move || {
             let _saving = saving;
             state.lock().unwrap_or_else(PoisonError::into_inner).save(&sink, &safe_point)
         })
@@ -261,7 +310,13 @@ impl Checkpointer {
     /// # Errors
     /// [`Error::Busy`] while another save runs, and why the save is not whole.
     pub fn save<G>(&mut self, sink: &dyn Sink, safe_point: impl Fn() -> (G, u64)) -> Result<crate::Report> {
-        let _saving = Saving::begin(&self.is_saving).ok_or(Error::Busy)?;
+        let _saving = self.begin_saving()?;
         self.state.lock().unwrap_or_else(PoisonError::into_inner).save(sink, &safe_point)
+    }
+
+    fn begin_saving(&self) -> Result<Saving> {
+        let saving = Saving::begin(&self.is_saving).ok_or(Error::Busy)?;
+        self.is_cancelled.store(false, Relaxed);
+        Ok(saving)
     }
 }

@@ -236,7 +236,7 @@ impl CopyBeforeWrite {
         self.shared.set_phase(Phase::Copying);
         let duration = begun.elapsed();
         drop(guard);
-        Ok(Stop { value, duration })
+        Ok(Stop { value, duration, missed: 0 })
     }
 
     fn close_opened(&self) -> Result<()> {
@@ -270,7 +270,6 @@ impl CopyBeforeWrite {
     /// # Errors
     /// Those of the sink.
     pub(crate) fn write(&self, used: &[PageSet], output: &mut Output<'_>) -> Result<()> {
-        let mut own = vec![0; CHUNK];
         for (index, (region, used)) in self.regions.iter().zip(used).enumerate() {
             let memory = region.trapping.memory();
             for chunk in 0..region.chunks.len() {
@@ -280,9 +279,8 @@ impl CopyBeforeWrite {
                 }
                 let range = range_of(memory, chunk);
                 let is_used = used.has_any(chunk * CHUNK_PAGES..range.end / PAGE);
-                let contents = &mut own[..range.len()];
                 if is_used {
-                    copy(memory, range.clone(), contents);
+                    copy(memory, range.clone(), output.buffer(range.len()));
                 }
                 region.chunks[chunk].store(DONE, Release);
                 // A thread that waits has seen the state before, or is woken.
@@ -290,7 +288,7 @@ impl CopyBeforeWrite {
                 self.shared.changed.notify_all();
                 if is_used {
                     region.trapping.unprotect(range)?;
-                    output.write_chunk(index, chunk * CHUNK_PAGES, contents)?;
+                    output.add(index, chunk * CHUNK_PAGES)?;
                 }
             }
         }
@@ -307,8 +305,8 @@ impl CopyBeforeWrite {
     /// Writes what faults have copied.
     fn write_ready(&self, output: &mut Output<'_>) -> Result<()> {
         loop {
-            let Some((region, chunk, buffer)) = self.shared.lock().ready.pop() else { return Ok(()) };
-            let written = output.write_chunk(region, chunk * CHUNK_PAGES, &buffer);
+            let Some((region, chunk, mut buffer)) = self.shared.lock().ready.pop() else { return Ok(()) };
+            let written = output.exchange(region, chunk * CHUNK_PAGES, &mut buffer);
             self.shared.lock().free.push(buffer);
             self.shared.changed.notify_all();
             written?;

@@ -5,13 +5,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::file::NewFile;
-use crate::format::Identity;
-use crate::saved::{Saved, SavedFile};
+use crate::file::{NewFile, open};
+use crate::saved::{Part, Saved};
+use crate::series::{self, Series};
 use crate::sink::{Sink, SinkWriter};
 
 /// A directory of saves, one file each: `0000000001.save` and so on. A save continues the one before,
 /// or contains all pages.
+///
+/// Two processes may save to one directory. If they do so at the same time, one of the saves fails.
 #[derive(Clone, Debug)]
 pub struct Directory {
     path: Arc<Path>,
@@ -35,51 +37,27 @@ impl Directory {
     /// # Errors
     /// [`Error::NoSave`], [`Error::Damaged`], [`Error::MissingParent`] and [`Error::Unsupported`].
     pub fn last(&self) -> Result<Saved> {
-        let numbers = self.numbers()?;
-        let Some(&last) = numbers.last() else { return Err(Error::NoSave(self.path.to_path_buf())) };
-        let mut chain = vec![SavedFile::open(self.file(last))?];
-        let mut earlier = numbers.iter().rev().skip(1);
-        while let Some(parent) = chain.last().map(|file| file.manifest.parent).filter(Identity::is_some) {
-            let mut opened = earlier.by_ref().filter_map(|&number| SavedFile::open(self.file(number)).ok());
-            let Some(found) = opened.find(|file| file.identity == parent) else {
-                let path = chain.pop().map_or_else(PathBuf::new, |file| file.path);
-                return Err(Error::MissingParent { path, parent: parent.id });
-            };
-            chain.push(found);
-        }
-        chain.reverse();
-        Saved::of(chain)
+        series::last(self)
     }
 
     /// Deletes the saves that the last `saves` ones do not need. Returns how many were deleted.
     ///
+    /// The earliest save that is kept is merged with those that it continues, if the increments among them
+    /// have reached half the size of the complete one. It is restored as before then. What was restored
+    /// lazily from this directory stays readable.
+    ///
     /// # Errors
-    /// If a save cannot be read or deleted. Nothing that the last save needs is deleted.
+    /// If a save cannot be read, written or deleted. Nothing that the last save needs is deleted.
     pub fn keep(&self, saves: usize) -> Result<usize> {
-        let numbers = self.numbers()?;
-        let kept = &numbers[numbers.len().saturating_sub(saves.max(1))..];
-        let Some(&first) = kept.first() else { return Ok(0) };
-        // The chain of the earliest save that is kept begins at a complete save.
-        let mut begin = first;
-        for &number in numbers.iter().rev().skip_while(|&&number| number > first) {
-            begin = number;
-            if !SavedFile::open(self.file(number))?.manifest.parent.is_some() {
-                break;
-            }
-        }
-        let unneeded: Vec<_> = numbers.iter().take_while(|&&number| number < begin).collect();
-        for &&number in &unneeded {
-            let path = self.file(number);
-            fs::remove_file(&path).map_err(Error::file("delete", &path))?;
-        }
-        Ok(unneeded.len())
+        series::keep(self, saves)
     }
 
     fn file(&self, number: u64) -> PathBuf {
         self.path.join(format!("{number:010}.save"))
     }
+}
 
-    /// The numbers of the saves, in order.
+impl Series for Directory {
     fn numbers(&self) -> Result<Vec<u64>> {
         let entries = fs::read_dir(&self.path).map_err(Error::file("read", &self.path))?;
         let number = |name: &str| name.strip_suffix(".save")?.parse::<u64>().ok();
@@ -91,17 +69,37 @@ impl Directory {
         numbers.sort_unstable();
         Ok(numbers)
     }
+
+    fn open(&self, number: u64) -> Result<Part> {
+        open(self.file(number))
+    }
+
+    fn create(&self, number: u64, id: u64, replaces: bool) -> Result<Box<dyn SinkWriter>> {
+        Ok(Box::new(NewFile::create(&self.file(number), id, replaces)?))
+    }
+
+    fn delete_before(&self, number: u64) -> Result<()> {
+        for path in self.numbers()?.into_iter().take_while(|&other| other < number).map(|other| self.file(other)) {
+            match fs::remove_file(&path) {
+                // Another process has deleted it.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                result => result.map_err(Error::file("delete", &path))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn no_save(&self) -> Error {
+        Error::NoSave(self.path.to_path_buf())
+    }
 }
 
 impl Sink for Directory {
-    fn begin(&self) -> Result<Box<dyn SinkWriter>> {
-        let next = self.numbers()?.last().map_or(1, |last| last + 1);
-        Ok(Box::new(NewFile::create(&self.file(next))?))
+    fn begin(&self, id: u64) -> Result<Box<dyn SinkWriter>> {
+        series::begin(self, id)
     }
 
     fn continued(&self) -> Result<Option<(u64, u64)>> {
-        let Some(&last) = self.numbers()?.last() else { return Ok(None) };
-        let last = SavedFile::open(self.file(last)).ok();
-        Ok(last.map(|file| (file.identity.id, file.identity.digest)))
+        series::continued(self)
     }
 }

@@ -48,6 +48,19 @@ pub enum Error {
     /// There is no save.
     #[error("there is no save in {}", .0.display())]
     NoSave(PathBuf),
+    /// The save was cancelled.
+    #[error("the save was cancelled; the last save is intact")]
+    Cancelled,
+    /// Another process has finished a save of the same number.
+    #[error("{} exists: another process has saved meanwhile\ntry: let one process save at a time", .0.display())]
+    Taken(PathBuf),
+    /// The process has pinned memory, whose writes by devices no save would have.
+    #[error(
+        "this process has pinned memory, as for buffers of io_uring or RDMA: if it is part of a save, what a device \
+         writes there would be missing\ntry: builder.compare_pages(true), which compares all pages at the instant; or \
+         builder.pinned_elsewhere(true), if the pinned memory is not part of the save"
+    )]
+    Pinned,
     /// A save is damaged, or is no save.
     #[error("{} is no whole save: {what}", path.display())]
     Damaged {

@@ -3,7 +3,7 @@
 //! ```text
 //! header     "FSCHKPT1" | version u32 | 0 u32 | id u64 | check u64
 //! chunks     contents of runs of pages, compressed or not, back to back
-//! manifest   id | parent id | parent digest | value | regions u64 | chunks u64
+//! manifest   id | parent id | parent digest | replaced id | replaced digest | value | regions u64 | chunks u64
 //!            each region: bytes u64
 //!            each chunk:  region u32 | kind u32 | first page u64 | pages u32 | stored bytes u32 | offset u64 | check u64
 //!            digest u64
@@ -45,6 +45,7 @@ pub(crate) enum Kind {
     Lz4 = 1,
     /// Nothing is stored: the pages contain zeros.
     Zeros = 2,
+    Zstd = 3,
 }
 
 /// A run of pages of a save.
@@ -65,6 +66,8 @@ pub(crate) struct Manifest {
     pub(crate) id: u64,
     /// The save that this one continues; all zeros for none.
     pub(crate) parent: Identity,
+    /// The save that this one was merged from, and whose place it takes; all zeros for none.
+    pub(crate) replaced: Identity,
     pub(crate) value: u64,
     /// The bytes of each region.
     pub(crate) regions: Vec<u64>,
@@ -129,12 +132,21 @@ pub(crate) fn parse_trailer(bytes: &[u8], id: u64) -> Result<(u64, u64), &'stati
     }
 }
 
+/// The id that a trailer names.
+#[cfg(feature = "opendal")]
+pub(crate) fn trailer_id(bytes: &[u8; TRAILER_BYTES]) -> u64 {
+    let mut numbers = Numbers(&bytes[16..]);
+    numbers.u64().unwrap_or_default()
+}
+
 impl Manifest {
     /// Its bytes, and its digest.
     pub(crate) fn encode(&self) -> (Vec<u8>, u64) {
-        let mut bytes = Vec::with_capacity(56 + self.regions.len() * 8 + self.chunks.len() * 40);
+        let mut bytes = Vec::with_capacity(104 + self.regions.len() * 8 + self.chunks.len() * 40);
         let counts = [self.regions.len() as u64, self.chunks.len() as u64];
-        let numbers = [self.id, self.parent.id, self.parent.digest, self.value].into_iter().chain(counts);
+        let Self { parent, replaced, .. } = self;
+        let numbers = [self.id, parent.id, parent.digest, replaced.id, replaced.digest, self.value];
+        let numbers = numbers.into_iter().chain(counts);
         numbers.chain(self.regions.iter().copied()).for_each(|number| bytes.extend(number.to_le_bytes()));
         for chunk in &self.chunks {
             bytes.extend(chunk.region.to_le_bytes());
@@ -163,7 +175,10 @@ impl Manifest {
         }
         let mut numbers = Numbers(body);
         let mut next = || numbers.u64().ok_or(cut);
-        let (found, parent, parent_digest, value) = (next()?, next()?, next()?, next()?);
+        let found = next()?;
+        let parent = Identity { id: next()?, digest: next()? };
+        let replaced = Identity { id: next()?, digest: next()? };
+        let value = next()?;
         let (region_count, chunk_count) = (next()?, next()?);
         let is_sound = found == id && region_count <= 1 << 16 && chunk_count <= body.len() as u64 / 40;
         if !is_sound {
@@ -172,8 +187,7 @@ impl Manifest {
         let regions = (0..region_count).map(|_| numbers.u64().ok_or(cut)).collect::<Result<Vec<_>, _>>()?;
         let chunk = |_| numbers.chunk(&regions, file_bytes).ok_or("its manifest names pages that it does not have");
         let chunks = (0..chunk_count).map(chunk).collect::<Result<_, _>>()?;
-        let parent = Identity { id: parent, digest: parent_digest };
-        Ok((Self { id, parent, value, regions, chunks }, digest))
+        Ok((Self { id, parent, replaced, value, regions, chunks }, digest))
     }
 }
 
@@ -198,7 +212,7 @@ impl Numbers<'_> {
     fn chunk(&mut self, regions: &[u64], file_bytes: u64) -> Option<Chunk> {
         let (region, kind, first) = (self.u32()?, self.u32()?, self.u64()?);
         let (pages, stored, offset, check) = (self.u32()?, self.u32()?, self.u64()?, self.u64()?);
-        let kind = [Kind::Raw, Kind::Lz4, Kind::Zeros].into_iter().find(|&known| known as u32 == kind)?;
+        let kind = [Kind::Raw, Kind::Lz4, Kind::Zeros, Kind::Zstd].into_iter().find(|&known| known as u32 == kind)?;
         let bytes = u64::from(pages) * PAGE as u64;
         let end = first.checked_mul(PAGE as u64)?.checked_add(bytes)?;
         let is_inside = end <= *regions.get(usize::try_from(region).ok()?)?
@@ -206,7 +220,7 @@ impl Numbers<'_> {
             && (1..=CHUNK_PAGES as u64).contains(&u64::from(pages));
         let fits = match kind {
             Kind::Raw => u64::from(stored) == bytes,
-            Kind::Lz4 => u64::from(stored) < bytes,
+            Kind::Lz4 | Kind::Zstd => u64::from(stored) < bytes,
             Kind::Zeros => stored == 0,
         };
         (is_inside && fits).then_some(Chunk { region, kind, first, pages, stored, offset, check })
@@ -223,6 +237,7 @@ mod tests {
         Manifest {
             id: 7,
             parent: Identity { id: 3, digest: 4 },
+            replaced: Identity { id: 8, digest: 9 },
             value: 5,
             regions: vec![1 << 20, 6 * PAGE as u64],
             chunks,

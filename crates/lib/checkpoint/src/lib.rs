@@ -13,10 +13,13 @@
 //! | `stop` | the instant: copies what is left while writers wait |
 //! | `copy_before_write` | the instant and the copies where writers do not wait, or write too fast |
 //! | `output` | the part of a save that is written |
+//! | `packing` | how the contents of pages are stored |
+//! | `page_hashes` | hashes of the pages of the last save |
 //! | `page_set` | a set of pages |
 //! | `memory_words` | reads memory that other threads write |
 //! | `format` | the bytes of a save |
-//! | `sink`, `file`, `directory` | where saves go |
+//! | `sink`, `file`, `directory`, `objects` | where saves go |
+//! | `series`, `merge` | numbered saves that continue each other, and their merging |
 //! | `saved`, `restore` | a save that was read, and its memory |
 //! | `error` | failed operations |
 //!
@@ -39,12 +42,18 @@ mod error;
 mod file;
 mod format;
 mod memory_words;
+mod merge;
+#[cfg(feature = "opendal")]
+mod objects;
 mod output;
+mod packing;
+mod page_hashes;
 mod page_set;
 mod restore;
 mod rounds;
 mod save;
 mod saved;
+mod series;
 mod sink;
 mod stop;
 
@@ -53,6 +62,8 @@ mod stop;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+#[cfg(feature = "opendal")]
+pub use crate::objects::Objects;
 pub use crate::{
     checkpointer::{Checkpointer, CheckpointerBuilder, Compression},
     directory::Directory,

@@ -1,66 +1,117 @@
 //! The part of a save that is written.
+//!
+//! ```text
+//! pages ─→ runs ─→ check, compression (a batch of runs by several threads) ─→ sink, in order
+//! ```
 
 use std::ops::Range;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use fieldstone_pages::Memory;
 
 use crate::checkpointer::Compression;
-use crate::error::Result;
-use crate::format::{CHUNK_PAGES, Chunk, HEADER_BYTES, Identity, Kind, Manifest, PAGE, check, header, trailer};
-use crate::memory_words::{copy, is_zero};
+use crate::error::{Error, Result};
+use crate::format::{CHUNK_PAGES, Chunk, HEADER_BYTES, Identity, Manifest, PAGE, header, trailer};
+use crate::memory_words::copy;
+use crate::packing::Run;
+use crate::page_hashes::PageHashes;
 use crate::save::Report;
 use crate::sink::SinkWriter;
 
+/// Runs of a batch for each thread that compresses: enough that starting it is cheap.
+const RUNS_OF_THREAD: usize = 8;
+/// The most threads that compress.
+const MOST_THREADS: usize = 8;
+
 /// The part of a save that is written.
 pub(crate) struct Output<'a> {
-    writer: &'a mut dyn SinkWriter,
+    writer: Box<dyn SinkWriter>,
     compression: Compression,
     id: u64,
-    contents: Vec<u8>,
-    packed: Vec<u8>,
+    /// Runs that are not written yet come first.
+    batch: Vec<Run>,
+    filled: usize,
     chunks: Vec<Chunk>,
     offset: u64,
     /// Pages of all chunks.
     pages: u64,
     /// Time to copy pages from the memory.
     copying: Duration,
+    /// Hashes of all pages as they are written.
+    hashes: Option<&'a mut PageHashes>,
+    is_cancelled: Option<&'a AtomicBool>,
 }
 
 impl<'a> Output<'a> {
-    /// Begins a save.
+    /// Begins the save `id`.
     ///
     /// # Errors
     /// Those of the sink.
-    pub(crate) fn begin(writer: &'a mut dyn SinkWriter, compression: Compression) -> Result<Self> {
-        let id = new_id();
+    pub(crate) fn begin(mut writer: Box<dyn SinkWriter>, id: u64, compression: Compression) -> Result<Self> {
         writer.write(&header(id))?;
         Ok(Self {
             writer,
             compression,
             id,
-            contents: vec![0; CHUNK_PAGES * PAGE],
-            packed: vec![0; lz4_flex::block::get_maximum_output_size(CHUNK_PAGES * PAGE)],
+            batch: vec![Run::new()],
+            filled: 0,
             chunks: Vec::new(),
             offset: HEADER_BYTES as u64,
             pages: 0,
             copying: Duration::ZERO,
+            hashes: None,
+            is_cancelled: None,
         })
     }
 
-    /// Writes the manifest; the identity of the save, and what is known of its report.
+    /// Compresses by several threads, in buffers of at most `bytes`.
+    pub(crate) fn with_threads(mut self, bytes: usize) -> Self {
+        if self.compression != Compression::None {
+            let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
+            let most = (bytes / (2 * CHUNK_PAGES * PAGE)).max(1);
+            self.batch.resize_with((threads * RUNS_OF_THREAD).min(most), Run::new);
+        }
+        self
+    }
+
+    /// Keeps a hash of each page that is written.
+    pub(crate) fn with_hashes(mut self, hashes: Option<&'a mut PageHashes>) -> Self {
+        self.hashes = hashes;
+        self
+    }
+
+    /// Fails when the flag is set.
+    pub(crate) const fn cancelled_by(mut self, flag: &'a AtomicBool) -> Self {
+        self.is_cancelled = Some(flag);
+        self
+    }
+
+    /// Writes the manifest, and makes the save durable; its identity, and what is known of its report.
     ///
     /// # Errors
     /// Those of the sink.
-    pub(crate) fn finish(self, parent: Identity, value: u64, memories: &[Memory]) -> Result<(Identity, Report)> {
+    pub(crate) fn finish(
+        mut self,
+        parent: Identity,
+        replaced: Identity,
+        value: u64,
+        regions: Vec<u64>,
+    ) -> Result<(Identity, Report)> {
+        self.flush()?;
         let Self { writer, id, chunks, offset, pages, .. } = self;
-        let regions = memories.iter().map(|memory| memory.bytes() as u64).collect();
-        let (manifest, digest) = Manifest { id, parent, value, regions, chunks }.encode();
-        writer.write(&manifest)?;
-        let end = trailer(offset, manifest.len() as u64, id);
-        writer.write(&end)?;
-        let bytes = offset + (manifest.len() + end.len()) as u64;
+        let (mut manifest, digest) = Manifest { id, parent, replaced, value, regions, chunks }.encode();
+        manifest.extend(trailer(offset, manifest.len() as u64, id));
+        writer.finish(&manifest)?;
+        let bytes = offset + manifest.len() as u64;
         Ok((Identity { id, digest }, Report { pages, bytes, ..Report::default() }))
+    }
+
+    /// The hashes of all pages as they were written, if they are kept.
+    pub(crate) fn hashes(&self) -> Option<&PageHashes> {
+        self.hashes.as_deref()
     }
 
     /// Pages that were written.
@@ -68,9 +119,10 @@ impl<'a> Output<'a> {
         self.pages
     }
 
-    /// Bytes that the buffers take.
+    /// Bytes that the buffers take at most.
     pub(crate) fn buffer_bytes(&self) -> usize {
-        self.contents.len() + self.packed.len()
+        let buffers = if self.compression == Compression::None { 1 } else { 2 };
+        self.batch.len() * buffers * CHUNK_PAGES * PAGE
     }
 
     /// Bytes of memory that are copied in a second; a low estimate before any were.
@@ -82,61 +134,88 @@ impl<'a> Output<'a> {
 
     /// Copies a run of pages from the memory, and writes it.
     pub(crate) fn copy_run(&mut self, region: usize, memory: &Memory, run: Range<usize>) -> Result<()> {
-        let mut contents = std::mem::take(&mut self.contents);
-        let mut result = Ok(());
         for first in run.clone().step_by(CHUNK_PAGES) {
             let end = run.end.min(first + CHUNK_PAGES);
-            let bytes = &mut contents[..(end - first) * PAGE];
             let begun = Instant::now();
-            copy(memory, first * PAGE..end * PAGE, bytes);
+            copy(memory, first * PAGE..end * PAGE, self.buffer((end - first) * PAGE));
             self.copying += begun.elapsed();
-            result = self.write_chunk(region, first, bytes);
-            if result.is_err() {
-                break;
-            }
+            self.add(region, first)?;
         }
-        self.contents = contents;
-        result
+        Ok(())
     }
 
     /// Writes the contents of a run of at most [`CHUNK_PAGES`] pages.
     pub(crate) fn write_chunk(&mut self, region: usize, first: usize, contents: &[u8]) -> Result<()> {
-        let check = check(contents, self.id, region as u32, first as u64);
-        let (kind, stored) = self.pack(contents);
-        let bytes = if kind == Kind::Lz4 { &self.packed[..stored] } else { &contents[..stored] };
-        self.writer.write(bytes)?;
-        let pages = contents.len() / PAGE;
-        self.chunks.push(Chunk {
-            region: region as u32,
-            kind,
-            first: first as u64,
-            pages: pages as u32,
-            stored: stored as u32,
-            offset: self.offset,
-            check,
-        });
-        self.offset += stored as u64;
-        self.pages += pages as u64;
-        Ok(())
+        self.buffer(contents.len()).copy_from_slice(contents);
+        self.add(region, first)
     }
 
-    /// How contents are stored, and in how many bytes.
-    fn pack(&mut self, contents: &[u8]) -> (Kind, usize) {
-        if is_zero(contents) {
-            return (Kind::Zeros, 0);
+    /// Writes the contents of a buffer, and leaves another one in its place.
+    pub(crate) fn exchange(&mut self, region: usize, first: usize, buffer: &mut Vec<u8>) -> Result<()> {
+        std::mem::swap(&mut self.batch[self.filled].contents, buffer);
+        self.add(region, first)
+    }
+
+    /// Room for the contents of the next run, which [`Output::add`] adds.
+    pub(crate) fn buffer(&mut self, bytes: usize) -> &mut [u8] {
+        let contents = &mut self.batch[self.filled].contents;
+        contents.resize(bytes, 0);
+        contents
+    }
+
+    /// Adds the run whose contents are in the buffer.
+    pub(crate) fn add(&mut self, region: usize, first: usize) -> Result<()> {
+        let run = &mut self.batch[self.filled];
+        (run.region, run.first) = (region as u32, first as u64);
+        if let Some(hashes) = &mut self.hashes {
+            hashes.set(region, first, &run.contents);
         }
-        if self.compression == Compression::Lz4
-            && let Ok(bytes) = lz4_flex::block::compress_into(contents, &mut self.packed)
-            && bytes < contents.len()
-        {
-            return (Kind::Lz4, bytes);
+        self.pages += (run.contents.len() / PAGE) as u64;
+        self.filled += 1;
+        if self.filled == self.batch.len() { self.flush() } else { Ok(()) }
+    }
+
+    /// Writes all runs of the batch.
+    fn flush(&mut self) -> Result<()> {
+        if self.is_cancelled.is_some_and(|flag| flag.load(Relaxed)) {
+            return Err(Error::Cancelled);
         }
-        (Kind::Raw, contents.len())
+        let runs = &mut self.batch[..self.filled];
+        pack_all(runs, self.id, self.compression);
+        for run in runs {
+            let stored = run.stored();
+            self.writer.write(stored)?;
+            self.chunks.push(Chunk {
+                region: run.region,
+                kind: run.kind,
+                first: run.first,
+                pages: (run.contents.len() / PAGE) as u32,
+                stored: stored.len() as u32,
+                offset: self.offset,
+                check: run.check,
+            });
+            self.offset += stored.len() as u64;
+        }
+        self.filled = 0;
+        Ok(())
     }
 }
 
+/// Packs runs, by a thread for every [`RUNS_OF_THREAD`].
+fn pack_all(runs: &mut [Run], id: u64, compression: Compression) {
+    let pack = |runs: &mut [Run]| runs.iter_mut().for_each(|run| run.pack(id, compression));
+    thread::scope(|threads| {
+        let mut parts = runs.chunks_mut(RUNS_OF_THREAD);
+        let own = parts.next();
+        for part in parts {
+            threads.spawn(move || pack(part));
+        }
+        own.map(pack);
+    });
+}
+
 /// A random number, never 0.
-fn new_id() -> u64 {
+pub(crate) fn new_id() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id()) | 1
 }

@@ -20,6 +20,12 @@ impl PageSet {
         }
     }
 
+    pub(crate) fn remove(&mut self, pages: Range<usize>) {
+        for page in pages {
+            self.words[page / 64] &= !(1 << (page % 64));
+        }
+    }
+
     /// Whether one of the pages is in the set.
     pub(crate) fn has_any(&self, pages: Range<usize>) -> bool {
         self.find(pages.start, true).is_some_and(|page| page < pages.end)
@@ -76,6 +82,8 @@ mod tests {
         other.insert(5..60);
         set.add(&other);
         assert_eq!(set.runs().nth(1), Some(3..70));
+        set.remove(4..60);
+        assert_eq!(set.runs().take(3).collect::<Vec<_>>(), [0..1, 3..4, 60..70]);
         set.clear();
         assert_eq!(set.runs().next(), None);
         set.insert(0..192);

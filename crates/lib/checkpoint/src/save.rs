@@ -1,14 +1,20 @@
 //! A save that runs, and its report.
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::checkpointer::{Backoff, Region, State, add_present};
+use fieldstone_pages::Memory;
+
+use crate::checkpointer::{Backoff, Options, Region, State, add_present};
 use crate::copy_before_write::CopyBeforeWrite;
 use crate::error::{Error, Result};
 use crate::format::Identity;
-use crate::output::Output;
+use crate::output::{Output, new_id};
+use crate::page_hashes::PageHashes;
 use crate::rounds::copy_rounds;
 use crate::sink::Sink;
 use crate::stop::StopBuffer;
@@ -18,12 +24,22 @@ use crate::stop::StopBuffer;
 #[must_use = "`wait` returns whether the save is whole"]
 pub struct Save {
     thread: JoinHandle<Result<Report>>,
+    is_cancelled: Arc<AtomicBool>,
 }
 
 impl Save {
-    pub(crate) fn spawn(run: impl FnOnce() -> Result<Report> + Send + 'static) -> Result<Self> {
+    pub(crate) fn spawn(
+        is_cancelled: Arc<AtomicBool>,
+        run: impl FnOnce() -> Result<Report> + Send + 'static,
+    ) -> Result<Self> {
         let thread = Builder::new().name("fs-checkpoint".to_owned()).spawn(run).map_err(Error::Thread)?;
-        Ok(Self { thread })
+        Ok(Self { thread, is_cancelled })
+    }
+
+    /// Ends the save early, unless it is almost durable: [`Save::wait`] returns [`Error::Cancelled`] soon. The
+    /// last save stays as it is, and the next one contains what this one would.
+    pub fn cancel(&self) {
+        self.is_cancelled.store(true, Relaxed);
     }
 
     /// Waits until the save is durable.
@@ -65,6 +81,9 @@ pub struct Report {
     /// Whether pages were copied before they were written, because a thread wrote during the stop or
     /// faster than pages were copied.
     pub fell_back: bool,
+    /// Pages that had changed without being recorded as written, and were saved nevertheless. They are
+    /// looked for with [`crate::CheckpointerBuilder::compare_pages`] only.
+    pub missed_pages: u64,
 }
 
 impl fmt::Display for Report {
@@ -75,6 +94,9 @@ impl fmt::Display for Report {
         writeln!(f, "stop      {:.3} ms", self.stop.as_secs_f64() * 1e3)?;
         writeln!(f, "wait      {:.3} ms at most", self.longest_wait.as_secs_f64() * 1e3)?;
         writeln!(f, "buffers   {} bytes at most", self.peak_buffer_bytes)?;
+        if self.missed_pages > 0 {
+            writeln!(f, "missed    {} pages had changed without a recorded write; they are saved", self.missed_pages)?;
+        }
         write!(f, "time      {:.3} s", self.total.as_secs_f64())
     }
 }
@@ -84,6 +106,7 @@ impl State {
     pub(crate) fn save<G>(&mut self, sink: &dyn Sink, safe_point: &impl Fn() -> (G, u64)) -> Result<Report> {
         let begun = Instant::now();
         self.track()?;
+        self.refuse_pinned()?;
         let continued = sink.continued()?.map(|(id, digest)| Identity { id, digest });
         let is_increment = continued.is_some_and(|last| last == self.base);
         let mut why = None;
@@ -121,24 +144,27 @@ fn by_rounds<G>(
     is_increment: bool,
     safe_point: &impl Fn() -> (G, u64),
 ) -> Result<Report> {
+    let State { regions, options, hashes, is_cancelled, .. } = state;
     if !is_increment {
-        state.regions.iter_mut().for_each(Region::forget_saves);
+        regions.iter_mut().for_each(Region::forget_saves);
     }
-    let mut writer = sink.begin()?;
-    let mut output = Output::begin(&mut *writer, state.compression)?;
-    let largest_stop = state.memory_limit.saturating_sub(output.buffer_bytes()) / 2;
-    let limit = copy_rounds(&mut state.regions, &mut output, state.stop_limit, largest_stop)?;
+    let mut output = begin(sink, options, hashes, is_cancelled)?;
+    let largest_stop = options.memory_limit.saturating_sub(output.buffer_bytes()) / 2;
+    let limit = copy_rounds(regions, &mut output, options.stop_limit, largest_stop)?;
     // The program writes on until it waits.
     let mut buffer = StopBuffer::new(limit.saturating_mul(2).min(largest_stop));
     let peak_buffer_bytes = (buffer.bytes() + output.buffer_bytes()) as u64;
-    let stop = buffer.take(&mut state.regions, safe_point)?;
+    if output.hashes().is_some() {
+        regions.iter_mut().try_for_each(|region| add_present(&mut region.used, region.tracking.memory()))?;
+    }
+    let stop = buffer.take(regions, safe_point, output.hashes())?;
     buffer.write(&mut output)?;
     let parent = if is_increment { state.base } else { Identity::default() };
-    let (base, report) = output.finish(parent, stop.value, &state.memories)?;
-    writer.finish()?;
+    let (base, report) = output.finish(parent, Identity::default(), stop.value, sizes(&state.memories))?;
     state.base = base;
-    state.regions.iter_mut().for_each(|region| region.unsaved.clear());
-    Ok(Report { stop: stop.duration, longest_wait: stop.duration, peak_buffer_bytes, is_increment, ..report })
+    regions.iter_mut().for_each(|region| region.unsaved.clear());
+    let (stop, missed_pages) = (stop.duration, stop.missed);
+    Ok(Report { stop, longest_wait: stop, peak_buffer_bytes, is_increment, missed_pages, ..report })
 }
 
 /// Saves all pages by copy before write; `None` if that is not possible here.
@@ -148,17 +174,32 @@ fn by_copy_before_write<G>(
     safe_point: &impl Fn() -> (G, u64),
 ) -> Result<Option<Report>> {
     let mut used: Vec<_> = state.regions.drain(..).map(|region| region.used).collect();
-    let Some(copies) = CopyBeforeWrite::new(&state.memories, state.memory_limit) else { return Ok(None) };
+    let State { memories, options, hashes, is_cancelled, .. } = state;
+    let mut output = begin(sink, options, hashes, is_cancelled)?;
+    let own_bytes = output.buffer_bytes();
+    let Some(copies) = CopyBeforeWrite::new(memories, options.memory_limit - own_bytes) else { return Ok(None) };
     let stop = copies.hold(safe_point)?;
     // Pages that were written while nothing was tracked.
-    used.iter_mut().zip(&state.memories).try_for_each(|(used, memory)| add_present(used, memory))?;
-    let mut writer = sink.begin()?;
-    let mut output = Output::begin(&mut *writer, state.compression)?;
+    used.iter_mut().zip(&*memories).try_for_each(|(used, memory)| add_present(used, memory))?;
     copies.write(&used, &mut output)?;
-    let own_bytes = output.buffer_bytes() as u64;
-    let (_, report) = output.finish(Identity::default(), stop.value, &state.memories)?;
-    let (longest_wait, peak_buffer_bytes) = (copies.longest_wait(), copies.buffer_bytes() + own_bytes);
+    let (longest_wait, peak_buffer_bytes) = (copies.longest_wait(), copies.buffer_bytes() + own_bytes as u64);
     drop(copies);
-    writer.finish()?;
+    let (_, report) = output.finish(Identity::default(), Identity::default(), stop.value, sizes(memories))?;
     Ok(Some(Report { stop: stop.duration, longest_wait, peak_buffer_bytes, fell_back: true, ..report }))
+}
+
+/// Begins the save in the sink.
+fn begin<'a>(
+    sink: &dyn Sink,
+    options: &Options,
+    hashes: &'a mut Option<PageHashes>,
+    is_cancelled: &'a AtomicBool,
+) -> Result<Output<'a>> {
+    let id = new_id();
+    let output = Output::begin(sink.begin(id)?, id, options.compression)?;
+    Ok(output.with_threads(options.memory_limit / 4).with_hashes(hashes.as_mut()).cancelled_by(is_cancelled))
+}
+
+fn sizes(memories: &[Memory]) -> Vec<u64> {
+    memories.iter().map(|memory| memory.bytes() as u64).collect()
 }

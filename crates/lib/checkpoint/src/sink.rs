@@ -4,11 +4,11 @@ use crate::error::Result;
 
 /// A place for saves.
 pub trait Sink: Send + Sync {
-    /// Begins a save, which counts once it is finished. One that is dropped before leaves nothing.
+    /// Begins the save `id`, which counts once it is finished. One that is dropped before leaves nothing.
     ///
     /// # Errors
     /// If it cannot be written there.
-    fn begin(&self) -> Result<Box<dyn SinkWriter>>;
+    fn begin(&self, id: u64) -> Result<Box<dyn SinkWriter>>;
 
     /// The id and the digest of the last save, if a save may continue it.
     ///
@@ -25,9 +25,9 @@ pub trait SinkWriter: Send {
     /// If they cannot be written.
     fn write(&mut self, bytes: &[u8]) -> Result<()>;
 
-    /// Makes the save durable, and then the last one.
+    /// Appends the manifest, makes the save durable, and then the last one.
     ///
     /// # Errors
     /// If it is not durable; the save before stays the last one.
-    fn finish(self: Box<Self>) -> Result<()>;
+    fn finish(self: Box<Self>, manifest: &[u8]) -> Result<()>;
 }

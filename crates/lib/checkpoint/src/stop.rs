@@ -12,11 +12,14 @@ use crate::error::{Error, Result};
 use crate::format::{CHUNK_PAGES, PAGE};
 use crate::memory_words::copy;
 use crate::output::Output;
+use crate::page_hashes::PageHashes;
 use crate::rounds::pages;
 
 /// Room for the pages that are copied during the stop.
 pub(crate) struct StopBuffer {
     contents: Vec<u8>,
+    /// Bytes of it that are in use.
+    filled: usize,
     /// The region and the pages of each run, in the order of their contents.
     runs: Vec<(usize, Range<usize>)>,
 }
@@ -25,25 +28,32 @@ pub(crate) struct StopBuffer {
 pub(crate) struct Stop {
     pub(crate) value: u64,
     pub(crate) duration: Duration,
+    /// Pages that had changed without being recorded as written.
+    pub(crate) missed: u64,
 }
 
 impl StopBuffer {
     /// Room for at least `bytes`, all of it touched.
     pub(crate) fn new(bytes: usize) -> Self {
         let pages = bytes.div_ceil(PAGE).max(1);
-        Self { contents: vec![1; pages * PAGE], runs: Vec::with_capacity(pages) }
+        Self { contents: vec![1; pages * PAGE], filled: 0, runs: Vec::with_capacity(pages) }
     }
 
     pub(crate) fn bytes(&self) -> usize {
         self.contents.len() + self.runs.capacity() * size_of::<(usize, Range<usize>)>()
     }
 
-    /// Runs the safe point, and copies the pages that are left while it holds what it holds.
+    /// Runs the safe point, and copies the pages that are left while it holds what it holds. With hashes, all
+    /// pages are compared with them meanwhile.
     ///
     /// # Errors
     /// [`Error::Outrun`] if they do not fit, and [`Error::WriterRan`] if one was written meanwhile.
-    pub(crate) fn take<G>(&mut self, regions: &mut [Region], safe_point: &impl Fn() -> (G, u64)) -> Result<Stop> {
-        self.runs.clear();
+    pub(crate) fn take<G>(
+        &mut self,
+        regions: &mut [Region],
+        safe_point: &impl Fn() -> (G, u64),
+        hashes: Option<&PageHashes>,
+    ) -> Result<Stop> {
         // The kernel is asked when the first range is taken.
         let written: Result<Vec<_>> = regions.iter().map(|region| Ok(region.tracking.dirty()?)).collect();
         let later: Result<Vec<_>> = regions.iter().map(|region| Ok(region.tracking.peek()?)).collect();
@@ -51,6 +61,10 @@ impl StopBuffer {
         let (guard, value) = safe_point();
         let begun = Instant::now();
         let copied = self.copy(regions, &mut written);
+        let missed = match hashes {
+            Some(hashes) if copied.is_ok() => self.compare(regions, hashes),
+            _ => Ok(0),
+        };
         let is_quiet = copied.is_ok() && is_clean(&mut later)?;
         let duration = begun.elapsed();
         drop(guard);
@@ -61,25 +75,57 @@ impl StopBuffer {
             regions[*index].used.insert(run.clone());
         }
         copied?;
-        if is_quiet { Ok(Stop { value, duration }) } else { Err(Error::WriterRan) }
+        let missed = missed?;
+        if is_quiet { Ok(Stop { value, duration, missed }) } else { Err(Error::WriterRan) }
     }
 
     fn copy(&mut self, regions: &[Region], written: &mut [DirtyRanges<'_>]) -> Result<()> {
-        let mut filled = 0;
         for (index, (ranges, region)) in written.iter_mut().zip(regions).enumerate() {
             for range in ranges {
                 let range = range?;
-                if filled + range.len() > self.contents.len() {
+                let Some(room) = self.room(index, &range) else {
                     // It is clean for the kernel already.
                     let _ = region.tracking.mark(range.clone());
-                    return Err(Error::Outrun { left_bytes: filled + range.len(), limit_bytes: self.contents.len() });
-                }
-                self.runs.push((index, pages(range.clone())));
-                copy(region.tracking.memory(), range.clone(), &mut self.contents[filled..filled + range.len()]);
-                filled += range.len();
+                    return Err(self.outrun(range.len()));
+                };
+                copy(region.tracking.memory(), range, room);
             }
         }
         Ok(())
+    }
+
+    /// Copies the pages that were not written, and differ from their hashes nevertheless; returns how many.
+    fn compare(&mut self, regions: &[Region], hashes: &PageHashes) -> Result<u64> {
+        let mut missed = 0;
+        let copied = self.runs.clone();
+        for (index, region) in regions.iter().enumerate() {
+            let mut unwritten = region.used.clone();
+            let runs = copied.iter().filter(|(of, _)| *of == index);
+            runs.for_each(|(_, run)| unwritten.remove(run.clone()));
+            for page in unwritten.runs().flatten() {
+                let range = page * PAGE..(page + 1) * PAGE;
+                let mut contents = [0; PAGE];
+                copy(region.tracking.memory(), range.clone(), &mut contents);
+                if hashes.differs(index, page, &contents) {
+                    let Some(room) = self.room(index, &range) else { return Err(self.outrun(PAGE)) };
+                    room.copy_from_slice(&contents);
+                    missed += 1;
+                }
+            }
+        }
+        Ok(missed)
+    }
+
+    /// Room for the pages of a range of a region, if there is enough.
+    fn room(&mut self, region: usize, range: &Range<usize>) -> Option<&mut [u8]> {
+        let room = self.contents.get_mut(self.filled..self.filled + range.len())?;
+        self.filled += range.len();
+        self.runs.push((region, pages(range.clone())));
+        Some(room)
+    }
+
+    const fn outrun(&self, bytes: usize) -> Error {
+        Error::Outrun { left_bytes: self.filled + bytes, limit_bytes: self.contents.len() }
     }
 
     /// Writes what was copied.

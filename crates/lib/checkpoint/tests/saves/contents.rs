@@ -46,29 +46,6 @@ fn an_increment_has_what_changed_and_restores_all() {
 }
 
 #[test]
-fn only_saves_that_nothing_needs_are_deleted() {
-    let folder = tempfile::tempdir().unwrap();
-    let saves = Directory::open(folder.path()).unwrap();
-    let memory = filled(MIB);
-    let mut first = checkpointer(&memory);
-    for _ in 0..3 {
-        memory.words()[0].fetch_add(1, Relaxed);
-        first.save(&saves, || ((), 0)).unwrap();
-    }
-    assert_eq!(saves.keep(1).unwrap(), 0, "the last save continues both others");
-    drop(first);
-    // Another checkpointer does not know what changed, so its first save is complete.
-    let mut second = checkpointer(&memory);
-    assert!(!second.save(&saves, || ((), 0)).unwrap().is_increment);
-    memory.words()[0].fetch_add(1, Relaxed);
-    assert!(second.save(&saves, || ((), 0)).unwrap().is_increment);
-    assert_eq!(saves.keep(3).unwrap(), 0);
-    assert_eq!(saves.keep(2).unwrap(), 3);
-    assert_eq!(names(folder.path()), ["0000000004.save", "0000000005.save"]);
-    assert!(contents(&saves.last().unwrap().restore().unwrap()[0]) == contents(&memory));
-}
-
-#[test]
 fn several_memories_of_all_kinds_are_one_save() {
     let folder = tempfile::tempdir().unwrap();
     let file = File::at(folder.path().join("heap"));
@@ -84,6 +61,37 @@ fn several_memories_of_all_kinds_are_one_save() {
     let restored = file.last().unwrap().restore().unwrap();
     assert!(contents(&restored[0]) == contents(&huge) && contents(&restored[2]) == contents(&small));
     assert_eq!(restored[1].words()[(1 << 30) / 8].load(Relaxed), 9);
+}
+
+#[test]
+fn each_compression_is_restored_with_any_limit_of_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let saves = Directory::open(folder.path()).unwrap();
+    let memory = filled(10 * MIB);
+    // Pages that do not compress.
+    let mut state = 1_u64;
+    for word in &memory.words()[..100 * WORDS] {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        word.store(state, Relaxed);
+    }
+    let mut sizes = Vec::new();
+    let compressions = [
+        Compression::None,
+        Compression::Lz4,
+        #[cfg(feature = "zstd")]
+        Compression::Zstd,
+    ];
+    for compression in compressions {
+        for limit in [1, 64 * MIB, 256 * MIB] {
+            let builder = Checkpointer::builder([&memory]).compression(compression).memory_limit(limit);
+            let report = builder.build().unwrap().save(&saves, || ((), 0)).unwrap();
+            assert!(report.peak_buffer_bytes <= limit.max(4 * MIB) as u64, "{report}");
+            assert!(contents(&saves.last().unwrap().restore().unwrap()[0]) == contents(&memory));
+            sizes.push(report.bytes);
+        }
+    }
+    assert!(sizes.chunks(3).all(|same| same[0] == same[1] && same[1] == same[2]), "{sizes:?}");
+    assert!(sizes.chunks(3).is_sorted_by(|one, next| one[0] > next[0]), "{sizes:?}");
 }
 
 #[test]

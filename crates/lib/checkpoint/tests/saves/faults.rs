@@ -81,9 +81,9 @@ impl Failing {
 }
 
 impl Sink for Failing {
-    fn begin(&self) -> Result<Box<dyn SinkWriter>> {
+    fn begin(&self, id: u64) -> Result<Box<dyn SinkWriter>> {
         self.call()?;
-        Ok(Box::new(FailingWriter(Some(self.inner.begin()?), self.clone())))
+        Ok(Box::new(FailingWriter(Some(self.inner.begin(id)?), self.clone())))
     }
 
     fn continued(&self) -> Result<Option<(u64, u64)>> {
@@ -98,9 +98,9 @@ impl SinkWriter for FailingWriter {
         self.0.as_mut().unwrap().write(bytes)
     }
 
-    fn finish(mut self: Box<Self>) -> Result<()> {
+    fn finish(mut self: Box<Self>, manifest: &[u8]) -> Result<()> {
         self.1.call()?;
-        self.0.take().unwrap().finish()
+        self.0.take().unwrap().finish(manifest)
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the tests share.
 
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use fieldstone_checkpoint::{Checkpointer, Error};
@@ -40,4 +41,29 @@ pub(crate) fn names(directory: &Path) -> Vec<String> {
 /// The message of an error, which names a remedy or the object.
 pub(crate) fn message<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
     result.unwrap_err().to_string()
+}
+
+/// Ends the thread that writes, also when an assertion fails.
+pub(crate) struct EndOnDrop<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// Set in the process of one test alone.
+const ALONE: &str = "FIELDSTONE_TEST_ALONE";
+
+/// Whether this process runs one test only. If not, that test is run in a process of its own, and must
+/// succeed.
+pub(crate) fn is_alone(test: &str) -> bool {
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    let output = command.args(["--exact", test, "--nocapture"]).env(ALONE, "1").output().unwrap();
+    print!("{}", String::from_utf8_lossy(&output.stdout));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    false
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use fieldstone_checkpoint::{Checkpointer, Directory, Error};
 use fieldstone_pages::Memory;
 
-use crate::fixture::{MIB, PAGE, WORDS, filled};
+use crate::fixture::{EndOnDrop, MIB, PAGE, WORDS, filled};
 
 #[test]
 fn two_counters_on_far_pages_are_saved_together() {
@@ -56,15 +56,6 @@ fn two_counters_on_far_pages_are_saved_together() {
             before = value;
         }
     });
-}
-
-/// Ends the thread that writes, also when an assertion fails.
-struct EndOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for EndOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
 }
 
 /// Saves while a thread writes without any lock, `saves` times and until `fallbacks` of them copied pages
