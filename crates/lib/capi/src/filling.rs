@@ -10,12 +10,12 @@ use fieldstone_pages::{Filling, Memory};
 use crate::enums;
 use crate::fault::{CHandler, contents, handler};
 use crate::list::{FsRange, RangeArray};
-use crate::memory::range;
+use crate::memory::{MemoryHandle, range};
 use crate::result::{OutHandle, non_null, run_call, take_memory};
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_filling_new(
-    memory: *mut Memory,
+    memory: *mut MemoryHandle,
     function: CHandler,
     user: *mut c_void,
     filling: OutHandle<'_, Filling>,
@@ -28,7 +28,7 @@ extern "C" fn fs_filling_new(
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_filling_tracked(
-    memory: *mut Memory,
+    memory: *mut MemoryHandle,
     function: CHandler,
     user: *mut c_void,
     filling: OutHandle<'_, Filling>,
@@ -41,7 +41,7 @@ extern "C" fn fs_filling_tracked(
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_filling_in_signal(
-    memory: *mut Memory,
+    memory: *mut MemoryHandle,
     function: CHandler,
     user: *mut c_void,
     filling: OutHandle<'_, Filling>,
@@ -55,7 +55,7 @@ extern "C" fn fs_filling_in_signal(
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_filling_with(
-    memory: *mut Memory,
+    memory: *mut MemoryHandle,
     tracked: bool,
     mechanism: c_uint,
     function: CHandler,

@@ -1,5 +1,5 @@
-//! libfieldstone: the C ABI of `fieldstone-pages`, of the slots of `fieldstone-guard`, and of
-//! `fieldstone-paging`.
+//! libfieldstone: the C ABI of `fieldstone-pages`, of the slots of `fieldstone-guard`, of
+//! `fieldstone-paging`, and of `fieldstone-checkpoint`.
 //!
 //! The headers in `include/fieldstone` are the documentation: each function's effect, units and
 //! errors, and what a handler may call. Each file here has the functions of one type. They are not `pub`,
@@ -7,7 +7,8 @@
 //!
 //! ```text
 //! C               here                    meaning
-//! fs_memory *     Box<Memory>             the Rust type itself, opaque
+//! fs_x *          Box<X>                  the Rust type, opaque
+//! fs_memory *     Box<MemoryHandle>       begins with a Memory
 //! const fs_x *    Option<&X>              null is an error code, or 0
 //! fs_x **         Option<&mut MaybeUninit<Option<Box<X>>>>   null when the call failed
 //! int             result::CallResult      0 or an FS_ERROR_…; sets errno and a message
@@ -20,6 +21,8 @@
 //! | `isolate` | requests for separate cache lines: `remap.h` |
 //! | `slots` | `fs_slots`: guarded objects |
 //! | `paging` | `fs_paging`: memory with a bound |
+//! | `checkpoint` | `fs_checkpoint`: begins saves, and waits for them |
+//! | `checkpoint_sink` | `fs_checkpoint_sink`: where saves go, and how they are restored |
 //! | `list` | writes dirty ranges to an array of C |
 //! | `enums` | numbers and texts of the header's enums |
 //! | `result` | error codes, errno and messages of calls |
@@ -32,6 +35,8 @@
 //! C handler that unwinds ends the process. A message needs allocation and thread-local storage. So
 //! the functions for handlers in signals (`fault`) set only the code and errno.
 
+mod checkpoint;
+mod checkpoint_sink;
 mod enums;
 mod fault;
 mod filling;

@@ -9,10 +9,40 @@ use std::ops::Range;
 use std::os::fd::FromRawFd;
 use std::ptr::null_mut;
 
-use fieldstone_pages::{Alias, Memory};
+use fieldstone_pages::{Alias, Filling, Memory};
 
 use crate::enums;
 use crate::result::{CallError, OutHandle, create, non_null, run_call};
+
+/// What a pointer to a non-const `fs_memory` refers to.
+///
+/// A pointer to it is also one to its memory: functions that only use the memory accept both this and the
+/// memory inside another handle (`fs_x_memory`).
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct MemoryHandle {
+    memory: Memory,
+    /// For memory that is restored lazily: its other owner, which reads missing pages.
+    _filling: Option<Filling>,
+}
+
+impl MemoryHandle {
+    pub(crate) const fn memory(&self) -> &Memory {
+        &self.memory
+    }
+}
+
+impl From<Memory> for MemoryHandle {
+    fn from(memory: Memory) -> Self {
+        Self { memory, _filling: None }
+    }
+}
+
+impl From<Filling> for MemoryHandle {
+    fn from(filling: Filling) -> Self {
+        Self { memory: filling.memory().share(), _filling: Some(filling) }
+    }
+}
 
 /// A range passed by C. One that overflows is beyond every memory, and refused as such.
 pub(crate) fn range(offset: usize, bytes: usize) -> Range<usize> {
@@ -20,28 +50,33 @@ pub(crate) fn range(offset: usize, bytes: usize) -> Range<usize> {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn fs_memory_anonymous(bytes: usize, memory: OutHandle<'_, Memory>) -> c_int {
-    run_call(|| create(memory, || Ok(Memory::anonymous(bytes)?)))
+extern "C" fn fs_memory_anonymous(bytes: usize, memory: OutHandle<'_, MemoryHandle>) -> c_int {
+    run_call(|| create(memory, || Ok(Memory::anonymous(bytes)?.into())))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn fs_memory_shared(bytes: usize, memory: OutHandle<'_, Memory>) -> c_int {
-    run_call(|| create(memory, || Ok(Memory::shared(bytes)?)))
+extern "C" fn fs_memory_shared(bytes: usize, memory: OutHandle<'_, MemoryHandle>) -> c_int {
+    run_call(|| create(memory, || Ok(Memory::shared(bytes)?.into())))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn fs_memory_hugetlb(bytes: usize, memory: OutHandle<'_, Memory>) -> c_int {
-    run_call(|| create(memory, || Ok(Memory::hugetlb(bytes)?)))
+extern "C" fn fs_memory_hugetlb(bytes: usize, memory: OutHandle<'_, MemoryHandle>) -> c_int {
+    run_call(|| create(memory, || Ok(Memory::hugetlb(bytes)?.into())))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn fs_memory_file(fd: c_int, offset: u64, bytes: usize, memory: OutHandle<'_, Memory>) -> c_int {
-    run_call(|| create(memory, || Ok(Memory::file(&*borrowed(fd)?, offset, bytes)?)))
+extern "C" fn fs_memory_file(fd: c_int, offset: u64, bytes: usize, memory: OutHandle<'_, MemoryHandle>) -> c_int {
+    run_call(|| create(memory, || Ok(Memory::file(&*borrowed(fd)?, offset, bytes)?.into())))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn fs_memory_file_private(fd: c_int, offset: u64, bytes: usize, memory: OutHandle<'_, Memory>) -> c_int {
-    run_call(|| create(memory, || Ok(Memory::file_private(&*borrowed(fd)?, offset, bytes)?)))
+extern "C" fn fs_memory_file_private(
+    fd: c_int,
+    offset: u64,
+    bytes: usize,
+    memory: OutHandle<'_, MemoryHandle>,
+) -> c_int {
+    run_call(|| create(memory, || Ok(Memory::file_private(&*borrowed(fd)?, offset, bytes)?.into())))
 }
 
 /// The caller's descriptor, which is not closed.
@@ -55,7 +90,7 @@ fn borrowed(fd: c_int) -> Result<ManuallyDrop<File>, CallError> {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn fs_memory_free(memory: Option<Box<Memory>>) {
+extern "C" fn fs_memory_free(memory: Option<Box<MemoryHandle>>) {
     run_call(|| {
         drop(memory);
         Ok(())

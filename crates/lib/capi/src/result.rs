@@ -10,6 +10,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use fieldstone_guard::Finding;
 use fieldstone_pages::{Error, Memory};
 
+use crate::memory::MemoryHandle;
+
 /// Why a call failed.
 pub(crate) enum CallError {
     /// An error of `fieldstone-pages`.
@@ -18,12 +20,24 @@ pub(crate) enum CallError {
     Guard(fieldstone_guard::Error),
     /// An error of `fieldstone-paging`.
     Paging(fieldstone_paging::Error),
+    /// An error of `fieldstone-checkpoint`.
+    Checkpoint(fieldstone_checkpoint::Error),
     /// A free found a memory error.
     Finding(Finding),
     /// There is nothing to explain at an address.
     NotExplained,
     /// An argument is null, or not of its enum.
     Argument(&'static str),
+    /// An argument does not fit; with a message.
+    Refused(String),
+    /// This build lacks a Cargo feature of this crate.
+    #[cfg_attr(all(feature = "opendal", feature = "zstd"), expect(dead_code, reason = "this build has all features"))]
+    Feature {
+        /// The operation that needs it.
+        operation: &'static str,
+        /// Its name.
+        feature: &'static str,
+    },
     /// A caught panic: a bug in this library.
     Panic,
 }
@@ -51,29 +65,28 @@ impl From<fieldstone_paging::Error> for CallError {
     }
 }
 
+impl From<fieldstone_checkpoint::Error> for CallError {
+    fn from(error: fieldstone_checkpoint::Error) -> Self {
+        Self::Checkpoint(error)
+    }
+}
+
 impl CallError {
     /// The number in `enum fs_error`, and the errno.
     fn code(&self) -> (c_int, c_int) {
         match self {
-            Self::Pages(Error::System { .. }) => (-1, self.errno()),
-            Self::Pages(Error::Range { .. }) => (-2, libc::EINVAL),
-            Self::Pages(Error::Unsupported { .. }) => (-3, libc::ENOTSUP),
-            Self::Pages(Error::Forked) => (-4, libc::ECHILD),
-            Self::Pages(Error::Fill { .. }) => (-5, libc::EINVAL),
-            Self::Argument(_) | Self::Guard(fieldstone_guard::Error::Option { .. }) => (-6, libc::EINVAL),
+            Self::Pages(error) => pages_code(error),
+            Self::Argument(_) | Self::Refused(_) | Self::Guard(fieldstone_guard::Error::Option { .. }) => {
+                (-6, libc::EINVAL)
+            }
             Self::Guard(fieldstone_guard::Error::Map { errno, .. }) => (-1, *errno),
             Self::Guard(fieldstone_guard::Error::Full { .. }) => (-1, libc::ENOMEM),
             Self::Paging(error) => (paging_code(*error), error.errno()),
+            Self::Checkpoint(error) => checkpoint_code(error),
+            Self::Feature { .. } => (-3, libc::ENOTSUP),
             Self::Finding(_) => (-8, libc::EFAULT),
             Self::NotExplained => (-9, libc::ENOENT),
-            Self::Pages(_) | Self::Guard(_) | Self::Panic => (-7, libc::ENOTRECOVERABLE),
-        }
-    }
-
-    fn errno(&self) -> c_int {
-        match self {
-            Self::Pages(error) => error.errno().unwrap_or(libc::EIO),
-            _ => libc::EIO,
+            Self::Guard(_) | Self::Panic => (-7, libc::ENOTRECOVERABLE),
         }
     }
 
@@ -82,11 +95,46 @@ impl CallError {
             Self::Pages(error) => error.to_string(),
             Self::Guard(error) => error.to_string(),
             Self::Paging(error) => error.to_string(),
+            Self::Checkpoint(error) => error.to_string(),
             Self::Finding(finding) => finding.to_string(),
             Self::NotExplained => "the address is in a live object, or in memory without an object".to_owned(),
             Self::Argument(what) => (*what).to_owned(),
+            Self::Refused(what) => what.clone(),
+            Self::Feature { operation, feature } => format!(
+                "cannot {operation}: this libfieldstone was built without the feature `{feature}`\n\
+                 try: cargo build --release -p fieldstone-capi --features {feature}"
+            ),
             Self::Panic => "a bug in libfieldstone: please report its output on stderr".to_owned(),
         }
+    }
+}
+
+/// The number in `enum fs_error` of an error of `fieldstone-pages`, and the errno.
+fn pages_code(error: &Error) -> (c_int, c_int) {
+    match error {
+        Error::System { .. } => (-1, error.errno().unwrap_or(libc::EIO)),
+        Error::Range { .. } => (-2, libc::EINVAL),
+        Error::Unsupported { .. } => (-3, libc::ENOTSUP),
+        Error::Forked => (-4, libc::ECHILD),
+        Error::Fill { .. } => (-5, libc::EINVAL),
+        _ => (-7, libc::ENOTRECOVERABLE),
+    }
+}
+
+/// The number in `enum fs_error` of an error of `fieldstone-checkpoint`, and the errno.
+fn checkpoint_code(error: &fieldstone_checkpoint::Error) -> (c_int, c_int) {
+    use fieldstone_checkpoint::Error;
+    match error {
+        Error::Memory(error) => pages_code(error),
+        Error::File { source, .. } | Error::Thread(source) => (-1, source.raw_os_error().unwrap_or(libc::EIO)),
+        Error::Cancelled => (-1, libc::ECANCELED),
+        Error::WriterRan | Error::Outrun { .. } | Error::Pinned => (-3, libc::ENOTSUP),
+        Error::Damaged { .. } | Error::MissingParent { .. } => (-10, libc::EBADMSG),
+        Error::Unsupported { .. } => (-11, libc::ENOTSUP),
+        Error::NoSave(_) => (-15, libc::ENOENT),
+        Error::Busy => (-16, libc::EBUSY),
+        Error::Taken(_) => (-16, libc::EEXIST),
+        _ => (-7, libc::ENOTRECOVERABLE),
     }
 }
 
@@ -142,14 +190,14 @@ pub(crate) fn create<T>(place: OutHandle<'_, T>, constructor: impl FnOnce() -> R
 /// Takes control of memory. Consumes the memory's handle on success, and leaves it unchanged on
 /// failure.
 pub(crate) fn take_memory<T>(
-    memory: *mut Memory,
+    memory: *mut MemoryHandle,
     place: OutHandle<'_, T>,
     constructor: impl FnOnce(Memory) -> Result<T, CallError>,
 ) -> CallResult {
     // SAFETY: a handle is null or live, as the header requires.
     let borrowed = non_null(unsafe { memory.as_ref() })?;
-    create(place, || constructor(borrowed.share()))?;
-    // SAFETY: `create` constructor the handle, and the header transfers its ownership here.
+    create(place, || constructor(borrowed.memory().share()))?;
+    // SAFETY: `create` has made the new handle, and the header transfers its ownership here.
     drop(unsafe { Box::from_raw(memory) });
     Ok(())
 }
@@ -173,6 +221,10 @@ extern "C" fn fs_error_name(code: c_int) -> *const c_char {
         -7 => c"a bug in libfieldstone",
         -8 => c"a free found a memory error",
         -9 => c"no memory error at this address",
+        -10 => c"a file is damaged",
+        -11 => c"a file has another version",
+        -15 => c"not there",
+        -16 => c"in use",
         _ => c"not a code of libfieldstone",
     };
     name.as_ptr()

@@ -9,16 +9,20 @@ use fieldstone_pages::{Memory, Tracking};
 
 use crate::enums;
 use crate::list::{FsRange, RangeArray};
-use crate::memory::range;
+use crate::memory::{MemoryHandle, range};
 use crate::result::{OutHandle, non_null, run_call, take_memory};
 
 #[unsafe(no_mangle)]
-extern "C" fn fs_tracking_new(memory: *mut Memory, tracking: OutHandle<'_, Tracking>) -> c_int {
+extern "C" fn fs_tracking_new(memory: *mut MemoryHandle, tracking: OutHandle<'_, Tracking>) -> c_int {
     run_call(|| take_memory(memory, tracking, |memory| Ok(Tracking::new(memory)?)))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn fs_tracking_with(memory: *mut Memory, mechanism: c_uint, tracking: OutHandle<'_, Tracking>) -> c_int {
+extern "C" fn fs_tracking_with(
+    memory: *mut MemoryHandle,
+    mechanism: c_uint,
+    tracking: OutHandle<'_, Tracking>,
+) -> c_int {
     run_call(|| {
         let mechanism = enums::mechanism(mechanism)?;
         take_memory(memory, tracking, |memory| Ok(Tracking::with(memory, mechanism)?))

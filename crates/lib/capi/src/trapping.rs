@@ -8,12 +8,12 @@ use fieldstone_pages::{Memory, Trapping};
 
 use crate::enums;
 use crate::fault::{CHandler, handler};
-use crate::memory::range;
+use crate::memory::{MemoryHandle, range};
 use crate::result::{OutHandle, non_null, run_call, take_memory};
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_trapping_new(
-    memory: *mut Memory,
+    memory: *mut MemoryHandle,
     watch: c_uint,
     function: CHandler,
     user: *mut c_void,
@@ -27,7 +27,7 @@ extern "C" fn fs_trapping_new(
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_trapping_in_signal(
-    memory: *mut Memory,
+    memory: *mut MemoryHandle,
     watch: c_uint,
     function: CHandler,
     user: *mut c_void,
@@ -42,7 +42,7 @@ extern "C" fn fs_trapping_in_signal(
 
 #[unsafe(no_mangle)]
 extern "C" fn fs_trapping_with(
-    memory: *mut Memory,
+    memory: *mut MemoryHandle,
     watch: c_uint,
     mechanism: c_uint,
     function: CHandler,

@@ -88,10 +88,14 @@ fn built(compiler: &str, program: &Path, options: &[&str], is_static: bool, dire
 /// Runs a program, which must succeed, with each compiler and each form of the library; passes on
 /// its SKIP lines.
 fn succeeds(program: &Path) {
+    succeeds_with(program, &["-pthread"]);
+}
+
+fn succeeds_with(program: &Path, options: &[&str]) {
     let directory = installed();
     for compiler in compilers() {
         for is_static in [false, true] {
-            let file = built(compiler, program, &["-pthread"], is_static, directory.path());
+            let file = built(compiler, program, options, is_static, directory.path());
             let output = run(&mut Command::new(file));
             print!("{}", String::from_utf8_lossy(&output.stdout));
             let errors = String::from_utf8_lossy(&output.stderr);
@@ -135,6 +139,53 @@ fn paging() {
     succeeds(&source("tests/c/paging.c"));
 }
 
+/// The options of C that name the features of this build.
+fn features() -> Vec<&'static str> {
+    let features = [("-DWITH_OPENDAL", cfg!(feature = "opendal")), ("-DWITH_ZSTD", cfg!(feature = "zstd"))];
+    let enabled = features.into_iter().filter(|(_, is_enabled)| *is_enabled).map(|(option, _)| option);
+    enabled.chain(["-pthread"]).collect()
+}
+
+#[test]
+fn checkpoint() {
+    succeeds_with(&source("tests/c/checkpoint.c"), &features());
+}
+
+#[test]
+fn checkpoint_refusals() {
+    succeeds(&source("tests/c/checkpoint_refusals.c"));
+}
+
+/// The program repeats the declarations that other programs rely on.
+#[test]
+fn the_interface_of_checkpoints_is_as_declared_in_c_and_cpp() {
+    let directory = installed();
+    let mut compilers: Vec<_> = compilers().into_iter().map(|compiler| (compiler, "-std=c11")).collect();
+    compilers.extend([("g++", "-xc++"), ("clang++", "-xc++")]);
+    for (compiler, language) in compilers {
+        if compiler.ends_with("++") && Command::new(compiler).arg("--version").output().is_err() {
+            println!("SKIP cc {compiler} is not installed");
+            continue;
+        }
+        let program = directory.path().join("program");
+        let mut command = Command::new(compiler);
+        command.args([language, "-Wall", "-Wextra", "-Werror", "-pedantic", "-I"]).arg(source("include"));
+        command.arg(source("tests/c/checkpoint_interface.c")).args([
+            "-xnone".as_ref(),
+            "-o".as_ref(),
+            program.as_os_str(),
+        ]);
+        command.arg(library("libfieldstone.a")).args(private_libraries());
+        let built = run(&mut command);
+        assert!(built.status.success(), "{compiler}: {}", String::from_utf8_lossy(&built.stderr));
+        let folder = tempfile::tempdir().unwrap();
+        let [saves, file] = ["saves", "one.save"].map(|name| folder.path().join(name));
+        let objects = format!("fs://{}", folder.path().join("objects").display());
+        let done = run(Command::new(program).args([&saves, &file]).arg(objects));
+        assert!(done.status.success(), "{compiler}: {}", String::from_utf8_lossy(&done.stderr));
+    }
+}
+
 #[test]
 fn refusals() {
     succeeds(&source("tests/c/refusals.c"));
@@ -160,6 +211,7 @@ fn the_examples_in_the_headers_work() {
         ("pages", "4096 bytes at 4096\n"),
         ("guard", "heap-buffer-overflow, 0 bytes after 24 bytes\n"),
         ("paging", "at most 8 MiB resident\n"),
+        ("checkpoint", "contents after write 1\n"),
     ] {
         let header = fs::read_to_string(source(&format!("include/fieldstone/{header}.h"))).unwrap();
         let lines = header.lines().map(|line| line.strip_prefix(" *     ").unwrap_or_default());
@@ -170,7 +222,9 @@ fn the_examples_in_the_headers_work() {
         fs::write(&program, code.join("\n")).unwrap();
         for compiler in compilers() {
             let file = built(compiler, &program, &[], false, directory.path());
-            assert_eq!(output(file.to_str().unwrap(), [""; 0]), expected, "{compiler}");
+            let output = run(Command::new(file).current_dir(directory.path()));
+            assert!(output.status.success(), "{compiler}: {}", String::from_utf8_lossy(&output.stderr));
+            assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{compiler}");
         }
     }
 }
@@ -179,7 +233,7 @@ fn the_examples_in_the_headers_work() {
 fn the_headers_compile_as_cpp() {
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("program.cpp");
-    let code = "#include <fieldstone/guard.h>\n#include <fieldstone/pages.h>\n#include <fieldstone/paging.h>\n#include <fieldstone/remap.h>\nint main() { if (fs_paging_address(nullptr)) return 3; if (fs_slots_owns(nullptr, nullptr)) return 2; return fs_memory_bytes(nullptr) != 0 || remapper_isolate(nullptr, 8) == 0; }\n";
+    let code = "#include <fieldstone/checkpoint.h>\n#include <fieldstone/guard.h>\n#include <fieldstone/pages.h>\n#include <fieldstone/paging.h>\n#include <fieldstone/remap.h>\nint main() { if (fs_checkpoint_cancel(nullptr) != FS_ERROR_ARGUMENT) return 4; if (fs_paging_address(nullptr)) return 3; if (fs_slots_owns(nullptr, nullptr)) return 2; return fs_memory_bytes(nullptr) != 0 || remapper_isolate(nullptr, 8) == 0; }\n";
     fs::write(&program, code).unwrap();
     let flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-pedantic", "-I"];
     let out = directory.path().join("program");
@@ -206,7 +260,8 @@ fn calls(text: &str) -> BTreeSet<String> {
 #[test]
 fn headers_library_and_tests_have_the_same_functions() {
     let header = |name: &str| calls(&fs::read_to_string(source(&format!("include/fieldstone/{name}.h"))).unwrap());
-    let declared: BTreeSet<_> = ["pages", "remap", "guard", "paging"].into_iter().flat_map(header).collect();
+    let declared: BTreeSet<_> =
+        ["pages", "remap", "guard", "paging", "checkpoint"].into_iter().flat_map(header).collect();
     let symbols =
         output("nm", [OsStr::new("-D"), OsStr::new("--defined-only"), library("libfieldstone.so").as_os_str()]);
     // A build of the whole workspace with the feature `opendal` exports a checksum library, too.

@@ -104,8 +104,13 @@ enum fs_error {
     FS_ERROR_ARGUMENT = -6,    /* a pointer is null, or a number is not in its enum; EINVAL */
     FS_ERROR_INTERNAL = -7,    /* a bug in this library; ENOTRECOVERABLE */
     /* Of <fieldstone/guard.h>: */
-    FS_ERROR_FINDING = -8,      /* a free found a memory error; EFAULT */
-    FS_ERROR_NOT_EXPLAINED = -9 /* an address has no memory error to explain; ENOENT */
+    FS_ERROR_FINDING = -8,       /* a free found a memory error; EFAULT */
+    FS_ERROR_NOT_EXPLAINED = -9, /* an address has no memory error to explain; ENOENT */
+    /* Of <fieldstone/checkpoint.h>: */
+    FS_ERROR_CORRUPT = -10, /* a file is damaged, or one that it needs is missing; EBADMSG */
+    FS_ERROR_VERSION = -11, /* a later version wrote the file; ENOTSUP */
+    FS_ERROR_ABSENT = -15,  /* it does not exist; ENOENT */
+    FS_ERROR_BUSY = -16     /* another operation uses it; EBUSY or EEXIST */
 };
 
 /* The last failure in this thread: address, size, errno and remedy; "" if none. The text stays
