@@ -106,7 +106,7 @@ impl<'a> Output<'a> {
         manifest.extend(trailer(offset, manifest.len() as u64, id));
         writer.finish(&manifest)?;
         let bytes = offset + manifest.len() as u64;
-        Ok((Identity { id, digest }, Report { pages, bytes, ..Report::default() }))
+        Ok((Identity { id, digest }, Report { pages, bytes, value, ..Report::default() }))
     }
 
     /// The hashes of all pages as they were written, if they are kept.

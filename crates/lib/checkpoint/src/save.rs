@@ -68,6 +68,8 @@ pub struct Report {
     pub pages: u64,
     /// Bytes of the save.
     pub bytes: u64,
+    /// The number that the safe point returned.
+    pub value: u64,
     /// How long writers waited at the instant.
     pub stop: Duration,
     /// The longest wait of one write.

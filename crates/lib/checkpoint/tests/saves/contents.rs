@@ -17,6 +17,7 @@ fn a_file_has_the_last_save() {
         memory.words()[round].store(77, Relaxed);
         let report = saver.save(&file, || ((), round as u64)).unwrap();
         assert!(!report.is_increment && report.pages >= 512 && report.bytes > 2 << 20, "{report}");
+        assert_eq!(report.value, round as u64);
         let last = file.last().unwrap();
         assert_eq!((last.value(), last.sizes()), (round as u64, vec![4 * MIB]));
         assert!(contents(&last.restore().unwrap()[0]) == contents(&memory));
