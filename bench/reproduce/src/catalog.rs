@@ -16,6 +16,7 @@ pub fn all() -> Vec<Experiment> {
         crate::appel_li::experiment(),
         crate::heap_overflow::experiment(),
         crate::compression_paging::experiment(),
+        crate::checkpoint::experiment(),
         crate::direct_segments::experiment(),
         crate::cachekata::experiment(),
     ]

@@ -109,6 +109,9 @@ pub struct Row {
     pub column: Option<&'static str>,
     /// A number computed from several of the paper's, if the paper shows it only in a lost image.
     pub computed: Option<f64>,
+    /// Its place on the horizontal axis of the plot, in seconds. The columns of its table are curves,
+    /// whose numbers only JSON and CSV contain.
+    pub at_s: Option<f64>,
 }
 
 /// The quantity of a number.
@@ -136,6 +139,8 @@ pub enum Quantity {
     References,
     /// A number of things, exact in one sample.
     Count,
+    /// A number of things, summed over all samples.
+    Sum,
     /// The paper's value; nothing is measured.
     Published,
 }
@@ -148,7 +153,7 @@ impl Row {
 
     /// A row of `table` with the quantity `shows`.
     pub fn new(shows: Quantity, table: &'static str, name: impl Into<String>) -> Self {
-        Self { table, name: name.into(), shows, paper: None, column: None, computed: None }
+        Self { table, name: name.into(), shows, paper: None, column: None, computed: None, at_s: None }
     }
 
     /// The rows of a baseline in nanoseconds and of its contenders as ratios.
@@ -168,6 +173,12 @@ impl Row {
     #[must_use]
     pub fn in_column(self, column: &'static str) -> Self {
         Self { column: Some(column), ..self }
+    }
+
+    /// The same as a point of curves, at a time.
+    #[must_use]
+    pub fn at(self, at_s: f64) -> Self {
+        Self { at_s: Some(at_s), ..self }
     }
 
     /// The same with a number computed from several of the paper's.

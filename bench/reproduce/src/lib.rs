@@ -35,6 +35,7 @@
 //! | `cachekata` | Taylor's figures of false sharing and its repair |
 //! | `direct_segments` | the tables of Basu et al. |
 //! | `blog` | the arrays of the blog |
+//! | `checkpoint` | a writer and a server while their memory is saved: by a checkpoint, by fork(2) |
 //! | `table2` | scans of trees against contiguous arrays |
 //! | `figure3`, `stack_blocks` | C programs on stacks of blocks |
 //! | `figure4` | random updates of a large table; a red-black tree |
@@ -49,6 +50,7 @@ pub mod blog;
 pub mod cachekata;
 pub mod campaign;
 pub mod catalog;
+pub mod checkpoint;
 pub mod child;
 pub mod command;
 pub mod comparison;

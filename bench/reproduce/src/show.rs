@@ -23,6 +23,8 @@ const FIELDS: &str = "experiment,table,row,column,cell,shows,median,low,high,con
 /// How to read the numbers.
 const ABOUT: &str = "Each number is a median over processes whose code and data have other addresses each time. Below it are its \
                      95 % interval and what the paper’s text says.";
+/// Where the numbers of curves are.
+const CURVES: &str = "The HTML page plots the curves. The formats CSV and JSON contain their numbers.";
 
 /// The results of experiments.
 #[must_use]
@@ -66,8 +68,11 @@ fn experiment(summary: &ExperimentSummary) -> Block {
 
 fn table(table: &ResultTable) -> Block {
     let columns = std::iter::once(Column::text("")).chain(table.columns.iter().map(Column::number));
-    let numbers = Table::new(columns).with_rows(table.lines.iter().map(row));
     let notes = Block::List(notes(&table.columns, &table.lines));
+    if table.has_curves() {
+        return Block::section(table.heading, [plot::plot(table).into(), Block::Paragraph(CURVES.to_owned()), notes]);
+    }
+    let numbers = Table::new(columns).with_rows(table.lines.iter().map(row));
     Block::section(table.heading, [plot::plot(table).into(), numbers.into(), notes])
 }
 
@@ -178,13 +183,14 @@ fn number(shows: Quantity, value: f64) -> String {
         Quantity::Microseconds => three_digits(value),
         Quantity::Walks | Quantity::References => counted(value),
         Quantity::Count if value.fract() != 0.0 => format!("{value:.1}"),
-        Quantity::Adds | Quantity::Count | Quantity::Published => format!("{value:.0}"),
+        Quantity::Adds | Quantity::Count | Quantity::Sum | Quantity::Published => format!("{value:.0}"),
     }
 }
 
-/// `1.31 – 1.40`, or `range 1.31 – 1.40` of few values. Empty for a number that was counted once.
+/// `1.31 – 1.40`, or `range 1.31 – 1.40` of few values. Empty for a sum, and for a number that was counted
+/// once.
 fn interval(shows: Quantity, estimate: &Estimate) -> String {
-    let is_one = estimate.n == 1 && estimate.low == estimate.high;
+    let is_one = shows == Quantity::Sum || estimate.n == 1 && estimate.low == estimate.high;
     let (low, high) = (number(shows, estimate.low), number(shows, estimate.high));
     let ends = if low.starts_with('<') { format!("{low} to {high}") } else { format!("{low} – {high}") };
     match estimate.is_interval() || shows == Quantity::Estimate {

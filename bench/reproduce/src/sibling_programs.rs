@@ -1,16 +1,17 @@
-//! Programs in the directory of this one that samples run as children: `fieldstone` and the
-//! workloads.
+//! Programs that samples run as children: `fieldstone` and the workloads, which are in the directory
+//! of this program, and installed ones.
 //!
 //! A sample is skipped if the machine lacks what they need: an error [`Missing`] becomes a skip
 //! ([`outcome`]).
 
 #![allow(unsafe_code, reason = "sets a child's death signal between fork and exec")]
 
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use fieldstone_sys::process::set_parent_death_signal;
 use fieldstone_sys::sampling::allow_tracing;
 use rustix::process::Signal;
@@ -73,6 +74,23 @@ pub(crate) fn sibling(name: &str) -> Option<PathBuf> {
 
 fn folder() -> Option<PathBuf> {
     Some(std::env::current_exe().ok()?.parent()?.to_owned())
+}
+
+/// The file of a program, in PATH or in `/usr/sbin`.
+///
+/// # Errors
+/// [`Missing`] with the name of its Debian package.
+pub(crate) fn find(program: &str, package: &str) -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let all = std::env::split_paths(&path).chain([Path::new("/usr/sbin").to_owned()]);
+    let found = all.map(|folder| folder.join(program)).find(|file| file.is_file());
+    Ok(found.ok_or_else(|| Missing(format!("no {program}: install the package {package}")))?)
+}
+
+/// A free port.
+pub(crate) fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot find a free port")?;
+    Ok(listener.local_addr()?.port())
 }
 
 /// Makes a child receive SIGTERM when this process ends.

@@ -46,6 +46,9 @@ pub struct Line {
     pub row: String,
     /// The quantity of its numbers.
     pub shows: Quantity,
+    /// Its place on the horizontal axis, in seconds, if the columns of the table are curves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at_s: Option<f64>,
     /// One per column; `None` if no cell fills it.
     pub entries: Vec<Option<Entry>>,
 }
@@ -70,6 +73,13 @@ pub struct Entry {
     pub pages: Vec<String>,
     /// Number of samples whose sides did not fit in memory together.
     pub one_after_the_other: usize,
+}
+
+impl ResultTable {
+    /// Whether its columns are curves.
+    pub(crate) fn has_curves(&self) -> bool {
+        self.lines.iter().any(|line| line.at_s.is_some())
+    }
 }
 
 impl ExperimentSummary {
@@ -118,7 +128,7 @@ fn put(tables: &mut Vec<ResultTable>, cell: &Cell, row: &Row, entry: Entry) {
     });
     let line = table.lines.iter().position(|line| line.row == row.name).unwrap_or_else(|| {
         let entries = vec![None; table.columns.len()];
-        table.lines.push(Line { row: row.name.clone(), shows: row.shows, entries });
+        table.lines.push(Line { row: row.name.clone(), shows: row.shows, at_s: row.at_s, entries });
         table.lines.len() - 1
     });
     table.lines[line].entries[column] = Some(entry);
@@ -148,7 +158,7 @@ fn entry(cell: &Cell, row: &Row, saved: &SavedSamples) -> Entry {
     pages.dedup();
     Entry {
         cell: cell.id.clone(),
-        ours: estimate(&figures, &shown),
+        ours: if row.shows == Quantity::Sum { sum(&shown) } else { estimate(&figures, &shown) },
         value: median(&values),
         paper: row.paper.as_deref().and_then(quotation::find).cloned(),
         skipped: if measured.is_empty() { saved.skipped(&cell.id).map(str::to_owned) } else { None },
@@ -156,6 +166,12 @@ fn entry(cell: &Cell, row: &Row, saved: &SavedSamples) -> Entry {
         pages,
         one_after_the_other,
     }
+}
+
+/// The sum of the values, which has no interval.
+fn sum(shown: &[f64]) -> Option<Estimate> {
+    let sum = shown.iter().sum();
+    (!shown.is_empty()).then_some(Estimate { n: shown.len(), median: sum, low: sum, high: sum, confidence: None })
 }
 
 /// The median and its interval, extended to the bounds of the values if they have any.
@@ -212,7 +228,9 @@ mod tests {
         assert_eq!((alone.low, alone.median, alone.high, alone.confidence), (0.1, 0.2, 0.4, Some(0.95)));
         let both = estimate(&[&one, &other], &[0.2, 0.3]).unwrap();
         assert_eq!((both.low, both.median, both.high, both.confidence), (0.05, 0.25, 0.4, None));
-        assert_eq!(estimate(&[], &[]), None);
+        assert_eq!((estimate(&[], &[]), sum(&[])), (None, None));
+        let sum = sum(&[3.0, 4.0]).unwrap();
+        assert_eq!((sum.median, sum.low, sum.high, sum.n), (7.0, 7.0, 7.0, 2));
     }
 
     #[test]

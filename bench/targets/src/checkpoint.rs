@@ -13,10 +13,6 @@
 //! of them. Each side has a heap of its own, since one that a `Checkpointer` tracks costs its writer more.
 //! One `Checkpointer` makes all saves of a case, as in a program.
 
-#![allow(unsafe_code, reason = "forks")]
-
-use std::fs::File;
-use std::io::Write;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::channel;
@@ -24,8 +20,9 @@ use std::thread::scope;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use fieldstone_checkpoint::{Checkpointer, Directory, Result as SaveResult, Sink, SinkWriter};
+use fieldstone_checkpoint::{Checkpointer, Directory};
 use fieldstone_pages::Memory;
+use fieldstone_reproduce::checkpoint::{NullSink, WriteLock, fork, null_file};
 use fieldstone_stats::{Estimate, Rounds};
 use fieldstone_sys::machine::machine;
 
@@ -201,38 +198,16 @@ impl Heap {
 
     /// A save by the library; its pause, and the bytes of its buffers.
     fn save(saver: &mut Checkpointer) -> anyhow::Result<(f64, f64)> {
-        let report = saver.save(&Null, || ((), 0))?;
+        let report = saver.save(&NullSink, || ((), 0))?;
         ensure!(report.pages >= PAGES as u64, "all pages are saved: {report}");
         Ok((report.stop.max(report.longest_wait).as_secs_f64(), report.peak_buffer_bytes as f64))
     }
 
     /// A save by a forked child; the time of the call, and the bytes that this process has copied.
     fn fork(&self) -> anyhow::Result<(f64, f64)> {
-        let null = File::options().write(true).open("/dev/null")?;
-        let mut buffer = vec![0_u8; 64 * PAGE];
-        let faults = minor_faults();
-        let begun = Instant::now();
-        // SAFETY: the child calls functions without locks only, and ends by _exit.
-        let child = unsafe { libc::fork() };
-        let pause = begun.elapsed();
-        if child == 0 {
-            let mut hash = 0;
-            for words in self.memory.words().chunks(64 * WORDS) {
-                for (bytes, word) in buffer.as_chunks_mut::<8>().0.iter_mut().zip(words) {
-                    *bytes = word.load(Relaxed).to_le_bytes();
-                }
-                hash ^= xxhash_rust::xxh3::xxh3_64(&buffer);
-                let _ = (&null).write_all(&buffer);
-            }
-            // SAFETY: ends the child without destructors.
-            unsafe { libc::_exit(i32::from(hash == 0)) };
-        }
-        ensure!(child > 0, "cannot fork: {}", std::io::Error::last_os_error());
-        let mut status = 0;
-        // SAFETY: waits for the child that was just made; the status is a live local.
-        unsafe { libc::waitpid(child, &raw mut status, 0) };
-        ensure!(status == 0, "the child has failed: {status}");
-        Ok((pause.as_secs_f64(), (minor_faults() - faults) as f64 * PAGE as f64))
+        // The writer of this measurement takes no lock.
+        let cost = fork(&self.memory, &null_file()?, &WriteLock::default(), &|| ())?;
+        Ok((cost.pause.as_secs_f64(), cost.extra_bytes as f64))
     }
 
     /// The time of an increment with 1 % of the pages over that of a complete save, both to memory.
@@ -257,41 +232,5 @@ impl Heap {
         }
         let estimate = Estimate::of_median(&ratios);
         Ok(GoalCell::measured(goal, "1 % of the pages written", estimate, "complete save = 1, to /dev/shm"))
-    }
-}
-
-/// Page faults of this process without I/O.
-fn minor_faults() -> i64 {
-    // SAFETY: zeros are a valid value of this structure of integers.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: the call writes to this structure only, a live local.
-    unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
-    usage.ru_minflt
-}
-
-/// A sink that writes to /dev/null.
-struct Null;
-
-struct NullWriter(File);
-
-impl Sink for Null {
-    fn begin(&self, _id: u64) -> SaveResult<Box<dyn SinkWriter>> {
-        let null = File::options().write(true).open("/dev/null");
-        Ok(Box::new(NullWriter(null.expect("every Linux has /dev/null"))))
-    }
-
-    fn continued(&self) -> SaveResult<Option<(u64, u64)>> {
-        Ok(None)
-    }
-}
-
-impl SinkWriter for NullWriter {
-    fn write(&mut self, bytes: &[u8]) -> SaveResult<()> {
-        self.0.write_all(bytes).expect("/dev/null takes everything");
-        Ok(())
-    }
-
-    fn finish(mut self: Box<Self>, manifest: &[u8]) -> SaveResult<()> {
-        self.write(manifest)
     }
 }

@@ -15,9 +15,9 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::folder::Folder;
-use crate::sibling_programs::{Missing, end_with_parent};
+use crate::sibling_programs::{Missing, end_with_parent, find, free_port};
 
-use super::server::{Load, ProfiledCommand, find, free_port, is_root};
+use super::server::{Load, ProfiledCommand, is_root};
 
 const SCHEMA: &str = include_str!("tpcc.sql");
 

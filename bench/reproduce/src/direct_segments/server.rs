@@ -1,11 +1,10 @@
 //! Servers under a bounded load over the loopback: commands and ports.
 
-use std::net::{Ipv4Addr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
-use crate::sibling_programs::Missing;
+use crate::sibling_programs::{find, free_port};
 
 /// A program to profile, and its load if it is a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,23 +44,6 @@ pub(super) fn memcached(folder: &Path, operations: u32) -> Result<ProfiledComman
     })
 }
 
-/// A free port.
-pub(super) fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot find a free port")?;
-    Ok(listener.local_addr()?.port())
-}
-
 pub(super) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
-}
-
-/// The file of a program, in PATH or in `/usr/sbin`.
-///
-/// # Errors
-/// [`Missing`] with the name of its Debian package.
-pub(super) fn find(program: &str, package: &str) -> Result<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let all = std::env::split_paths(&path).chain([Path::new("/usr/sbin").to_owned()]);
-    let found = all.map(|folder| folder.join(program)).find(|file| file.is_file());
-    Ok(found.ok_or_else(|| Missing(format!("no {program}: install the package {package}")))?)
 }

@@ -1,5 +1,5 @@
-//! The plot of a table: its numbers in columns beside the paper's; or, of numbers in ADD
-//! instructions, Figure 2 of Appel and Li.
+//! The plot of a table: its numbers in columns beside the paper's; its columns as curves over time; or,
+//! of numbers in ADD instructions, Figure 2 of Appel and Li.
 //!
 //! ```text
 //! Sun 3/60 SunOS 4.0   ■■■■■■■■■■■□□     black: pages protected in a batch (the first column)
@@ -9,8 +9,10 @@
 //! does not add up, its ends count. Machines that were measured here have the interval of their
 //! black bar.
 
-use fieldstone_report::document::{Axis, Bar, BarRow, Bars, Chart, Colour, ColumnSeries, Columns, Legend, Plot};
-use fieldstone_stats::Interval;
+use fieldstone_report::document::{
+    Axis, Bar, BarRow, Bars, Chart, Colour, ColumnSeries, Columns, Curves, Legend, Plot, Series, SeriesForm,
+};
+use fieldstone_stats::{Estimate, Interval};
 
 use super::{has_paper, paper_number};
 use crate::experiment::Quantity;
@@ -38,8 +40,12 @@ const OUTLINE: &str = "transparent; border: 1px solid currentColor";
 
 /// The plot of `table`; `None` if there is nothing to plot.
 pub(super) fn plot(table: &ResultTable) -> Option<Plot> {
-    let (chart, legend) = bars(table).or_else(|| columns(table))?;
+    let plotted = if table.has_curves() { curves(table) } else { bars(table).or_else(|| columns(table)) };
+    let (chart, legend) = plotted?;
+    let is_sum = plotted_lines(table).first().is_some_and(|line| line.shows == Quantity::Sum);
     let caption = match chart {
+        Chart::Columns(_) if is_sum => "A dot is the number of all samples together.",
+        Chart::Curves(_) => "A curve is the median over the samples, the pale one below it their lowest value.",
         Chart::Columns(_) => "A dot is the median, the bar through it the interval, a ring the paper’s number.",
         _ => "",
     };
@@ -49,7 +55,11 @@ pub(super) fn plot(table: &ResultTable) -> Option<Plot> {
             table.heading.to_lowercase().replace(|letter: char| !letter.is_ascii_alphanumeric(), "-")
         ),
         title: table.heading.to_owned(),
-        description: format!("The numbers are in the table “{}”.", table.heading),
+        description: if table.has_curves() {
+            "The numbers are in the output formats CSV and JSON.".to_owned()
+        } else {
+            format!("The numbers are in the table “{}”.", table.heading)
+        },
         caption: caption.to_owned(),
         legend,
         chart: Some(chart),
@@ -95,9 +105,46 @@ fn whole(line: &Line) -> Option<f64> {
     Some(value(line, 0)? + value(line, 1).unwrap_or(0.0).max(0.0))
 }
 
+/// The columns as curves over time. The lowest values are drawn below the medians.
+fn curves(table: &ResultTable) -> Option<(Chart, Vec<Legend>)> {
+    let points = |column: usize, of: fn(&Estimate) -> f64| -> Vec<(f64, f64)> {
+        let at = |line: &Line| Some((line.at_s?, of(&entry(line, column)?.ours?)));
+        let mut points: Vec<_> = table.lines.iter().filter_map(at).collect();
+        points.sort_by(|one, other| one.0.total_cmp(&other.0));
+        points
+    };
+    let columns = 0..table.columns.len();
+    let curve = |colour, points| Series { colour, form: SeriesForm::Line, points, intervals: Vec::new() };
+    let lows = columns.clone().map(|column| curve(pale(colour(column)), points(column, |ours| ours.low)));
+    let medians = columns.map(|column| curve(colour(column), points(column, |ours| ours.median)));
+    let series: Vec<Series> = lows.chain(medians).filter(|series| !series.points.is_empty()).collect();
+    let ends = |end: (f64, f64), point: &(f64, f64)| (end.0.max(point.0), end.1.max(point.1));
+    let end = series.iter().flat_map(|series| &series.points).fold((0.0, 0.0), ends);
+    let legend = table.columns.iter().enumerate().map(|(at, name)| colour(at).named(name.clone())).collect();
+    let chart = Curves {
+        x: Axis::of_seconds(end.0),
+        y: Axis::of_share(end.1).with_room(0.06),
+        labels: (10, 7),
+        size: (1520, 640),
+        series,
+    };
+    (!chart.series.is_empty()).then_some((Chart::Curves(chart), legend))
+}
+
+/// The colour of a series.
+const fn colour(at: usize) -> Colour {
+    COLOURS[at % COLOURS.len()]
+}
+
+/// The same colour between itself and a middle grey.
+fn pale(Colour(red, green, blue): Colour) -> Colour {
+    let mixed = |part: u8| u8::midpoint(part, 190);
+    Colour(mixed(red), mixed(green), mixed(blue))
+}
+
 /// The numbers in the table's columns, with the paper's as rings.
 fn columns(table: &ResultTable) -> Option<(Chart, Vec<Legend>)> {
-    let lines = plotted(table);
+    let lines = plotted_lines(table);
     let first = lines.first()?;
     let entries = || lines.iter().flat_map(|line| line.entries.iter().flatten());
     let ours = entries().filter_map(|entry| entry.ours.map(|of| of.high));
@@ -106,7 +153,6 @@ fn columns(table: &ResultTable) -> Option<(Chart, Vec<Legend>)> {
     let least = if matches!(first.shows, Quantity::Walks | Quantity::References) { 0.0 } else { 1.0 };
     let top = ours.chain(papers).filter(|value| value.is_finite()).fold(least, f64::max).clamp(1e-3, 1e6);
     let axis = if scale(first.shows) == Some(Quantity::Share) { Axis::of_share(top) } else { Axis::of_rate(top) };
-    let colour = |at: usize| COLOURS[at % COLOURS.len()];
     let series = lines.iter().enumerate().map(|(at, line)| ColumnSeries {
         colour: colour(at),
         is_joined: is_ordered(table),
@@ -127,7 +173,7 @@ fn columns(table: &ResultTable) -> Option<(Chart, Vec<Legend>)> {
 
 /// The lines of a table that are plotted together: those that show what its first ratio (or share,
 /// walks, references) shows, and have a number.
-fn plotted(table: &ResultTable) -> Vec<&Line> {
+fn plotted_lines(table: &ResultTable) -> Vec<&Line> {
     let is_plotted = |line: &&Line| scale(line.shows).is_some();
     let Some(shows) = table.lines.iter().find(is_plotted).map(|line| line.shows) else { return Vec::new() };
     let has_number = |line: &&Line| line.entries.iter().flatten().any(|entry| entry.ours.is_some());
@@ -138,7 +184,7 @@ fn plotted(table: &ResultTable) -> Vec<&Line> {
 fn scale(shows: Quantity) -> Option<Quantity> {
     match shows {
         Quantity::Share | Quantity::Estimate => Some(Quantity::Share),
-        Quantity::Ratio | Quantity::Walks | Quantity::References => Some(shows),
+        Quantity::Ratio | Quantity::Walks | Quantity::References | Quantity::Sum => Some(shows),
         _ => None,
     }
 }

@@ -66,7 +66,7 @@ fn the_paper_s_row_is_where_it_has_a_number_and_the_noise_where_something_is_tim
     let of = |shows| {
         let entries = vec![entry(None), entry(Some("tree-walks/strided-misses"))];
         let columns = vec!["without-".repeat(5), "with-".repeat(8)];
-        let lines = vec![Line { row: "walks".into(), shows, entries }];
+        let lines = vec![Line { row: "walks".into(), shows, at_s: None, entries }];
         let tables = vec![ResultTable { heading: "a table", columns, lines }];
         let sessions = vec![Provenance::here(true)];
         text_of(

@@ -218,6 +218,18 @@ static int is_after(fs_memory **restored, uint64_t count)
     return 1;
 }
 
+/* Waits until the thread has made some writes. */
+static void wait_for_writes(void)
+{
+    uint64_t first = 0;
+    for (uint64_t now = 0; now == 0 || now < first + SLOTS; usleep(100)) {
+        pthread_mutex_lock(&writes.lock);
+        now = writes.count;
+        pthread_mutex_unlock(&writes.lock);
+        first = first == 0 ? now : first;
+    }
+}
+
 static void a_thread_writes_with_the_lock(void)
 {
     fs_checkpoint *saver;
@@ -232,6 +244,7 @@ static void a_thread_writes_with_the_lock(void)
     for (int i = 0; i < 8; i++) {
         fs_memory *restored[REGIONS];
         uint64_t value;
+        wait_for_writes();
         save(saver, sink);
         int code = fs_checkpoint_restore(sink, i % 2 == 1, restored, REGIONS, &value);
         CHECK(code == FS_OK || (i % 2 == 1 && code == FS_ERROR_UNSUPPORTED)); // without userfaultfd
@@ -241,6 +254,7 @@ static void a_thread_writes_with_the_lock(void)
         for (int region = 0; region < REGIONS; region++)
             fs_memory_free(restored[region]);
     }
+    wait_for_writes();
     ends = true;
     CHECK(pthread_join(thread, NULL) == 0);
     save(saver, sink);
