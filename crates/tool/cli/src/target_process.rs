@@ -15,6 +15,7 @@ pub(crate) fn check_exists(operation: &str, pid: u32) -> anyhow::Result<()> {
 }
 
 /// The command line of process `pid`; empty for a kernel thread or without permission.
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for the commands that exist on x86-64 only"))]
 pub(crate) fn command_line(pid: u32) -> Vec<String> {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words = line.split(|&byte| byte == 0).filter(|word| !word.is_empty());
