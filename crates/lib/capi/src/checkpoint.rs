@@ -42,6 +42,7 @@ struct FsReport {
     fell_back: u64,
     is_increment: u64,
     missed_pages: u64,
+    value: u64,
 }
 
 impl From<Report> for FsReport {
@@ -57,6 +58,7 @@ impl From<Report> for FsReport {
             fell_back: report.fell_back.into(),
             is_increment: report.is_increment.into(),
             missed_pages: report.missed_pages,
+            value: report.value,
         }
     }
 }

@@ -10,9 +10,18 @@ use std::slice;
 #[cfg(feature = "opendal")]
 use fieldstone_checkpoint::Objects;
 use fieldstone_checkpoint::{Directory, File, Result, Saved, Sink, SinkWriter};
+#[cfg(feature = "opendal")]
+use opendal::layers::{RetryLayer, TimeoutLayer};
 
 use crate::memory::MemoryHandle;
 use crate::result::{CallError, OutHandle, create, non_null, run_call};
+
+/// How often a request to an object store that fails is made again.
+#[cfg(feature = "opendal")]
+const RETRIES: usize = 5;
+/// The longest time of one request.
+#[cfg(feature = "opendal")]
+const REQUEST_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// Any sink of the library.
 #[derive(Clone, Debug)]
@@ -92,6 +101,8 @@ fn objects(uri: &CStr) -> std::result::Result<SinkHandle, CallError> {
              try: s3://BUCKET/DIRECTORY?region=REGION, or fs:///DIRECTORY"
         ))
     })?;
+    let timeout = TimeoutLayer::new().with_timeout(REQUEST_TIMEOUT).with_io_timeout(REQUEST_TIMEOUT);
+    let operator = operator.layer(timeout).layer(RetryLayer::new().with_max_times(RETRIES).with_jitter());
     Ok(SinkHandle::Objects(Objects::new(operator)?))
 }
 

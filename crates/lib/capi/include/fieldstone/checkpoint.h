@@ -154,6 +154,7 @@ typedef struct fs_checkpoint_report {
     uint64_t fell_back;         /* 1 if copy before write was used, otherwise 0 */
     uint64_t is_increment;      /* 1 if it contains only what changed since the last save, otherwise 0 */
     uint64_t missed_pages;      /* saved pages that changed without a recorded write: with compare_pages */
+    uint64_t value;             /* the number of the safe point */
 } fs_checkpoint_report;
 
 /* Waits until the save that was begun is durable, or has failed. `report` may be NULL; it is unchanged
@@ -180,7 +181,8 @@ int fs_checkpoint_directory(const char *path, fs_checkpoint_sink **sink);
 int fs_checkpoint_file(const char *path, fs_checkpoint_sink **sink);
 
 /* An object store, such as "s3://bucket/saves?region=eu-west-1" or "fs:///directory", with saves as in
- * a directory. FS_ERROR_UNSUPPORTED if the library was built without the feature `opendal`;
+ * a directory. A request that fails, or takes more than 60 s, is made up to five times more. All buffers
+ * of the requests take up to 32 MiB more than the memory limit. FS_ERROR_UNSUPPORTED if the library was built without the feature `opendal`;
  * FS_ERROR_ARGUMENT for an unknown address; FS_ERROR_SYSTEM if the objects cannot be listed. */
 int fs_checkpoint_objects(const char *uri, fs_checkpoint_sink **sink);
 

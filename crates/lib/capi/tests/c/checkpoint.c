@@ -99,6 +99,7 @@ static fs_checkpoint_report save(fs_checkpoint *saver, fs_checkpoint_sink *sink)
     CHECK(report.pages > 0 && report.bytes > 0 && report.total_ns > 0 && report.total_ns >= report.stop_ns);
     CHECK(report.peak_buffer_bytes > 0 && report.missed_pages == 0);
     CHECK(report.fell_back || report.longest_wait_ns == report.stop_ns);
+    CHECK(report.value <= writes.count);
     CHECK(writes.entered == writes.left && !pthread_equal(writes.thread, pthread_self()));
     return report;
 }
@@ -121,7 +122,7 @@ static void increments(fs_checkpoint_sink *sink, const char *path)
             fill(i, round * 512 % (sizes[i] / 8), 512, round);
         writes.count = round;
         fs_checkpoint_report next = save(saver, sink);
-        CHECK(next.is_increment && next.pages >= REGIONS && next.pages < 20 && is_saved(sink, round));
+        CHECK(next.is_increment && next.value == round && next.pages >= REGIONS && next.pages < 20 && is_saved(sink, round));
     }
     int before = files_in(path);
     CHECK(fs_checkpoint_keep(sink, 100) == FS_OK && files_in(path) == before);
