@@ -2,9 +2,10 @@
 //!
 //! ```text
 //! process   speed without a save ── save ── save ── …
-//! save      warm-up ── LEAD ── begin ── stop ── end ── TAIL
+//! save      warm-up ── begin ── stop ── end ── until the curve ends
 //! ```
 
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -71,29 +72,22 @@ pub(super) const WORKING_SETS: [WorkingSet; 2] = [
 const WARM_UP: Duration = Duration::from_millis(300);
 /// Points of a curve before the begin of the save.
 pub(super) const LEAD_INTERVALS: u32 = 10;
-/// The time of the writer after a save.
-const TAIL: Duration = Duration::from_millis(150);
-/// Points of a curve. A longer save is cut off.
+/// Points of a curve: 2 s with a heap of 1 GiB. A longer save is cut off.
 const POINTS: u32 = 400;
 
 /// Classes of pauses by their lower bounds in milliseconds; the last one has no end.
-const CLASSES: [(f64, &str); 16] = [
+const CLASSES: [(f64, &str); 11] = [
     (0.0, "0 ms"),
+    (0.25, "0.25 ms"),
     (0.5, "0.5 ms"),
     (1.0, "1 ms"),
     (2.0, "2 ms"),
     (4.0, "4 ms"),
-    (6.0, "6 ms"),
     (8.0, "8 ms"),
-    (12.0, "12 ms"),
     (16.0, "16 ms"),
-    (24.0, "24 ms"),
     (32.0, "32 ms"),
-    (48.0, "48 ms"),
     (64.0, "64 ms"),
-    (96.0, "96 ms"),
     (128.0, "128 ms"),
-    (192.0, "192 ms"),
 ];
 
 const SPEED: &str = "speed of the writer during the save, relative to no save";
@@ -175,16 +169,24 @@ impl Setting {
         let lock = WriteLock::default();
         let pages = (self.bytes / PAGE / self.set.part).max(1);
         let writer = Writer { heap: &heap, lock: &lock, pages, seed: trial.layout.seed };
-        let ((begin, end), progress) = writer.run_beside((WARM_UP, Duration::ZERO), || {
+        let ((begin, end), progress) = writer.run_beside(|| {
+            sleep(WARM_UP);
             let begin = Instant::now();
-            std::thread::sleep(WARM_UP);
+            sleep(WARM_UP);
             Ok((begin, Instant::now() - Duration::from_millis(1)))
         })?;
         let unsaved_rate = progress.rate(begin, end).context("the writer ran")?;
         let mut saver = Saver::new(self.method, &heap)?;
-        let lead = self.interval() * LEAD_INTERVALS;
-        let saved = |_| writer.run_beside((WARM_UP + lead, TAIL), || saver.save(&heap, &lock));
-        let saves = (0..self.saves).map(saved).collect::<Result<Vec<_>>>()?;
+        let save = |_| {
+            writer.run_beside(|| {
+                sleep(WARM_UP + self.interval() * LEAD_INTERVALS);
+                let cost = saver.save(&heap, &lock)?;
+                // A curve of each save has all points.
+                sleep((self.interval() * POINTS).saturating_sub(cost.begin.elapsed()));
+                Ok(cost)
+            })
+        };
+        let saves = (0..self.saves).map(save).collect::<Result<Vec<_>>>()?;
         Ok(self.values(unsaved_rate, saves))
     }
 

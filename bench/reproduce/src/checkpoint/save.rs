@@ -186,6 +186,7 @@ impl SinkWriter for NullWriter {
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
+    use std::thread::sleep;
 
     use super::*;
     use crate::checkpoint::writer::{Writer, filled_heap};
@@ -199,7 +200,13 @@ mod tests {
         let keep = || *at_instant.borrow_mut() = bytes(&heap);
         let writer = Writer { heap: &heap, lock: &lock, pages: PAGES, seed: 7 };
         let around = Duration::from_millis(5);
-        let (saved, _) = writer.run_beside((around, around), || Ok(save(&heap, &lock, &keep))).unwrap();
+        let beside_writer = || {
+            sleep(around);
+            let saved = save(&heap, &lock, &keep);
+            sleep(around);
+            Ok(saved)
+        };
+        let (saved, _) = writer.run_beside(beside_writer).unwrap();
         assert_ne!(bytes(&heap), saved, "the writer goes on");
         (at_instant.into_inner(), saved)
     }

@@ -25,12 +25,12 @@ fn both_methods_fill_the_same_rows_of_each_table() {
         let names: BTreeSet<String> = rows.iter().map(Row::value_name).collect();
         assert!(values.iter().all(|value| names.contains(&value.row)));
         assert_eq!(names.len(), rows.len(), "no two rows have one name");
-        // Of a short save, a curve has fewer points than rows.
+        // The last points of a curve are missing if the writer ended before.
         let measured: BTreeSet<&str> = values.iter().map(|value| value.row.as_str()).collect();
         let missing = rows.iter().filter(|row| !measured.contains(row.value_name().as_str()));
         assert!(missing.clone().all(|row| row.at_s.is_some()), "{:?}", missing.collect::<Vec<_>>());
         let points = rows.iter().filter(|row| row.at_s.is_some() && measured.contains(row.value_name().as_str()));
-        assert!(points.count() > 100);
+        assert!(points.count() > 300);
         of_methods.push(rows.iter().map(|row| row.table).collect::<BTreeSet<_>>());
     }
     assert_eq!(of_methods[0], of_methods[1]);

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread::{scope, sleep, yield_now};
+use std::thread::{scope, yield_now};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -66,22 +66,16 @@ pub(super) struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Writes while `work` runs, and for some time before it and after it.
+    /// Writes while `work` runs.
     ///
     /// # Errors
     /// With the error of `work`.
-    pub(super) fn run_beside<T>(
-        &self,
-        (before, after): (Duration, Duration),
-        work: impl FnOnce() -> Result<T>,
-    ) -> Result<(T, Progress)> {
+    pub(super) fn run_beside<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(T, Progress)> {
         let ends = AtomicBool::new(false);
         let since = Instant::now();
         scope(|threads| {
             let writer = threads.spawn(|| self.write(since, &ends));
-            sleep(before);
             let done = work();
-            sleep(after);
             ends.store(true, Relaxed);
             let progress = writer.join().ok().context("the writer panicked")?;
             Ok((done?, progress))
@@ -155,6 +149,8 @@ impl Progress {
 
 #[cfg(test)]
 mod tests {
+    use std::thread::sleep;
+
     use super::*;
 
     fn progress(writes: &[(u64, u64)]) -> Progress {
@@ -179,13 +175,15 @@ mod tests {
         let writer = Writer { heap: &heap, lock: &lock, pages: 64, seed: 1 };
         let around = Duration::from_millis(20);
         let (contents, progress) = writer
-            .run_beside((around, around), || {
+            .run_beside(|| {
+                sleep(around);
                 let guard = lock.stop_writer();
                 let contents = || heap.words().iter().map(|word| word.load(Relaxed)).collect::<Vec<_>>();
                 let first = contents();
                 sleep(around);
                 let second = contents();
                 drop(guard);
+                sleep(around);
                 Ok((first, second))
             })
             .unwrap();
