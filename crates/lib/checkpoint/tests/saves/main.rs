@@ -9,6 +9,8 @@ mod failing_store;
 mod faults;
 mod fixture;
 mod hazards;
+#[path = "../../../pages/tests/common/hugetlb_reserve.rs"]
+mod hugetlb_reserve;
 mod instant;
 mod killed;
 #[cfg(feature = "opendal")]
