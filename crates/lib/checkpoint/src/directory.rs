@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::file::{NewFile, open};
 use crate::saved::{Part, Saved};
-use crate::series::{self, Series};
+use crate::series::{self, Series, name_of};
 use crate::sink::{Sink, SinkWriter};
 
 /// A directory of saves, one file each: `0000000001.save` and so on. A save continues the one before,
@@ -28,7 +28,7 @@ impl Directory {
         let path: PathBuf = path.into();
         fs::create_dir_all(&path).map_err(Error::file("create", &path))?;
         let directory = Self { path: path.into() };
-        directory.numbers()?;
+        directory.names()?;
         Ok(directory)
     }
 
@@ -53,21 +53,16 @@ impl Directory {
     }
 
     fn file(&self, number: u64) -> PathBuf {
-        self.path.join(format!("{number:010}.save"))
+        self.path.join(name_of(number))
     }
 }
 
 impl Series for Directory {
-    fn numbers(&self) -> Result<Vec<u64>> {
-        let entries = fs::read_dir(&self.path).map_err(Error::file("read", &self.path))?;
-        let number = |name: &str| name.strip_suffix(".save")?.parse::<u64>().ok();
-        let mut numbers = Vec::new();
-        for entry in entries {
-            let entry = entry.map_err(Error::file("read", &self.path))?;
-            numbers.extend(entry.file_name().to_str().and_then(number));
-        }
-        numbers.sort_unstable();
-        Ok(numbers)
+    fn names(&self) -> Result<Vec<String>> {
+        let failed = || Error::file("read", &self.path);
+        let entries = fs::read_dir(&self.path).map_err(failed())?;
+        let name = |entry: std::io::Result<fs::DirEntry>| Ok(entry.map_err(failed())?.file_name().into_string().ok());
+        entries.filter_map(|entry| name(entry).transpose()).collect()
     }
 
     fn open(&self, number: u64) -> Result<Part> {

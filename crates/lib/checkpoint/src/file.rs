@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::saved::{Part, Saved, Source};
+use crate::series::number_of;
 use crate::sink::{Sink, SinkWriter};
 
 /// Behind the name of a file that is not whole yet, before the number of its process and the id of the save.
@@ -136,7 +137,7 @@ impl SinkWriter for NewFile {
 /// stays.
 fn remove_of_ended(directory: &Path, name: &str) {
     // In a directory of saves each save has another number.
-    let is_numbered = |name: &str| name.strip_suffix(".save").is_some_and(|number| number.parse::<u64>().is_ok());
+    let is_numbered = |name: &str| number_of(name).is_some();
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let found = entry.file_name();
         let Some((stem, owner)) = found.to_str().and_then(|found| found.rsplit_once(NEW)) else { continue };

@@ -16,7 +16,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::error::{Error, Result};
 use crate::format::{TRAILER_BYTES, parse_trailer, trailer_id};
 use crate::saved::{Part, Saved, Source};
-use crate::series::{self, Series};
+use crate::series::{self, Series, name_of, number_of};
 use crate::sink::{Sink, SinkWriter};
 
 /// Bytes of one request.
@@ -57,7 +57,7 @@ impl Objects {
             return Err(Error::Thread(io::Error::new(error.kind(), error.to_string())));
         }
         let objects = Self { operator };
-        objects.numbers()?;
+        objects.names()?;
         Ok(objects)
     }
 
@@ -90,15 +90,9 @@ impl Objects {
         move |error| Error::File { operation, path, source: io::Error::other(error) }
     }
 
-    /// The names of all objects.
-    fn names(&self) -> Result<Vec<String>> {
-        let entries = wait(self.operator.list("")).map_err(self.failed("list", ""))?;
-        Ok(entries.iter().map(|entry| entry.name().to_owned()).collect())
-    }
-
     /// Writes the manifest of a save.
     fn write_manifest(&self, number: u64, manifest: &[u8], replaces: bool) -> Result<()> {
-        let name = manifest_name(number);
+        let name = name_of(number);
         let is_conditional = !replaces && self.operator.info().capability().write_with_if_not_exists;
         let written =
             wait(async { self.operator.write_with(&name, manifest.to_vec()).if_not_exists(is_conditional).await });
@@ -118,17 +112,8 @@ fn wait<T>(request: impl Future<Output = T>) -> T {
     RUNTIME.as_ref().expect("checked when the sink was made").block_on(request)
 }
 
-fn manifest_name(number: u64) -> String {
-    format!("{number:010}.save")
-}
-
 fn pages_name(number: u64, id: u64) -> String {
     format!("{number:010}-{id:016x}.pages")
-}
-
-/// The number of the save of a manifest.
-fn number_of(name: &str) -> Option<u64> {
-    name.strip_suffix(".save")?.parse().ok()
 }
 
 /// The number and the id of the save of pages.
@@ -138,14 +123,13 @@ fn pages_of(name: &str) -> Option<(u64, u64)> {
 }
 
 impl Series for Objects {
-    fn numbers(&self) -> Result<Vec<u64>> {
-        let mut numbers: Vec<_> = self.names()?.iter().filter_map(|name| number_of(name)).collect();
-        numbers.sort_unstable();
-        Ok(numbers)
+    fn names(&self) -> Result<Vec<String>> {
+        let entries = wait(self.operator.list("")).map_err(self.failed("list", ""))?;
+        Ok(entries.iter().map(|entry| entry.name().to_owned()).collect())
     }
 
     fn open(&self, number: u64) -> Result<Part> {
-        let name = manifest_name(number);
+        let name = name_of(number);
         let path = self.path(&name);
         let manifest = wait(self.operator.read(&name)).map_err(self.failed("read", &name))?.to_vec();
         let cut = || Error::damaged(&path, "it is too short");

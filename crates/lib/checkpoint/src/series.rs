@@ -8,10 +8,27 @@ use crate::sink::SinkWriter;
 /// The most saves of which one is read: each is a file or an object that is opened.
 const LONGEST_CHAIN: usize = 64;
 
+/// The name of a save.
+pub(crate) fn name_of(number: u64) -> String {
+    format!("{number:010}.save")
+}
+
+/// The number of the save of this name.
+pub(crate) fn number_of(name: &str) -> Option<u64> {
+    name.strip_suffix(".save")?.parse().ok()
+}
+
 /// A place of numbered saves.
 pub(crate) trait Series {
+    /// The names of all files or objects there.
+    fn names(&self) -> Result<Vec<String>>;
+
     /// The numbers of the saves, in order.
-    fn numbers(&self) -> Result<Vec<u64>>;
+    fn numbers(&self) -> Result<Vec<u64>> {
+        let mut numbers: Vec<_> = self.names()?.iter().filter_map(|name| number_of(name)).collect();
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
 
     /// Opens a save, and reads its manifest.
     fn open(&self, number: u64) -> Result<Part>;
