@@ -5,6 +5,8 @@
 #![expect(clippy::unwrap_used, reason = "a test")]
 mod crowd;
 mod exhaustion;
+#[path = "../../../pages/tests/common/hugetlb_reserve.rs"]
+mod hugetlb_reserve;
 mod pages;
 
 use std::process::Command;

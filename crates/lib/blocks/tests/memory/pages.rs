@@ -5,8 +5,7 @@ use std::fs::{self, File};
 use fieldstone_blocks::{CHUNK_BYTES, MmapFrames, PageKind, Pool, TreeArray};
 
 use crate::alone;
-
-const HUGETLB: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
+use crate::hugetlb_reserve::{HugetlbReserve, number};
 
 fn filled(kind: PageKind, chunks: usize) -> (Pool, TreeArray<u64>) {
     let pool = Pool::new(MmapFrames::new(kind)).unwrap();
@@ -124,48 +123,9 @@ fn lock(name: &str) -> File {
     file
 }
 
-/// Gives the hugetlb pool a number of free pages, for one test on this machine at a time. Dropping
-/// it restores the pool.
-struct Hugetlb {
-    before: u64,
-    _alone: File,
-}
-
-impl Hugetlb {
-    /// `None`, reported as a skip, if the pool cannot be changed.
-    fn with_free(pages: u64) -> Option<Self> {
-        let file = lock("fieldstone-hugetlb.lock");
-        let (Some(total), Some(free)) = (number("nr_hugepages"), number("free_hugepages")) else {
-            println!("SKIP no hugetlb pool");
-            return None;
-        };
-        let reserved = number("resv_hugepages").unwrap_or(0);
-        let this = Self { before: total - number("surplus_hugepages").unwrap_or(0), _alone: file };
-        if fs::write(format!("{HUGETLB}/nr_hugepages"), (total - free + reserved + pages).to_string()).is_err() {
-            println!("SKIP not root: the hugetlb pool cannot be changed");
-            return None;
-        }
-        if number("free_hugepages") != Some(reserved + pages) {
-            println!("SKIP not enough memory for a hugetlb pool of {pages} pages");
-            return None;
-        }
-        Some(this)
-    }
-}
-
-impl Drop for Hugetlb {
-    fn drop(&mut self) {
-        let _ = fs::write(format!("{HUGETLB}/nr_hugepages"), self.before.to_string());
-    }
-}
-
-fn number(name: &str) -> Option<u64> {
-    fs::read_to_string(format!("{HUGETLB}/{name}")).ok()?.trim().parse().ok()
-}
-
 #[test]
 fn hugetlb_pages_are_used_first_then_transparent_ones() {
-    let Some(_pool) = Hugetlb::with_free(3) else { return };
+    let Some(_pool) = HugetlbReserve::with_free(3) else { return };
     let (pool, mut array) = filled(PageKind::Hugetlb2m, 5);
     let placement = pool.placement().unwrap();
     assert_eq!(placement.hugetlb_bytes, 3 * CHUNK_BYTES as u64, "{placement:?}");

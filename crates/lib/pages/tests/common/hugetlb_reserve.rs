@@ -41,6 +41,7 @@ impl Drop for HugetlbReserve {
     }
 }
 
-fn number(name: &str) -> Option<u64> {
+/// A number of the pool, by the name of its file.
+pub(crate) fn number(name: &str) -> Option<u64> {
     fs::read_to_string(format!("{POOL}/{name}")).ok()?.trim().parse().ok()
 }
