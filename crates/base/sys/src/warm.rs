@@ -1,5 +1,5 @@
-//! Touches memory in advance, because a virtual machine's memory may have no backing before its
-//! first access.
+//! Touches memory in advance. The kernel then drops cached files for it, and a virtual machine's
+//! host backs it.
 //!
 //! A hypervisor backs a guest's memory at the first access, and reclaims what the guest has freed
 //! (free page reporting, ballooning), whole huge pages first. A first access then costs several
@@ -13,15 +13,17 @@ use std::ptr;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
+use crate::cgroup::cgroup_memory;
 use crate::machine::machine;
 
-/// Touches and frees `bytes` bytes, at most three quarters of the available memory, so that the
-/// next allocations have backing.
+/// Touches and frees `bytes` bytes, at most three quarters of the available memory and of what the
+/// control group still permits, so that the next allocations find free memory that has backing.
 ///
 /// Cost: 0.25 s per 2 GiB that is backed, seconds per 2 GiB that is not. Without enough memory it
 /// does nothing.
 pub fn warm(bytes: u64) {
-    let most = machine().memory_available_bytes / 4 * 3;
+    let permitted = cgroup_memory().and_then(|group| Some(group.limit_bytes?.saturating_sub(group.usage_bytes?)));
+    let most = machine().memory_available_bytes.min(permitted.unwrap_or(u64::MAX)) / 4 * 3;
     let Ok(bytes) = usize::try_from(bytes.min(most)) else { return };
     let access = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: without a requested address mmap replaces no mapping.

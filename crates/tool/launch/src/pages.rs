@@ -7,6 +7,7 @@ use fieldstone_report::quantity;
 use fieldstone_sys::huge_pages::{self, FolioMode, ThpMode};
 use fieldstone_sys::knob::{KnobSetting, PoolReservation, Restorer};
 use fieldstone_sys::machine::machine;
+use fieldstone_sys::warm::warm;
 use fieldstone_wire::{PageKind, Remedy};
 
 use crate::error::{Error, Result};
@@ -14,13 +15,16 @@ use crate::error::{Error, Result};
 const HUGE_2M: u64 = PageKind::Hugetlb2m.page_bytes();
 const FOLIO_64K: u64 = PageKind::Folio64k.page_bytes();
 
+/// Attempts to add pages that the kernel did not find at first.
+const MORE_RAISES: usize = 2;
+
 /// Settings and pool pages that are changed for a run. Dropping it restores them.
 #[derive(Debug, Default)]
 #[must_use = "dropping it restores the settings and the pool"]
 pub struct PageReservation {
     /// Restored when they are dropped.
     knobs: Vec<KnobSetting>,
-    pool: Option<PoolReservation>,
+    pool: Vec<PoolReservation>,
     shortfall: Option<String>,
 }
 
@@ -95,8 +99,9 @@ fn fill_pool(restorer: &Restorer, kind: PageKind, bytes: u64) -> Result<PageRese
     let mut why = format!("{lack}{}", Remedy(Some(remedy)));
     if wanted > pool.available() {
         // Surplus pages are in use, and a larger pool absorbs them before it allocates new pages.
-        match restorer.raise_pool(page, wanted - pool.available() + pool.surplus) {
-            Ok(raised) => reservation.pool = Some(raised),
+        let added = wanted - pool.available() + pool.surplus;
+        match raise(restorer, page, added) {
+            Ok(raised) => reservation.pool = raised,
             Err(error) if pool.available() == 0 => return Err(error.into()),
             Err(error) => why = error.to_string(),
         }
@@ -107,6 +112,23 @@ fn fill_pool(restorer: &Restorer, kind: PageKind, bytes: u64) -> Result<PageRese
     }
     reservation.shortfall = shortfall(kind, available, wanted, &why);
     Ok(reservation)
+}
+
+/// Adds pages to a pool, as many as the kernel finds. It drops few cached files for them, so where
+/// these fill the memory it finds none. Ordinary memory makes it drop files.
+fn raise(restorer: &Restorer, page: u64, pages: u64) -> fieldstone_sys::Result<Vec<PoolReservation>> {
+    let mut raised = vec![restorer.raise_pool(page, pages)?];
+    for _ in 0..MORE_RAISES {
+        let lacking = pages.saturating_sub(raised.iter().map(PoolReservation::pages).sum());
+        let room = 2 * lacking * page;
+        if lacking == 0 || room > machine().memory_available_bytes {
+            break;
+        }
+        warm(room);
+        let Ok(more) = restorer.raise_pool(page, lacking) else { break };
+        raised.push(more);
+    }
+    Ok(raised)
 }
 
 /// Why the kernel finds no more huge pages for `bytes`, and the remedy.

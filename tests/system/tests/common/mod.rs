@@ -3,6 +3,8 @@
 
 use std::fs::{self, File};
 
+use fieldstone_sys::warm::warm;
+
 mod wait;
 pub(crate) use wait::{kill, wait_until};
 
@@ -38,6 +40,11 @@ impl ReservedPool {
         if set_pool(wanted).is_err() {
             println!("SKIP not root: the hugetlb pool cannot be changed");
             return None;
+        }
+        // Cached files may fill the memory.
+        if pool("nr_hugepages") < Some(wanted) {
+            warm(2 * (free << 21));
+            let _ = set_pool(wanted);
         }
         if pool("nr_hugepages") != Some(wanted) {
             println!("SKIP not enough memory for a hugetlb pool of {free} pages");

@@ -2,6 +2,8 @@
 
 use std::fs::{self, File};
 
+use fieldstone_sys::warm::warm;
+
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 
 /// The hugetlb pool with a number of free pages, for one test of this machine at a time; restored
@@ -23,9 +25,15 @@ impl HugetlbReserve {
         };
         let promised = number("resv_hugepages").unwrap_or(0);
         let this = Self { before: total - number("surplus_hugepages").unwrap_or(0), _alone: file };
-        if fs::write(format!("{POOL}/nr_hugepages"), (total - free + promised + pages).to_string()).is_err() {
+        let wanted = (total - free + promised + pages).to_string();
+        if fs::write(format!("{POOL}/nr_hugepages"), &wanted).is_err() {
             println!("SKIP not root: the hugetlb pool cannot be changed");
             return None;
+        }
+        // Cached files may fill the memory.
+        if number("free_hugepages") < Some(promised + pages) {
+            warm(2 * (pages << 21));
+            let _ = fs::write(format!("{POOL}/nr_hugepages"), &wanted);
         }
         if number("free_hugepages") != Some(promised + pages) {
             println!("SKIP not enough memory for a hugetlb pool of {pages} pages");

@@ -24,7 +24,7 @@ const CAPACITY: usize = 600;
 
 /// Where the sources of the standard libraries of Rust and C++ are.
 const STANDARD: [&str; 2] = ["/rustc/", "/usr/include/"];
-/// The time between two looks at the mappings of processes.
+/// The time between two readings of the mappings of one process.
 const MAPS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A thread that samples the record.
@@ -47,18 +47,19 @@ impl Sampler {
     pub(super) fn start(record: Arc<SharedRecord<PagingSession>>) -> Option<Self> {
         let (stop, stopped) = channel();
         let watch = move || {
-            let (start, mut looked, mut interval, mut watched) =
-                (Instant::now(), None::<Instant>, INTERVAL, Watched::default());
+            let start = Instant::now();
+            let (mut looked, mut interval, mut watched) = (start, INTERVAL, Watched::default());
             while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(interval) {
                 watched.samples.push(sample(record.record(), start.elapsed()));
                 if watched.samples.len() > CAPACITY {
                     watched.samples = watched.samples.into_iter().step_by(2).collect();
                     interval *= 2;
                 }
-                if looked.is_none_or(|looked| looked.elapsed() > MAPS_INTERVAL) {
-                    looked = Some(Instant::now());
-                    watched.read_maps(record.record());
+                let again = looked.elapsed() > MAPS_INTERVAL;
+                if again {
+                    looked = Instant::now();
                 }
+                watched.read_maps(record.record(), again);
             }
             watched
         };
@@ -73,10 +74,14 @@ impl Sampler {
 }
 
 impl Watched {
-    /// Reads the mappings of processes that wait at instructions of unknown files.
-    fn read_maps(&mut self, session: &PagingSession) {
+    /// Reads the mappings of processes that wait at instructions of unknown files: of those it has
+    /// not seen, and with `again` of all. A short program ends soon after its first faults.
+    fn read_maps(&mut self, session: &PagingSession, again: bool) {
         for (index, process) in session.processes.iter().enumerate().take(session.claimed()) {
             let known = self.maps.get(&index);
+            if known.is_some() && !again {
+                continue;
+            }
             let is_known = |(address, _)| known.is_some_and(|maps| maps.contains(address));
             if process.state.load(Relaxed) == ProcessState::Running as u32 && !process.sites.counted().all(is_known) {
                 self.maps.insert(index, ProcessMaps::read(process.pid.load(Relaxed)));
