@@ -22,6 +22,7 @@ const ORDER: &[&str] = &[
     "crates/lib/guard",
     "crates/lib/paging",
     "crates/lib/checkpoint",
+    "crates/lib/store",
     "crates/lib/capi",
     "crates/tool/preload",
     "crates/tool/agents/*",

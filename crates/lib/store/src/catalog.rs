@@ -1,0 +1,73 @@
+//! The tree with the names of the tables: for each the root of its tree, and the types of its keys and
+//! values.
+
+use crate::data::{Key, Value};
+use crate::editor::Editor;
+use crate::error::{Error, ErrorKind, Result};
+use crate::page::u32_at;
+use crate::shared::Shared;
+use crate::table::Table;
+use crate::tree::{self, Pages};
+
+/// What the catalog says of a table.
+pub(crate) struct TableEntry<'a> {
+    pub(crate) root: u32,
+    pub(crate) key: &'a str,
+    pub(crate) value: &'a str,
+}
+
+impl<'a> TableEntry<'a> {
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = self.root.to_le_bytes().to_vec();
+        bytes.extend_from_slice(self.key.as_bytes());
+        bytes.push(0);
+        bytes.extend_from_slice(self.value.as_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &'a [u8]) -> Option<Self> {
+        let (root, types) = bytes.split_at_checked(4)?;
+        let (key, value) = std::str::from_utf8(types).ok()?.split_once('\0')?;
+        Some(Self { root: u32_at(root, 0), key, value })
+    }
+}
+
+/// The root of a table; `None` if it is absent.
+pub(crate) fn root<K: Key + ?Sized, V: Value + ?Sized>(
+    pages: &impl Pages,
+    shared: &Shared,
+    table: Table<K, V>,
+) -> Result<Option<u32>> {
+    let catalog = shared.header.catalog();
+    let Some(bytes) = tree::get(pages, catalog, table.name().as_bytes())? else { return Ok(None) };
+    let Some(entry) = TableEntry::decode(bytes) else {
+        return Err(pages.wrong(catalog, "the catalog describes a table in an unknown way"));
+    };
+    if (entry.key, entry.value) == (K::TYPE, V::TYPE) {
+        return Ok(Some(entry.root));
+    }
+    let what = format!(
+        "the table {} has keys of type {} and values of type {}, not {} and {}",
+        table.name(),
+        entry.key,
+        entry.value,
+        K::TYPE,
+        V::TYPE
+    );
+    Err(Error::new(ErrorKind::Type, &shared.path, what))
+}
+
+/// The root of a table, which is made if it is absent.
+pub(crate) fn root_or_new<K: Key + ?Sized, V: Value + ?Sized>(
+    editor: &mut Editor<'_>,
+    table: Table<K, V>,
+) -> Result<u32> {
+    if let Some(root) = root(editor, editor.shared, table)? {
+        return Ok(root);
+    }
+    let root = editor.allocate()?;
+    tree::plant(editor.edit(root)?);
+    let entry = TableEntry { root, key: K::TYPE, value: V::TYPE }.encode();
+    tree::insert(editor, editor.shared.header.catalog(), table.name().as_bytes(), &entry)?;
+    Ok(root)
+}

@@ -1,0 +1,252 @@
+//! Tests of crashes: a disk that stops at any call and keeps an arbitrary part of what was not synced.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use crate::data::{Key, Value};
+use crate::flush::Flusher;
+use crate::log::BLOCK;
+use crate::recovery::{recover, write_new};
+use crate::shared::lock;
+use crate::storage::Storage;
+use crate::store::Open;
+use crate::{ErrorKind, Result, Store, Table};
+
+const TABLES: [Table<u32, [u8]>; 2] = [Table::new("one"), Table::new("two")];
+
+/// What the model says is in the two tables.
+type Model = [BTreeMap<u32, Vec<u8>>; 2];
+
+/// Random numbers (xorshift64).
+#[derive(Clone, Debug)]
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
+#[derive(Debug)]
+struct Write {
+    offset: u64,
+    bytes: Vec<u8>,
+    is_durable: bool,
+}
+
+/// A disk with a cache.
+#[derive(Debug)]
+struct Disk {
+    synced: Vec<u8>,
+    writes: Vec<Write>,
+    /// Calls until it stops.
+    left: u64,
+    random: Random,
+}
+
+fn put(image: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
+    let (start, end) = (offset as usize, offset as usize + bytes.len());
+    image.resize(image.len().max(end), 0);
+    image[start..end].copy_from_slice(bytes);
+}
+
+impl Disk {
+    fn new(synced: Vec<u8>, left: u64, random: Random) -> Arc<Mutex<Self>> {
+        Arc::new(Mutex::new(Self { synced, writes: Vec::new(), left, random }))
+    }
+
+    /// One more call.
+    fn call(&mut self) -> io::Result<()> {
+        self.left = self.left.checked_sub(1).ok_or_else(|| io::Error::other("the disk has stopped"))?;
+        Ok(())
+    }
+
+    /// What programs read.
+    fn cached(&self) -> Vec<u8> {
+        let mut image = self.synced.clone();
+        self.writes.iter().for_each(|write| put(&mut image, write.offset, &write.bytes));
+        image
+    }
+
+    /// What is there after a crash: of writes that were not durable, any blocks.
+    fn crashed(&mut self) -> Vec<u8> {
+        let mut image = self.synced.clone();
+        for write in &self.writes {
+            for (index, block) in write.bytes.chunks(BLOCK).enumerate() {
+                if write.is_durable || self.random.below(2) == 0 {
+                    put(&mut image, write.offset + (index * BLOCK) as u64, block);
+                }
+            }
+        }
+        image
+    }
+}
+
+/// The disk of a store.
+#[derive(Debug)]
+struct OnDisk(Arc<Mutex<Disk>>);
+
+impl Storage for OnDisk {
+    fn bytes(&self) -> io::Result<u64> {
+        Ok(lock(&self.0).cached().len() as u64)
+    }
+
+    fn reserve(&self, _bytes: u64) -> io::Result<()> {
+        lock(&self.0).call()
+    }
+
+    fn cut(&self, _bytes: u64) -> io::Result<()> {
+        lock(&self.0).call()
+    }
+
+    fn read(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        let cached = lock(&self.0).cached();
+        let found = cached.get(offset as usize..).and_then(|rest| rest.get(..bytes.len()));
+        bytes.copy_from_slice(found.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+
+    fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let mut disk = lock(&self.0);
+        let alive = disk.call();
+        disk.writes.push(Write { offset, bytes: bytes.to_vec(), is_durable: false });
+        alive
+    }
+
+    fn write_durably(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let mut disk = lock(&self.0);
+        let alive = disk.call();
+        disk.writes.push(Write { offset, bytes: bytes.to_vec(), is_durable: alive.is_ok() });
+        alive
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut disk = lock(&self.0);
+        disk.call()?;
+        disk.synced = disk.cached();
+        disk.writes.clear();
+        Ok(())
+    }
+}
+
+/// The bytes of an empty store with a log of a few pages.
+fn empty(log_pages: u32) -> Vec<u8> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    write_new(file.as_file(), log_pages).unwrap();
+    std::fs::read(file.path()).unwrap()
+}
+
+fn open(disk: &Arc<Mutex<Disk>>) -> Result<Store> {
+    let (shared, header) = recover(PathBuf::from("disk"), Box::new(OnDisk(Arc::clone(disk))))?;
+    let flusher = Flusher::start_thread(&shared, header)?;
+    Ok(Store(Arc::new(Open { shared, flusher })))
+}
+
+/// Makes random changes to both the model and a transaction.
+fn change(store: &Store, model: &mut Model, random: &mut Random) -> Result<()> {
+    store.write(|tx| {
+        for _ in 0..=random.below(12) {
+            let (which, key) = (random.below(2) as usize, random.below(400) as u32);
+            let mut table = tx.table(TABLES[which])?;
+            match random.below(8) {
+                0 => {
+                    let end = key + random.below(30) as u32;
+                    let expected = model[which].range(key..end).count() as u64;
+                    assert_eq!(table.remove_range(key..end)?, expected);
+                    model[which].retain(|&other, _| !(key..end).contains(&other));
+                }
+                1 | 2 => assert_eq!(table.remove(&key)?, model[which].remove(&key).is_some()),
+                _ => {
+                    let value = vec![random.below(256) as u8; random.below(300) as usize];
+                    assert_eq!(table.insert(&key, &value)?, model[which].insert(key, value).is_none());
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+fn contents<K: Key<Owned = u32> + ?Sized>(store: &Store, table: Table<K, [u8]>) -> Result<BTreeMap<u32, Vec<u8>>>
+where
+    [u8]: Value,
+{
+    let now = store.read()?;
+    now.table(table)?.iter()?.map(|entry| entry.map(|(key, value)| (key, value.to_vec()))).collect()
+}
+
+fn both(store: &Store) -> Result<Model> {
+    Ok([contents(store, TABLES[0])?, contents(store, TABLES[1])?])
+}
+
+/// Crashes a store at random calls, and compares what is there with what was committed.
+fn crash_often(rounds: u64, seed: u64) {
+    let mut random = Random(seed);
+    let mut image = empty(4);
+    let mut committed = Model::default();
+    for round in 0..rounds {
+        let disk = Disk::new(image, random.below(60), Random(random.below(u64::MAX) | 1));
+        let mut uncertain = committed.clone();
+        // The recovery may crash as well.
+        if let Ok(store) = open(&disk) {
+            assert!(both(&store).unwrap() == committed, "round {round} of seed {seed}");
+            while change(&store, &mut uncertain, &mut random).is_ok() {
+                assert!(both(&store).unwrap() == uncertain, "round {round} of seed {seed}");
+                committed.clone_from(&uncertain);
+            }
+            assert!(both(&store).unwrap() == committed, "a failed commit is visible: round {round} of seed {seed}");
+        }
+        image = lock(&disk).crashed();
+        let after = Disk::new(image.clone(), u64::MAX, Random(1));
+        let found =
+            both(&open(&after).unwrap_or_else(|error| panic!("round {round} of seed {seed}: {error}"))).unwrap();
+        assert!(found == committed || found == uncertain, "round {round} of seed {seed}");
+        committed = found;
+    }
+}
+
+#[test]
+fn what_returned_is_there_after_each_of_many_crashes() {
+    for seed in 1..=4 {
+        crash_often(150, seed);
+    }
+}
+
+#[test]
+#[ignore = "a soak of an hour: `make soak-store`"]
+fn soak() {
+    let start = std::time::Instant::now();
+    let mut seed = 1000;
+    while start.elapsed().as_secs() < 3600 {
+        crash_often(500, seed);
+        seed += 1;
+        println!("{} crashes", (seed - 1000) * 500);
+    }
+}
+
+#[test]
+fn after_a_failed_write_the_store_can_be_read_only() {
+    for call in 0..40 {
+        let disk = Disk::new(empty(4), u64::MAX, Random(9));
+        let store = open(&disk).unwrap();
+        let (mut model, mut random) = (Model::default(), Random(77));
+        change(&store, &mut model, &mut random).unwrap();
+        lock(&disk).left = call;
+        let mut uncertain = model.clone();
+        while change(&store, &mut uncertain, &mut random).is_ok() {
+            model.clone_from(&uncertain);
+        }
+        lock(&disk).left = u64::MAX;
+        assert!(both(&store).unwrap() == model);
+        let refused = store.begin().map(drop);
+        // A file that cannot grow has lost nothing.
+        assert!(refused.is_ok() || refused.is_err_and(|error| error.kind() == ErrorKind::Poisoned));
+        drop(store);
+        let found = both(&open(&disk).unwrap()).unwrap();
+        assert!(found == model || found == uncertain, "call {call}");
+    }
+}

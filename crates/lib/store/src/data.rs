@@ -1,0 +1,154 @@
+//! The types of keys and values, as bytes.
+
+/// A type of values.
+pub trait Value {
+    /// What is lent of a stored value.
+    type Lent<'a>;
+    /// The name of the type, which is kept in the file.
+    const TYPE: &'static str;
+
+    /// Appends the bytes of a value.
+    fn encode(&self, bytes: &mut Vec<u8>);
+
+    /// The value of stored bytes; `None` if they are none of this type.
+    fn decode(bytes: &[u8]) -> Option<Self::Lent<'_>>;
+}
+
+/// A type of keys: their bytes are ordered like them.
+pub trait Key: Value {
+    /// The key itself, which is not lent.
+    type Owned;
+
+    /// The key of stored bytes; `None` if they are none of this type.
+    fn decode_key(bytes: &[u8]) -> Option<Self::Owned>;
+}
+
+macro_rules! numbers {
+    ($($number:ident: $unsigned:ident),*) => {$(
+        impl Value for $number {
+            type Lent<'a> = Self;
+            const TYPE: &'static str = stringify!($number);
+
+            fn encode(&self, bytes: &mut Vec<u8>) {
+                // Negative numbers come before the others.
+                let ordered = self.cast_unsigned_bits() ^ Self::SIGN;
+                bytes.extend_from_slice(&ordered.to_be_bytes());
+            }
+
+            fn decode(bytes: &[u8]) -> Option<Self> {
+                let ordered = $unsigned::from_be_bytes(bytes.try_into().ok()?);
+                Some(Self::of_bits(ordered ^ Self::SIGN))
+            }
+        }
+
+        impl Key for $number {
+            type Owned = Self;
+
+            fn decode_key(bytes: &[u8]) -> Option<Self> {
+                Self::decode(bytes)
+            }
+        }
+    )*};
+}
+
+/// Numbers by their bits.
+trait Bits<Unsigned> {
+    /// The bit that is changed, so that the bits are ordered like the numbers.
+    const SIGN: Unsigned;
+
+    fn cast_unsigned_bits(self) -> Unsigned;
+    fn of_bits(bits: Unsigned) -> Self;
+}
+
+macro_rules! bits {
+    ($($unsigned:ident $signed:ident),*) => {$(
+        impl Bits<$unsigned> for $unsigned {
+            const SIGN: $unsigned = 0;
+
+            fn cast_unsigned_bits(self) -> $unsigned {
+                self
+            }
+
+            fn of_bits(bits: $unsigned) -> Self {
+                bits
+            }
+        }
+
+        impl Bits<$unsigned> for $signed {
+            const SIGN: $unsigned = 1 << ($unsigned::BITS - 1);
+
+            fn cast_unsigned_bits(self) -> $unsigned {
+                self.cast_unsigned()
+            }
+
+            fn of_bits(bits: $unsigned) -> Self {
+                bits.cast_signed()
+            }
+        }
+    )*};
+}
+
+bits!(u8 i8, u16 i16, u32 i32, u64 i64, u128 i128);
+numbers!(u8: u8, u16: u16, u32: u32, u64: u64, u128: u128, i8: u8, i16: u16, i32: u32, i64: u64, i128: u128);
+
+impl Value for [u8] {
+    type Lent<'a> = &'a [u8];
+    const TYPE: &'static str = "bytes";
+
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        bytes.extend_from_slice(self);
+    }
+
+    fn decode(bytes: &[u8]) -> Option<&[u8]> {
+        Some(bytes)
+    }
+}
+
+impl Key for [u8] {
+    type Owned = Vec<u8>;
+
+    fn decode_key(bytes: &[u8]) -> Option<Vec<u8>> {
+        Some(bytes.to_vec())
+    }
+}
+
+impl Value for str {
+    type Lent<'a> = &'a str;
+    const TYPE: &'static str = "text";
+
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        bytes.extend_from_slice(self.as_bytes());
+    }
+
+    fn decode(bytes: &[u8]) -> Option<&str> {
+        std::str::from_utf8(bytes).ok()
+    }
+}
+
+impl Key for str {
+    type Owned = String;
+
+    fn decode_key(bytes: &[u8]) -> Option<String> {
+        String::from_utf8(bytes.to_vec()).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes<V: Value + ?Sized>(value: &V) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        value.encode(&mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn bytes_are_ordered_like_numbers() {
+        let numbers = [i32::MIN, -70_000, -1, 0, 1, 70_000, i32::MAX];
+        assert!(numbers.map(|number| bytes(&number)).is_sorted());
+        assert_eq!(numbers.map(|number| i32::decode(&bytes(&number))), numbers.map(Some));
+        assert_eq!((u64::decode(&bytes(&7_u64)), u64::decode(&[1, 2])), (Some(7), None));
+        assert_eq!((str::decode(&bytes("é")), str::decode(&[0xff])), (Some("é"), None));
+    }
+}

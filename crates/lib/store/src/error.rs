@@ -1,0 +1,88 @@
+//! The error type of this crate: each message names the file and the remedy.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The result type of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What kind of error it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// A call of the system failed.
+    Io,
+    /// Another store has the file open.
+    Busy,
+    /// The file is damaged, or is no store.
+    Corrupt,
+    /// The file was written by a later version.
+    Version,
+    /// The file system or the store has no room.
+    Full,
+    /// A write to the file failed. The store can be read; it takes writes again after it is opened again.
+    Poisoned,
+    /// A table has other types of keys or values.
+    Type,
+    /// A key or a value is too large.
+    TooLarge,
+    /// There is no memory or address space.
+    Memory,
+}
+
+/// A failed operation on a store.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {what}{}", path.display(), remedy.map(|remedy| format!("\ntry: {remedy}")).unwrap_or_default())]
+pub struct Error {
+    kind: ErrorKind,
+    path: PathBuf,
+    what: String,
+    page: Option<u32>,
+    remedy: Option<&'static str>,
+}
+
+impl Error {
+    /// What kind of error it is.
+    #[must_use]
+    pub const fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// The file of the store.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The page that is damaged.
+    #[must_use]
+    pub const fn page(&self) -> Option<u32> {
+        self.page
+    }
+
+    pub(crate) fn new(kind: ErrorKind, path: &Path, what: impl Into<String>) -> Self {
+        Self { kind, path: path.to_owned(), what: what.into(), page: None, remedy: None }
+    }
+
+    pub(crate) const fn with_remedy(mut self, remedy: &'static str) -> Self {
+        self.remedy = Some(remedy);
+        self
+    }
+
+    pub(crate) fn corrupt(path: &Path, page: Option<u32>, what: &str) -> Self {
+        let place = page.map(|page| format!("page {page} at byte {}: ", u64::from(page) * 4096)).unwrap_or_default();
+        let error = Self::new(ErrorKind::Corrupt, path, format!("the store is damaged: {place}{what}"));
+        Self { page, ..error }.with_remedy("fieldstone store check FILE, and a backup")
+    }
+
+    /// A failed call of the system.
+    pub(crate) fn io(path: &Path, operation: &str, source: &io::Error) -> Self {
+        let (kind, remedy) = match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+                (ErrorKind::Full, Some("free space on the file system; the store is as before"))
+            }
+            _ => (ErrorKind::Io, None),
+        };
+        Self { remedy, ..Self::new(kind, path, format!("cannot {operation}: {source}")) }
+    }
+}

@@ -1,0 +1,130 @@
+//! Writes the pages of a half of the log to their places, so that the half is free again.
+//!
+//! ```text
+//! the writer fills half 1 ─┐
+//! this thread: pages of half 0 ─→ sync ─→ header: recovery begins with half 1
+//! ```
+
+use std::collections::HashSet;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::header::Header;
+use crate::page::{PAGE, seal};
+use crate::shared::{Shared, lock};
+
+/// Adjacent pages that are written at once.
+const RUN: usize = 64;
+
+/// The pages of an epoch.
+#[derive(Debug)]
+struct Job {
+    pages: HashSet<u32>,
+    header: Header,
+}
+
+/// The thread.
+#[derive(Debug)]
+pub(crate) struct Flusher {
+    jobs: Option<Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+    progress: Arc<Progress>,
+    header: Header,
+}
+
+/// How far the thread is.
+#[derive(Debug)]
+struct Progress {
+    /// The epoch that recovery begins with.
+    epoch: Mutex<std::result::Result<u64, String>>,
+    changed: Condvar,
+}
+
+impl Flusher {
+    /// Starts the thread. All epochs before that of the header are in the file.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub(crate) fn start_thread(shared: &Arc<Shared>, header: Header) -> Result<Self> {
+        let (jobs, received) = channel();
+        let progress = Arc::new(Progress { epoch: Mutex::new(Ok(header.epoch)), changed: Condvar::new() });
+        let run = {
+            let (shared, progress) = (Arc::clone(shared), Arc::clone(&progress));
+            move || progress.run(&shared, &received)
+        };
+        let thread = std::thread::Builder::new().name("fs-store".to_owned()).spawn(run);
+        let thread = thread.map_err(|error| Error::io(&shared.path, "start a thread", &error))?;
+        Ok(Self { jobs: Some(jobs), thread: Some(thread), progress, header })
+    }
+
+    /// Starts to write these pages, after which recovery begins with `epoch`.
+    pub(crate) fn start(&self, pages: HashSet<u32>, epoch: u64, sequence: u64, end: u32) {
+        let header = Header { epoch, sequence, end, ..self.header };
+        if let Some(jobs) = &self.jobs {
+            // The thread ends after this.
+            let _ = jobs.send(Job { pages, header });
+        }
+    }
+
+    /// Waits until recovery begins with `epoch`.
+    ///
+    /// # Errors
+    /// If pages could not be written.
+    pub(crate) fn wait(&self, shared: &Shared, epoch: u64) -> Result<()> {
+        let mut now = lock(&self.progress.epoch);
+        loop {
+            match &*now {
+                Ok(begun) if *begun >= epoch => return Ok(()),
+                Ok(_) => now = self.progress.changed.wait(now).unwrap_or_else(PoisonError::into_inner),
+                Err(cause) => return Err(Error::new(ErrorKind::Poisoned, &shared.path, cause)),
+            }
+        }
+    }
+}
+
+impl Drop for Flusher {
+    fn drop(&mut self) {
+        drop(self.jobs.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Progress {
+    fn run(&self, shared: &Shared, jobs: &Receiver<Job>) {
+        while let Ok(job) = jobs.recv() {
+            let written =
+                write_pages(shared, job.pages.into_iter().collect()).and_then(|()| write_header(shared, &job.header));
+            *lock(&self.epoch) = written.map(|()| job.header.epoch).map_err(|error| error.to_string());
+            self.changed.notify_all();
+        }
+    }
+}
+
+/// Writes pages to their places, and makes them durable.
+pub(crate) fn write_pages(shared: &Shared, mut pages: Vec<u32>) -> Result<()> {
+    pages.sort_unstable();
+    let version = shared.frames.begin(|| shared.version());
+    let written = pages.chunk_by(|one, next| one + 1 == *next).flat_map(|run| run.chunks(RUN)).try_for_each(|run| {
+        let mut contents = Vec::with_capacity(run.len() * PAGE);
+        for &number in run {
+            let mut page = *shared.page(number, version)?;
+            seal(&mut page, number, shared.header.store);
+            contents.extend_from_slice(&page);
+        }
+        let written = shared.storage.write(&contents, u64::from(run[0]) * PAGE as u64);
+        written.map_err(|error| shared.fail("write pages", &error))
+    });
+    shared.frames.end(version);
+    written?;
+    shared.storage.sync().map_err(|error| shared.fail("make pages durable", &error))
+}
+
+/// Replaces the older copy of the header.
+pub(crate) fn write_header(shared: &Shared, header: &Header) -> Result<()> {
+    let written = shared.storage.write_durably(&header.bytes(), header.offset());
+    written.map_err(|error| shared.fail("write the header", &error))
+}

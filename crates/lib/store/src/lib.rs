@@ -1,0 +1,71 @@
+//! A persistent store in one file: typed tables, snapshots, and commits that are durable by one write.
+//!
+//! ```text
+//! transaction ─→ copies of the pages that it changes ─→ changed lines ─→ log (durable) ─→ visible
+//! log ─→ pages, by a thread, one half of the log at a time
+//! snapshot ─→ tree ─→ newest frame of a page that is not newer than the snapshot
+//! ```
+//! | file | |
+//! |---|---|
+//! | `store` | an open store |
+//! | `snapshot`, `transaction` | what is read, and what is changed |
+//! | `table`, `data` | tables and their types |
+//! | `catalog` | the names of the tables |
+//! | `tree`, `node` | sorted entries, and a page of them |
+//! | `editor` | the pages of a transaction |
+//! | `space` | which pages are in use |
+//! | `frames` | the pages in memory, and their versions |
+//! | `commit`, `log`, `lines` | how a commit becomes durable |
+//! | `flush` | how the log becomes empty |
+//! | `recovery`, `header` | opening a file |
+//! | `shared` | what all users of an open store share |
+//! | `storage` | the calls on the file |
+//! | `page` | the unit of the file |
+//! | `error` | failed operations |
+//!
+//! Source: Appel and Li, *Virtual Memory Primitives for User Programs*, ASPLOS 1991, "Persistent stores".
+//!
+//! Limits: 64-bit Linux, pages of 4 KiB, 256 GiB a store. All pages that were read stay in memory.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_lossless,
+    reason = "64-bit Linux: an offset of a page fits into 16 bits, a size of memory into 64"
+)]
+
+mod catalog;
+mod commit;
+#[cfg(test)]
+mod crash;
+mod data;
+mod editor;
+mod error;
+mod flush;
+mod frames;
+mod header;
+mod lines;
+mod log;
+mod node;
+mod page;
+mod recovery;
+mod shared;
+mod snapshot;
+mod space;
+mod storage;
+mod store;
+mod table;
+mod transaction;
+mod tree;
+
+/// Compiles and runs the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
+pub use crate::{
+    data::{Key, Value},
+    error::{Error, ErrorKind, Result},
+    snapshot::{Snapshot, TableRead},
+    store::{Store, StoreBuilder},
+    table::{Range, Table},
+    transaction::{Savepoint, TableWrite, Transaction},
+};

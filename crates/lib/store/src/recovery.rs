@@ -1,0 +1,219 @@
+//! Opening: a new file, or one whose log is applied first.
+
+#![allow(unsafe_code, reason = "fills frames that were just taken")]
+
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, File, TryLockError};
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::commit::Writer;
+use crate::error::{Error, ErrorKind, Result};
+use crate::flush::{write_header, write_pages};
+use crate::frames::{Frames, MOST_PAGES};
+use crate::header::{Header, Unusable};
+use crate::log::{self, BLOCK};
+use crate::node::Node;
+use crate::page::{MAP, PAGE, Page, kind, seal};
+use crate::shared::Shared;
+use crate::space;
+use crate::storage::{DiskFile, Storage};
+use crate::tree;
+
+/// Opens a file, and makes it if it is absent. Returns it with the header that is in the file now.
+///
+/// # Errors
+/// As of [`crate::Store::open`].
+pub(crate) fn open(path: &Path, log_pages: u32) -> Result<(Arc<Shared>, Header)> {
+    let path = absolute(path)?;
+    let failed = |operation: &'static str| {
+        let path = path.clone();
+        move |error: io::Error| Error::io(&path, operation, &error)
+    };
+    let file = match File::options().read(true).write(true).open(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => create(&path, log_pages)?,
+        opened => opened.map_err(failed("open the store"))?,
+    };
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let what = "another process, or this one, has the store open";
+            return Err(Error::new(ErrorKind::Busy, &path, what).with_remedy("one open store, shared by its threads"));
+        }
+        Err(TryLockError::Error(error)) => return Err(failed("lock the store")(error)),
+    }
+    let storage = Box::new(DiskFile::new(file, &path));
+    recover(path, storage)
+}
+
+/// The path, with which messages name the file wherever the process goes.
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|error| Error::io(path, "find", &error))
+}
+
+/// Makes a new file under another name, and renames it when it is whole.
+fn create(path: &Path, log_pages: u32) -> Result<File> {
+    let failed = |operation: &'static str| move |error: io::Error| Error::io(path, operation, &error);
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.new", std::process::id()));
+    let new = path.with_file_name(name);
+    let made = (|| {
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(&new)?;
+        write_new(&file, log_pages)?;
+        file.sync_all()?;
+        // Another process may have made the store meanwhile: its file stays.
+        match rustix::fs::renameat_with(
+            rustix::fs::CWD,
+            &new,
+            rustix::fs::CWD,
+            path,
+            rustix::fs::RenameFlags::NOREPLACE,
+        ) {
+            Ok(()) => sync_directory(path).map(|()| file),
+            Err(rustix::io::Errno::EXIST) => {
+                fs::remove_file(&new)?;
+                File::options().read(true).write(true).open(path)
+            }
+            Err(errno) => Err(errno.into()),
+        }
+    })();
+    if made.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    made.map_err(failed("make the store"))
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    let directory = path.parent().filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = rustix::fs::open(directory, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    Ok(rustix::fs::fsync(directory)?)
+}
+
+/// Writes an empty store. The zeros of the log are written: a later write there changes nothing else in
+/// the file system.
+pub(crate) fn write_new(file: &File, log_pages: u32) -> io::Result<()> {
+    use std::os::unix::fs::FileExt;
+    let store = RandomState::new().hash_one(std::process::id());
+    let first = Header { store, epoch: 1, sequence: 0, log_pages, end: 0 };
+    let header = Header { end: first.catalog() + 1, ..first };
+    let zeros = vec![0; 1 << 20];
+    let before = u64::from(header.first()) * PAGE as u64;
+    for offset in (0..before).step_by(zeros.len()) {
+        let bytes = zeros.len().min((before - offset) as usize);
+        file.write_all_at(&zeros[..bytes], offset)?;
+    }
+    let mut pages: [Page; 2] = [[0; PAGE]; 2];
+    space::clear(&mut pages[0]);
+    space::take(&mut pages[0]);
+    tree::plant(&mut pages[1]);
+    for (number, page) in (header.first()..).zip(&mut pages) {
+        seal(page, number, header.store);
+    }
+    file.write_all_at(pages.as_flattened(), before)?;
+    file.write_all_at(&header.bytes(), header.offset())
+}
+
+/// The newest header of a file.
+fn read_header(path: &Path, storage: &dyn Storage) -> Result<Header> {
+    let bytes = storage.bytes().map_err(|error| Error::io(path, "read", &error))?;
+    if bytes < 2 * PAGE as u64 {
+        return Err(Error::corrupt(path, None, "the file is too short to be a store"));
+    }
+    let copies = [0, 1].map(|page| {
+        let mut bytes = [0; BLOCK];
+        storage.read(&mut bytes, page * PAGE as u64).map_err(|_| Unusable::Damaged)?;
+        Header::parse(&bytes)
+            .and_then(|header| if header.offset() == page * PAGE as u64 { Ok(header) } else { Err(Unusable::Damaged) })
+    });
+    if let Some(header) = copies.iter().flatten().max_by_key(|header| header.epoch) {
+        return Ok(*header);
+    }
+    if copies.contains(&Err(Unusable::Later)) {
+        let what = "the store was written by a later version, or needs features that this one does not have";
+        return Err(Error::new(ErrorKind::Version, path, what).with_remedy("a newer fieldstone-store"));
+    }
+    Err(Error::corrupt(path, Some(0), "neither copy of the header is whole"))
+}
+
+/// What the log says.
+struct Replayed {
+    pages: HashMap<u32, Box<Page>>,
+    /// The last commit and its epoch.
+    sequence: u64,
+    epoch: u64,
+    end: u32,
+}
+
+/// Reads all records from the epoch of the header on.
+fn replay(path: &Path, storage: &dyn Storage, header: &Header) -> Result<Replayed> {
+    let mut replayed =
+        Replayed { pages: HashMap::new(), sequence: header.sequence, epoch: header.epoch, end: header.end };
+    for epoch in [header.epoch, header.epoch + 1] {
+        let mut half = vec![0; header.half_bytes()];
+        let read = storage.read(&mut half, header.half(epoch));
+        read.map_err(|error| Error::io(path, "read the log", &error))?;
+        let mut rest = &half[..];
+        while let Some(record) = log::find(rest, header.store, epoch, replayed.sequence + 1) {
+            let damaged = |what| Error::corrupt(path, None, what);
+            let mut apart = Vec::new();
+            let lines = if record.apart == 0 {
+                record.lines(rest).unwrap_or_default()
+            } else {
+                let bytes = storage.bytes().map_err(|error| Error::io(path, "read", &error))?;
+                if record.apart.checked_add(record.bytes as u64).is_none_or(|end| end > bytes) {
+                    return Err(damaged("the file ends before the changes of its last transaction"));
+                }
+                apart.resize(record.bytes, 0);
+                let read = storage.read(&mut apart, record.apart);
+                read.map_err(|error| Error::io(path, "read the changes of the last transaction", &error))?;
+                if !record.has(&apart, header.store) {
+                    return Err(damaged("the check of the last transaction is wrong"));
+                }
+                &apart
+            };
+            for change in record.changes(lines) {
+                let change = change.ok_or_else(|| damaged("a record of the log contradicts itself"))?;
+                if change.number < header.first() || change.number >= record.end.min(MOST_PAGES) {
+                    return Err(damaged("a record of the log changes a page outside of the file"));
+                }
+                change.apply(replayed.pages.entry(change.number).or_insert_with(|| Box::new([0; PAGE])));
+            }
+            replayed.sequence += 1;
+            replayed.epoch = epoch;
+            replayed.end = record.end;
+            rest = rest.get(record.in_log()..).unwrap_or_default();
+        }
+    }
+    Ok(replayed)
+}
+
+/// Applies the log, so that the file has all commits and the log is empty.
+pub(crate) fn recover(path: PathBuf, storage: Box<dyn Storage>) -> Result<(Arc<Shared>, Header)> {
+    let mut header = read_header(&path, &*storage)?;
+    let replayed = replay(&path, &*storage, &header)?;
+    let frames = Frames::new(&path)?;
+    for (&number, page) in &replayed.pages {
+        if kind(page) != MAP {
+            Node(page).check().map_err(|what| Error::corrupt(&path, Some(number), what))?;
+        }
+        let frame = frames.take().ok_or_else(|| Error::new(ErrorKind::Memory, &path, "there are no frames"))?;
+        // SAFETY: the frame was just taken.
+        unsafe { *frames.contents_mut(frame) = **page };
+        frames.publish(number, frame, 0);
+    }
+    // The other copy of the header is written, so the epoch is odd if the present one is even.
+    let epoch = if replayed.epoch == header.epoch { header.epoch + 1 } else { header.epoch + 3 };
+    let writer =
+        Writer { sequence: replayed.sequence, epoch, position: 0, logged: HashSet::new(), end: replayed.end, group: 0 };
+    let shared = Shared::new(path, storage, header, frames, writer);
+    if !replayed.pages.is_empty() {
+        write_pages(&shared, replayed.pages.into_keys().collect())?;
+    }
+    header = Header { epoch, sequence: replayed.sequence, end: replayed.end, ..header };
+    write_header(&shared, &header)?;
+    Ok((Arc::new(shared), header))
+}

@@ -1,0 +1,162 @@
+//! What all users of an open store share.
+
+#![allow(unsafe_code, reason = "lends frames of versions that are in use")]
+
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::commit::Writer;
+use crate::error::{Error, ErrorKind, Result};
+use crate::frames::{Frame, Frames, MOST_PAGES};
+use crate::header::Header;
+use crate::node::Node;
+use crate::page::{MAP, PAGE, Page, is_sealed, kind};
+use crate::storage::Storage;
+
+/// An open store.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) path: PathBuf,
+    pub(crate) storage: Box<dyn Storage>,
+    pub(crate) frames: Frames,
+    /// Its number, and the places in the file. What changes in a header is out of date here.
+    pub(crate) header: Header,
+    /// The map of the first group of pages.
+    pub(crate) first: u32,
+    /// The last commit that is durable.
+    published: AtomicU64,
+    /// Held while a page is read from the file.
+    loading: Mutex<()>,
+    /// The writer, unless a transaction has it.
+    writer: Mutex<Option<Writer>>,
+    returned: Condvar,
+    has_failed: AtomicBool,
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    pub(crate) fn new(
+        path: PathBuf,
+        storage: Box<dyn Storage>,
+        header: Header,
+        frames: Frames,
+        writer: Writer,
+    ) -> Self {
+        Self {
+            path,
+            storage,
+            frames,
+            header,
+            first: header.first(),
+            published: AtomicU64::new(writer.sequence),
+            loading: Mutex::default(),
+            writer: Mutex::new(Some(writer)),
+            returned: Condvar::new(),
+            has_failed: AtomicBool::new(false),
+        }
+    }
+
+    /// The last durable commit.
+    pub(crate) fn version(&self) -> u64 {
+        self.published.load(Acquire)
+    }
+
+    pub(crate) fn publish(&self, version: u64) {
+        self.published.store(version, Release);
+    }
+
+    /// Takes the writer, once no other transaction has it.
+    pub(crate) fn take_writer(&self) -> Writer {
+        let mut writer = lock(&self.writer);
+        loop {
+            if let Some(writer) = writer.take() {
+                return writer;
+            }
+            writer = self.returned.wait(writer).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    pub(crate) fn return_writer(&self, writer: Writer) {
+        *lock(&self.writer) = Some(writer);
+        self.returned.notify_one();
+    }
+
+    pub(crate) fn take_frame(&self) -> Result<Frame> {
+        self.frames.take().ok_or_else(|| {
+            Error::new(ErrorKind::Memory, &self.path, "there are no more frames for pages")
+                .with_remedy("end snapshots that are no longer read")
+        })
+    }
+
+    /// A write has failed: none is made until the store is opened again.
+    pub(crate) fn fail(&self, operation: &str, source: &std::io::Error) -> Error {
+        self.has_failed.store(true, Relaxed);
+        Error::io(&self.path, operation, source)
+    }
+
+    /// # Errors
+    /// If a write has failed.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.has_failed.load(Relaxed) {
+            let what = "an earlier write to the file failed, so the store takes no more";
+            return Err(Error::new(ErrorKind::Poisoned, &self.path, what)
+                .with_remedy("close the store and open it again: all commits that returned are there"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn wrong(&self, number: u32, what: &str) -> Error {
+        Error::corrupt(&self.path, Some(number), what)
+    }
+
+    /// A page as of a version, which the caller has registered for as long as it uses the result.
+    pub(crate) fn page(&self, number: u32, version: u64) -> Result<&Page> {
+        let frame = match self.frames.find(number.min(MOST_PAGES - 1), version) {
+            Some(frame) => frame,
+            None => self.load(number, version)?,
+        };
+        // SAFETY: the caller has registered the version while it uses the page.
+        Ok(unsafe { self.frames.contents(frame) })
+    }
+
+    #[cold]
+    fn load(&self, number: u32, version: u64) -> Result<Frame> {
+        let _loading = lock(&self.loading);
+        if number >= MOST_PAGES || self.frames.has(number) {
+            return self
+                .frames
+                .find(number.min(MOST_PAGES - 1), version)
+                .ok_or_else(|| self.wrong(number, "a page refers to it that is older"));
+        }
+        let frame = self.take_frame()?;
+        // SAFETY: the frame was just taken.
+        let page = unsafe { self.frames.contents_mut(frame) };
+        let read = self.read(number, page);
+        if let Err(error) = read {
+            self.frames.put(frame);
+            return Err(error);
+        }
+        self.frames.publish(number, frame, 0);
+        Ok(frame)
+    }
+
+    /// Reads a page of the file, and checks it.
+    fn read(&self, number: u32, page: &mut Page) -> Result<()> {
+        self.storage.read(page, u64::from(number) * PAGE as u64).map_err(|error| match error.kind() {
+            std::io::ErrorKind::UnexpectedEof => self.wrong(number, "the file ends before it"),
+            _ => Error::io(&self.path, "read", &error),
+        })?;
+        if !is_sealed(page, number, self.header.store) {
+            return Err(self.wrong(number, "its check is wrong"));
+        }
+        if kind(page) != MAP {
+            Node(page).check().map_err(|what| self.wrong(number, what))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,93 @@
+//! Snapshots: what was committed at one moment.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::ops::RangeBounds;
+use std::sync::Arc;
+
+use crate::catalog;
+use crate::data::{Key, Value};
+use crate::error::{Error, Result};
+use crate::page::Page;
+use crate::store::Open;
+use crate::table::{Range, Table, get, range};
+use crate::tree::Pages;
+
+/// What was committed when it was taken. Threads may share it and send it, and what it lends stays as it
+/// is. While it lives, the pages that it may read are kept beside their later versions.
+pub struct Snapshot {
+    open: Arc<Open>,
+    version: u64,
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Snapshot").field("version", &self.version).finish_non_exhaustive()
+    }
+}
+
+impl Snapshot {
+    pub(crate) fn new(open: Arc<Open>) -> Self {
+        let version = open.shared.frames.begin(|| open.shared.version());
+        Self { open, version }
+    }
+
+    /// A table. One that is absent reads as empty.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Type`] if the table has other types.
+    pub fn table<K: Key + ?Sized, V: Value + ?Sized>(&self, table: Table<K, V>) -> Result<TableRead<'_, K, V>> {
+        Ok(TableRead { snapshot: self, root: catalog::root(self, &self.open.shared, table)?, table })
+    }
+}
+
+impl Drop for Snapshot {
+    fn drop(&mut self) {
+        self.open.shared.frames.end(self.version);
+    }
+}
+
+impl Pages for Snapshot {
+    fn page(&self, number: u32) -> Result<&Page> {
+        self.open.shared.page(number, self.version)
+    }
+
+    fn wrong(&self, number: u32, what: &str) -> Error {
+        self.open.shared.wrong(number, what)
+    }
+}
+
+/// A table of a snapshot.
+#[derive(Debug)]
+pub struct TableRead<'a, K: ?Sized, V: ?Sized> {
+    snapshot: &'a Snapshot,
+    /// `None` of a table that is absent.
+    root: Option<u32>,
+    table: Table<K, V>,
+}
+
+impl<'a, K: Key + ?Sized, V: Value + ?Sized> TableRead<'a, K, V> {
+    /// The value of a key, lent until the snapshot ends.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Corrupt`] and [`crate::ErrorKind::Io`].
+    pub fn get(&self, key: &K) -> Result<Option<V::Lent<'a>>> {
+        get(self.snapshot, self.root, key, self.table)
+    }
+
+    /// The entries between two keys, in the order of the keys, or with `rev` from the end.
+    ///
+    /// # Errors
+    /// As [`TableRead::get`].
+    pub fn range<Q: Borrow<K>>(&self, keys: impl RangeBounds<Q>) -> Result<Range<'a, Snapshot, K, V>> {
+        range(self.snapshot, self.root, &keys, self.table)
+    }
+
+    /// All entries.
+    ///
+    /// # Errors
+    /// As [`TableRead::get`].
+    pub fn iter(&self) -> Result<Range<'a, Snapshot, K, V>> {
+        self.range::<&K>(..)
+    }
+}

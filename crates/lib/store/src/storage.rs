@@ -1,0 +1,104 @@
+//! The file of a store: reads, writes that are durable when they return, and syncs.
+
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::{Errno, ReadWriteFlags, pwritev2};
+
+/// The calls that a store makes on its file. Tests replace it by one that fails, tears and forgets.
+pub(crate) trait Storage: Send + Sync + std::fmt::Debug {
+    /// Bytes of the file.
+    fn bytes(&self) -> io::Result<u64>;
+
+    /// Makes the file at least so large, with room on the disk.
+    fn reserve(&self, bytes: u64) -> io::Result<()>;
+
+    /// Makes the file smaller, if it is larger.
+    fn cut(&self, bytes: u64) -> io::Result<()>;
+
+    /// Reads exactly these bytes.
+    fn read(&self, bytes: &mut [u8], offset: u64) -> io::Result<()>;
+
+    /// Writes; a crash may lose it, or parts of it, until the next sync.
+    fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+
+    /// Writes, and returns when it is durable. Earlier writes need not be.
+    fn write_durably(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+
+    /// Makes all writes durable.
+    fn sync(&self) -> io::Result<()>;
+}
+
+/// A file.
+#[derive(Debug)]
+pub(crate) struct DiskFile {
+    file: File,
+    /// The same file without the page cache, if the file system can do that.
+    direct: Option<File>,
+}
+
+impl DiskFile {
+    pub(crate) fn new(file: File, path: &Path) -> Self {
+        use std::os::unix::fs::OpenOptionsExt;
+        let flags = rustix::fs::OFlags::DIRECT.bits().cast_signed();
+        // Without the permission or the support, the page cache does.
+        let direct = File::options().write(true).custom_flags(flags).open(path).ok();
+        Self { file, direct }
+    }
+}
+
+impl Storage for DiskFile {
+    fn bytes(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    fn reserve(&self, bytes: u64) -> io::Result<()> {
+        let now = self.bytes()?;
+        if bytes <= now {
+            return Ok(());
+        }
+        match fallocate(&self.file, FallocateFlags::empty(), now, bytes - now) {
+            // Where room cannot be reserved, a full disk is an error of a later write.
+            Err(Errno::OPNOTSUPP) => self.file.set_len(bytes),
+            result => result.map_err(io::Error::from),
+        }
+    }
+
+    fn cut(&self, bytes: u64) -> io::Result<()> {
+        if self.bytes()? > bytes { self.file.set_len(bytes) } else { Ok(()) }
+    }
+
+    fn read(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        self.file.read_exact_at(bytes, offset)
+    }
+
+    fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.file.write_all_at(bytes, offset)
+    }
+
+    fn write_durably(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let mut done = 0;
+        let mut file = self.direct.as_ref().unwrap_or(&self.file);
+        while done < bytes.len() {
+            let rest = [IoSlice::new(&bytes[done..])];
+            match pwritev2(file, &rest, offset + done as u64, ReadWriteFlags::DSYNC) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => done += written,
+                Err(Errno::INTR) => {}
+                // The buffer or the offset is not aligned as this disk needs it.
+                Err(Errno::INVAL) if self.direct.is_some() && !std::ptr::eq(file, &raw const self.file) => {
+                    file = &self.file;
+                }
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+}

@@ -1,0 +1,205 @@
+//! Transactions: changes that become durable together, or not at all.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::ops::RangeBounds;
+use std::sync::Arc;
+
+use crate::catalog;
+use crate::commit::Writer;
+use crate::data::{Key, Value};
+use crate::editor::{Editor, Edits};
+use crate::error::{Error, ErrorKind, Result};
+use crate::node::{LARGEST_ENTRY, LARGEST_KEY};
+use crate::page::Page;
+use crate::shared::Shared;
+use crate::store::Open;
+use crate::table::{Range, Table, bounds, get, key_bytes, range, slice};
+use crate::tree::{self, Entries, Pages};
+
+/// Changes of a store. It sees its own; others see them when it has committed. Dropped without a commit, it
+/// changes nothing. There is one at a time.
+pub struct Transaction {
+    open: Arc<Open>,
+    /// `None` after the commit.
+    writer: Option<Writer>,
+    edits: Edits,
+    version: u64,
+    /// Whether an operation failed in the middle: then nothing can be committed.
+    has_failed: bool,
+}
+
+impl fmt::Debug for Transaction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transaction").field("version", &self.version).finish_non_exhaustive()
+    }
+}
+
+/// A point in a transaction to which its changes can be undone.
+#[derive(Clone, Copy, Debug)]
+pub struct Savepoint(usize);
+
+impl Transaction {
+    pub(crate) fn begin(open: Arc<Open>) -> Result<Self> {
+        let writer = open.shared.take_writer();
+        if let Err(error) = open.shared.check_writable() {
+            open.shared.return_writer(writer);
+            return Err(error);
+        }
+        let version = open.shared.frames.begin(|| writer.sequence);
+        let edits = Edits::new(writer.end, writer.group);
+        Ok(Self { open, writer: Some(writer), edits, version, has_failed: false })
+    }
+
+    fn shared(&self) -> &Shared {
+        &self.open.shared
+    }
+
+    /// Makes a change; after an error in the middle of it, the transaction cannot be committed.
+    fn change<T>(&mut self, change: impl FnOnce(&mut Editor<'_>) -> Result<T>) -> Result<T> {
+        let mut editor = Editor { shared: &self.open.shared, edits: &mut self.edits, version: self.version };
+        let result = change(&mut editor);
+        self.has_failed |= result.is_err();
+        result
+    }
+
+    /// A table, which is made if it is absent.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Type`] if the table has other types, and as [`TableWrite::insert`].
+    pub fn table<K: Key + ?Sized, V: Value + ?Sized>(&mut self, table: Table<K, V>) -> Result<TableWrite<'_, K, V>> {
+        check_size(self.shared(), table.name().len(), 0)?;
+        // A table with other types changes nothing.
+        catalog::root(self, self.shared(), table)?;
+        let root = self.change(|editor| catalog::root_or_new(editor, table))?;
+        Ok(TableWrite { transaction: self, root, table })
+    }
+
+    /// A point to which the changes from now on can be undone.
+    pub fn savepoint(&mut self) -> Savepoint {
+        Savepoint(self.edits.mark())
+    }
+
+    /// Undoes the changes behind a savepoint, which stays; later ones end.
+    ///
+    /// # Panics
+    /// If the savepoint has ended.
+    pub fn rollback_to(&mut self, savepoint: Savepoint) {
+        assert!(self.edits.has_mark(savepoint.0), "the savepoint has ended: an earlier one was rolled back to");
+        self.edits.roll_back_to(savepoint.0, &self.open.shared.frames);
+    }
+
+    /// Makes the changes durable, then visible.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Full`]: nothing has changed. Other errors of the file: the store takes no more writes
+    /// ([`ErrorKind::Poisoned`]) until it is opened again, and only then is it known whether the changes
+    /// are there.
+    pub fn commit(mut self) -> Result<()> {
+        if self.has_failed {
+            let what = "an operation of this transaction failed, so it cannot be committed";
+            return Err(Error::new(ErrorKind::Io, &self.shared().path, what).with_remedy("the whole transaction again"));
+        }
+        let Some(writer) = &mut self.writer else { return Ok(()) };
+        writer.commit(&self.open.shared, &self.open.flusher, &mut self.edits)
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        let shared = &self.open.shared;
+        self.edits.drop_all(&shared.frames);
+        shared.frames.end(self.version);
+        if let Some(writer) = self.writer.take() {
+            shared.return_writer(writer);
+        }
+    }
+}
+
+impl Pages for Transaction {
+    fn page(&self, number: u32) -> Result<&Page> {
+        self.edits.page(self.shared(), number, self.version)
+    }
+
+    fn wrong(&self, number: u32, what: &str) -> Error {
+        self.shared().wrong(number, what)
+    }
+}
+
+/// Whether a key and a value have permitted sizes.
+fn check_size(shared: &Shared, key: usize, value: usize) -> Result<()> {
+    if key > LARGEST_KEY || key + value > LARGEST_ENTRY {
+        let what = format!(
+            "an entry with a key of {key} and a value of {value} bytes is too large: a key has at most {LARGEST_KEY} \
+             bytes, both together {LARGEST_ENTRY}"
+        );
+        return Err(Error::new(ErrorKind::TooLarge, &shared.path, what));
+    }
+    Ok(())
+}
+
+/// A table of a transaction.
+#[derive(Debug)]
+pub struct TableWrite<'a, K: ?Sized, V: ?Sized> {
+    transaction: &'a mut Transaction,
+    root: u32,
+    table: Table<K, V>,
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> TableWrite<'_, K, V> {
+    /// Inserts an entry, or replaces its value. Returns whether the key is new.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TooLarge`], [`ErrorKind::Full`], [`ErrorKind::Corrupt`] and [`ErrorKind::Io`]. After
+    /// the last three, the transaction cannot be committed.
+    pub fn insert(&mut self, key: &K, value: &V) -> Result<bool> {
+        let (key, mut bytes) = (key_bytes(key), Vec::new());
+        value.encode(&mut bytes);
+        check_size(self.transaction.shared(), key.len(), bytes.len())?;
+        let root = self.root;
+        self.transaction.change(|editor| tree::insert(editor, root, &key, &bytes))
+    }
+
+    /// Removes an entry. Returns whether it was there.
+    ///
+    /// # Errors
+    /// As [`TableWrite::insert`].
+    pub fn remove(&mut self, key: &K) -> Result<bool> {
+        let (key, root) = (key_bytes(key), self.root);
+        self.transaction.change(|editor| tree::remove(editor, root, &key))
+    }
+
+    /// Removes all entries between two keys; how many they were.
+    ///
+    /// # Errors
+    /// As [`TableWrite::insert`].
+    pub fn remove_range<Q: Borrow<K>>(&mut self, keys: impl RangeBounds<Q>) -> Result<u64> {
+        let ([from, to], root) = (bounds(&keys), self.root);
+        self.transaction.change(|editor| {
+            let mut removed = 0;
+            loop {
+                let first =
+                    Entries::new(&*editor, root, slice(&from), slice(&to))?.next()?.map(|(key, _)| key.to_vec());
+                let Some(first) = first else { return Ok(removed) };
+                tree::remove(editor, root, &first)?;
+                removed += 1;
+            }
+        })
+    }
+
+    /// The value of a key, as of now.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] and [`ErrorKind::Io`].
+    pub fn get(&self, key: &K) -> Result<Option<V::Lent<'_>>> {
+        get(&*self.transaction, Some(self.root), key, self.table)
+    }
+
+    /// The entries between two keys, as of now.
+    ///
+    /// # Errors
+    /// As [`TableWrite::get`].
+    pub fn range<Q: Borrow<K>>(&self, keys: impl RangeBounds<Q>) -> Result<Range<'_, Transaction, K, V>> {
+        range(&*self.transaction, Some(self.root), &keys, self.table)
+    }
+}

@@ -1,0 +1,69 @@
+//! A process that is killed while it commits: all commits that returned are there, and none in part.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use fieldstone_store::{Store, Table};
+
+const COUNTS: Table<u32, u64> = Table::new("counts");
+/// Entries of a transaction.
+const ENTRIES: u32 = 7;
+
+/// The path of the store, in the process that is killed.
+const PATH: &str = "FIELDSTONE_STORE_TEST";
+
+/// Sets all entries to the same number, one transaction after the other, and prints what has returned.
+#[test]
+fn child() {
+    let Some(path) = std::env::var_os(PATH) else { return };
+    let store = Store::builder(path).log_bytes(64 << 10).open().unwrap_or_else(|error| panic!("{error}"));
+    let first = store.read().unwrap().table(COUNTS).unwrap().get(&0).unwrap().unwrap_or(0) + 1;
+    for number in first.. {
+        // Entries far apart are in different pages.
+        store
+            .write(|tx| {
+                for entry in 0..ENTRIES {
+                    tx.table(COUNTS)?.insert(&(entry * 1000), &number)?;
+                    tx.table(COUNTS)?.insert(&(entry * 1000 + (number % 900) as u32 + 1), &number)?;
+                }
+                Ok(())
+            })
+            .unwrap();
+        println!("{number}");
+    }
+}
+
+#[test]
+fn commits_that_returned_are_there_after_a_kill() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kill.store");
+    let mut last = 0;
+    for round in 0..25_u64 {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["child", "--exact", "--nocapture"])
+            .env(PATH, &path)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let reader = std::thread::spawn(move || {
+            output.lines().map_while(Result::ok).filter_map(|line| line.parse::<u64>().ok()).last()
+        });
+        std::thread::sleep(Duration::from_millis(10 + round * 37 % 120));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let returned = reader.join().unwrap().unwrap_or(last);
+        let store = Store::open(&path).unwrap();
+        let now = store.read().unwrap();
+        let table = now.table(COUNTS).unwrap();
+        let values: Vec<u64> = (0..ENTRIES).map(|entry| table.get(&(entry * 1000)).unwrap().unwrap_or(0)).collect();
+        assert!(values.iter().all(|value| value == &values[0]), "{values:?}");
+        assert!(values[0] == returned || values[0] == returned + 1, "{values:?}, {returned} returned");
+        for entry in (0..ENTRIES).filter(|_| values[0] > 0) {
+            assert_eq!(table.get(&(entry * 1000 + (values[0] % 900) as u32 + 1)).unwrap(), Some(values[0]));
+        }
+        last = values[0];
+    }
+    assert!(last > 100, "{last} commits in all rounds");
+}
