@@ -111,7 +111,10 @@ pub(crate) fn parse_header(bytes: &[u8]) -> Result<u64, &'static str> {
     }
 }
 
-/// The error of a save whose version is not this one.
+/// What is wrong with pages that only another build decompresses.
+pub(crate) const NO_ZSTD: &str =
+    "its pages are compressed by zstd; build fieldstone-checkpoint with the feature `zstd`";
+/// What is wrong with a save of another version.
 pub(crate) const LATER_VERSION: &str = "it has another version; use a newer fieldstone-checkpoint";
 
 pub(crate) fn trailer(manifest_offset: u64, manifest_bytes: u64, id: u64) -> [u8; TRAILER_BYTES] {

@@ -106,5 +106,5 @@ fn unpack_zstd(packed: &[u8], contents: &mut [u8]) -> Result<Option<usize>, &'st
 
 #[cfg(not(feature = "zstd"))]
 fn unpack_zstd(_packed: &[u8], _contents: &mut [u8]) -> Result<Option<usize>, &'static str> {
-    Err("its pages are compressed by zstd; build fieldstone-checkpoint with the feature `zstd`")
+    Err(crate::format::NO_ZSTD)
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::format::{
-    CHUNK_PAGES, Chunk, HEADER_BYTES, Identity, Kind, LATER_VERSION, Manifest, PAGE, TRAILER_BYTES, check,
+    CHUNK_PAGES, Chunk, HEADER_BYTES, Identity, Kind, LATER_VERSION, Manifest, NO_ZSTD, PAGE, TRAILER_BYTES, check,
     parse_header, parse_trailer,
 };
 use crate::packing::unpack;
@@ -87,7 +87,7 @@ impl Part {
             Kind::Lz4 | Kind::Zstd => {
                 let packed = &mut buffers.packed[..chunk.stored as usize];
                 self.source.read(packed, chunk.offset)?;
-                unpack(chunk.kind, packed, contents).map_err(|what| Error::damaged(&self.path, what))?;
+                unpack(chunk.kind, packed, contents).map_err(|what| unreadable(&self.path, what))?;
             }
         }
         if check(contents, self.manifest.id, chunk.region, chunk.first) != chunk.check {
@@ -132,12 +132,17 @@ impl Places {
     }
 }
 
+/// The error of a save that is not as expected.
+fn unreadable(path: &Path, what: &'static str) -> Error {
+    match what {
+        LATER_VERSION | NO_ZSTD => Error::Unsupported { path: path.to_owned(), what },
+        what => Error::damaged(path, what),
+    }
+}
+
 /// The manifest of a save, and its digest.
 fn parse(source: &dyn Source, size: u64, path: &Path) -> Result<(Manifest, u64)> {
-    let wrong = |what| match what {
-        LATER_VERSION => Error::Unsupported { path: path.to_owned(), what },
-        what => Error::damaged(path, what),
-    };
+    let wrong = |what| unreadable(path, what);
     if size < (HEADER_BYTES + TRAILER_BYTES) as u64 {
         return Err(wrong("it is too short"));
     }

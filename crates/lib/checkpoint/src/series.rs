@@ -96,11 +96,20 @@ fn chain(series: &impl Series, numbers: &[u64]) -> Result<Vec<(u64, Part)>> {
     {
         let parent = part.manifest.parent;
         // Another process may have saved in between. What cannot be read is no parent.
-        let mut opened = earlier.by_ref().filter_map(|&number| Some((number, series.open(number).ok()?)));
-        let Some(found) = opened.find(|(_, part)| part.identity() == parent) else {
-            return Err(Error::MissingParent { path: part.path.clone(), parent: parent.id });
-        };
-        chain.push(found);
+        let (mut found, mut later) = (None, None);
+        for &number in earlier.by_ref() {
+            match series.open(number) {
+                Ok(part) if part.identity() == parent => {
+                    found = Some((number, part));
+                    break;
+                }
+                Err(error @ Error::Unsupported { .. }) => later = Some(error),
+                _ => {}
+            }
+        }
+        // A save that this build cannot read may be the parent.
+        let missing = || Error::MissingParent { path: part.path.clone(), parent: parent.id };
+        chain.push(found.ok_or_else(|| later.unwrap_or_else(missing))?);
     }
     chain.reverse();
     Ok(chain)

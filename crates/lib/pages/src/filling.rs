@@ -220,7 +220,11 @@ fn by_userfaultfd(memory: &Memory, tracked: bool, mechanism: Mechanism, handler:
 
 /// By mprotect(2) and an alias.
 fn by_mprotect(memory: &Memory, tracked: bool, mechanism: Mechanism, handler: Handler) -> Result<Box<Region>> {
-    let alias = memory.alias()?;
+    let alias = memory.alias().map_err(|_| Error::Unsupported {
+        what: "filling this memory at its first access",
+        why: "it is private, and this process may open no userfaultfd: allow it (sudo sysctl \
+              vm.unprivileged_userfaultfd=1), or use `Memory::shared`",
+    })?;
     let fill = MprotectFill::new(memory.start(), alias, memory.page_bytes(), tracked);
     let resolving: Handler = Arc::new(move |fault: &Fault<'_>| {
         let Some(fill) = fault.region().mprotect_fill() else { return Outcome::Chain };

@@ -35,6 +35,25 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// Why a page cannot be read.
     fn read(&self, numbers: &[u32], pages: &mut [Page]) -> core::result::Result<(), StoreError>;
+
+    /// Deletes all pages. Dropping the device does it too, without a result.
+    ///
+    /// # Errors
+    /// Where pages were left, and the command that deletes them.
+    #[cfg(feature = "std")]
+    fn delete_all(&self) -> core::result::Result<(), PagesLeft> {
+        Ok(())
+    }
+}
+
+/// Pages that were left on a server.
+#[cfg(feature = "std")]
+#[derive(Debug, thiserror::Error)]
+#[error("pages were left on {place} as {names}: it cannot be reached\ntry: {remedy}")]
+pub struct PagesLeft {
+    pub(crate) place: String,
+    pub(crate) names: String,
+    pub(crate) remedy: String,
 }
 
 /// A store whose pages are on a device.

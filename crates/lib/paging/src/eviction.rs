@@ -113,8 +113,13 @@ impl Pager {
         if start < self.fruitless_until.load(Relaxed) {
             return true;
         }
+        let locked = self.locked_attempts.load(Relaxed);
         let is_ready = self.evict_to(wanted.max(self.spare() / 4));
         if is_ready && self.excess(wanted) > 0 {
+            let locked = self.locked_attempts.load(Relaxed) - locked;
+            if locked >= self.excess(0) as u64 && self.excess(0) > value(&self.counters.bound) / 8 {
+                self.has_locked.store(true, Relaxed);
+            }
             // Too few pages can leave. Such a sweep tries all pages, so the next ones are served
             // for as long without another.
             let now = now_ns();
@@ -285,7 +290,9 @@ impl Pager {
             return;
         }
         add(&self.counters.unmovable, 1);
-        if errno != EINVAL {
+        if errno == EINVAL {
+            self.locked_attempts.fetch_add(1, Relaxed);
+        } else {
             lane.shared |= page;
         }
     }

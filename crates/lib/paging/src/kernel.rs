@@ -26,7 +26,6 @@ pub(crate) const EEXIST: Errno = errno::EEXIST.cast_signed();
 pub(crate) const EINTR: Errno = errno::EINTR.cast_signed();
 pub(crate) const EINVAL: Errno = errno::EINVAL.cast_signed();
 pub(crate) const EIO: Errno = errno::EIO.cast_signed();
-#[cfg(any(feature = "redis", feature = "opendal"))]
 pub(crate) const ENODATA: Errno = errno::ENODATA.cast_signed();
 pub(crate) const ENOENT: Errno = errno::ENOENT.cast_signed();
 pub(crate) const ENOMEM: Errno = errno::ENOMEM.cast_signed();

@@ -83,6 +83,8 @@ struct Readme;
 
 pub use fieldstone_wire::paging::{PagingCounters, STORES};
 
+#[cfg(feature = "std")]
+pub use crate::device::PagesLeft;
 #[cfg(feature = "opendal")]
 pub use crate::objects::{ObjectStorage, Objects, ObjectsError};
 #[cfg(feature = "std")]

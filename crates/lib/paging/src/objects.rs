@@ -15,7 +15,7 @@ use opendal::{ErrorKind, Operator};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{sleep, timeout};
 
-use crate::device::{Device, DeviceStore};
+use crate::device::{Device, DeviceStore, PagesLeft};
 use crate::kernel::{EIO, ENODATA};
 use crate::packed::{new_prefix, pack, unpack};
 use crate::store::{Page, StoreError};
@@ -179,16 +179,28 @@ impl Device for ObjectStorage {
         let values = self.request_all(numbers.iter().map(read))?;
         values.iter().zip(pages).try_for_each(|(value, page)| unpack(value, page))
     }
+
+    fn delete_all(&self) -> Result<(), PagesLeft> {
+        if !self.has_objects.swap(false, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let delete = async { timeout(self.limit, self.operator.delete_with(&self.prefix).recursive(true)).await };
+        match self.runtime.block_on(delete) {
+            Ok(Ok(())) => Ok(()),
+            _ => {
+                let names = format!("{}*", self.prefix);
+                let remedy = "delete these objects when the store can be reached".to_owned();
+                Err(PagesLeft { place: self.to_string(), names, remedy })
+            }
+        }
+    }
 }
 
 impl Drop for ObjectStorage {
     fn drop(&mut self) {
         // The pages are those of the parent, not of a forked child.
-        if std::process::id() != self.process || !*self.has_objects.get_mut() {
-            return;
+        if std::process::id() == self.process {
+            let _ = self.delete_all();
         }
-        let delete = async { timeout(self.limit, self.operator.delete_with(&self.prefix).recursive(true)).await };
-        // What cannot be deleted stays in the store.
-        let _ = self.runtime.block_on(delete);
     }
 }

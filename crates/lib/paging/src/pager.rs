@@ -67,6 +67,10 @@ pub struct Pager {
     pub(crate) has_evictor: AtomicBool,
     /// When the next eviction may be tried after one that made no room, by [`now_ns`].
     pub(crate) fruitless_until: AtomicU64,
+    /// Attempts at pages that the kernel does not move.
+    pub(crate) locked_attempts: AtomicU64,
+    /// Whether a whole sweep found more such pages than the bound allows.
+    pub(crate) has_locked: AtomicBool,
     /// Whether a lane may hold pages that no store took.
     pub(crate) has_held: AtomicBool,
     /// A page of the arena that stays registered.
@@ -230,6 +234,8 @@ impl Pager {
             idle_evictor: AtomicU32::new(0),
             has_evictor: AtomicBool::new(false),
             fruitless_until: AtomicU64::new(0),
+            locked_attempts: AtomicU64::new(0),
+            has_locked: AtomicBool::new(false),
             has_held: AtomicBool::new(false),
             registered,
             stores,
@@ -281,6 +287,13 @@ impl Pager {
     #[must_use]
     pub fn is_full(&self) -> bool {
         value(&self.counters.refused) > 0 && self.excess(0) > value(&self.counters.bound) / 8
+    }
+
+    /// Whether the bound was exceeded by much, because of memory that the kernel does not move: the
+    /// program has locked or protected it.
+    #[must_use]
+    pub fn has_locked(&self) -> bool {
+        self.has_locked.load(Relaxed)
     }
 
     pub(crate) fn count_resident(&self, added: usize) {

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use redis::cluster::{ClusterClient, ClusterConnection, cluster_pipe};
 use redis::{Client, Cmd, FromRedisValue, cmd};
 
-use crate::device::{Device, DeviceStore};
+use crate::device::{Device, DeviceStore, PagesLeft};
 use crate::kernel::{EIO, ENODATA};
 use crate::packed::{new_prefix, pack, unpack};
 use crate::store::{Page, StoreError};
@@ -157,7 +157,9 @@ impl RedisServer {
         let key = format!("{}check", self.prefix);
         let commands = [cmd("SET").arg(&key).arg("x").clone(), cmd("UNLINK").arg(&key).clone()];
         self.query::<()>(&commands).map_err(|error| {
-            let remedy = if matches!(self.target, Target::Cluster(_)) {
+            let remedy = if ["NOAUTH", "WRONGPASS"].iter().any(|code| error.to_string().contains(code)) {
+                "redis://USER:PASSWORD@HOST:PORT, or redis://:PASSWORD@HOST:PORT"
+            } else if matches!(self.target, Target::Cluster(_)) {
                 "redis://HOST:PORT for a server outside of a cluster, and a user who may write"
             } else {
                 "a user who may write, and a server that is no replica"
@@ -275,16 +277,11 @@ impl Device for RedisServer {
         }
         Ok(())
     }
-}
 
-impl Drop for RedisServer {
-    fn drop(&mut self) {
-        // The pages are those of the parent, not of a forked child.
-        if std::process::id() != self.process {
-            return;
-        }
-        for first in (0..*self.end.get_mut()).step_by(DELETED_AT_ONCE as usize) {
-            let last = (first + DELETED_AT_ONCE).min(*self.end.get_mut());
+    fn delete_all(&self) -> Result<(), PagesLeft> {
+        let end = self.end.swap(0, Ordering::Relaxed);
+        for first in (0..end).step_by(DELETED_AT_ONCE as usize) {
+            let last = (first + DELETED_AT_ONCE).min(end);
             let delete = |number| {
                 let mut command = cmd("UNLINK");
                 command.arg(self.key(number));
@@ -292,8 +289,20 @@ impl Drop for RedisServer {
             };
             let commands: Vec<_> = (first..last).map(delete).collect();
             if self.query::<()>(&commands).is_err() {
-                return;
+                let names = format!("{}*", self.prefix);
+                let remedy = format!("redis-cli --scan --pattern '{names}' | xargs redis-cli unlink");
+                return Err(PagesLeft { place: self.shown.clone(), names, remedy });
             }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        // The pages are those of the parent, not of a forked child.
+        if std::process::id() == self.process {
+            let _ = self.delete_all();
         }
     }
 }

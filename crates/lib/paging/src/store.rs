@@ -1,6 +1,8 @@
 //! Stores of pages that are not resident.
 
-use crate::kernel::{Errno, PAGE};
+use core::fmt;
+
+use crate::kernel::{EIO, ENODATA, ENOMEM, ENOSPC, ETIMEDOUT, Errno, PAGE};
 
 /// The contents of a page.
 pub type Page = [u8; PAGE];
@@ -16,12 +18,28 @@ pub enum StoreError {
     #[error("it is full")]
     Full,
     /// The store failed, with an errno. The pager keeps the page and asks the next store.
-    #[error("errno {0}")]
+    #[error("{}", Cause(*.0))]
     Failed(Errno),
     /// The contents are not those that were stored. The pager checks that; a store may find it
     /// earlier.
     #[error("the contents have changed in the store")]
     Damaged,
+}
+
+/// Shows an errno by what it means for a store.
+struct Cause(Errno);
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            EIO => "it cannot be reached or read (EIO)",
+            ENODATA => "it no longer has the page (ENODATA)",
+            ENOMEM => "it has no memory (ENOMEM)",
+            ENOSPC => "it is full (ENOSPC)",
+            ETIMEDOUT => "it does not answer (ETIMEDOUT)",
+            errno => return write!(f, "errno {errno}"),
+        })
+    }
 }
 
 /// A place for pages that are not resident.

@@ -34,6 +34,24 @@ fn gups_has_the_same_checksum_with_half_of_its_table_resident() {
 }
 
 #[test]
+fn locked_memory_above_the_bound_is_reported() {
+    if !can_page() {
+        return;
+    }
+    if Command::new("/usr/bin/python3").arg("--version").output().is_err() {
+        println!("SKIP no python3");
+        return;
+    }
+    let script = "import ctypes, time\nx = bytearray(64 << 20)\nc = ctypes.CDLL(None)\n\
+                  print(c.mlock((ctypes.c_char * len(x)).from_buffer(x), ctypes.c_size_t(len(x))))\n\
+                  y = b''.join(bytes([i % 251]) * 65536 for i in range(400))\nprint(len(y))";
+    let (output, _) = counted("--resident 24M", &["/usr/bin/python3", "-c", script]);
+    assert_eq!(stdout(&output), "0\n26214400\n", "{}", stderr(&output));
+    let text = stderr(&output);
+    assert!(text.contains("python3 has locked or protected memory, which cannot leave it"), "{text}");
+}
+
+#[test]
 fn a_store_of_compressed_pages_alone_suffices_for_pages_that_compress() {
     if !can_page() {
         return;

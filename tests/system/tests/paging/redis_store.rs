@@ -105,8 +105,13 @@ fn a_server_that_is_lost_raises_sigbus_after_a_message() {
     server.kill();
     let output = running.wait_with_output().unwrap();
     let text = stderr(&output);
-    assert!(text.contains("from the store redis: errno 5; its thread gets SIGBUS"), "{text}");
+    assert!(
+        text.contains("from the store redis: it cannot be reached or read (EIO); its thread gets SIGBUS"),
+        "{text}"
+    );
     assert_eq!(output.status.signal(), Some(7), "{text}");
+    let left = format!("pages were left on {} as fieldstone:", server.url());
+    assert!(text.contains(&left) && text.contains("| xargs redis-cli unlink"), "{text}");
 }
 
 #[test]
@@ -122,7 +127,11 @@ fn a_process_whose_command_is_killed_ends_after_a_message() {
     // The program has the other ends of the pipes: this returns when it ends.
     let output = running.wait_with_output().unwrap();
     assert_eq!(output.status.signal(), Some(9));
-    assert!(stderr(&output).contains("from the store redis: errno 5; its thread gets SIGBUS"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("from the store redis: it cannot be reached or read (EIO); its thread gets SIGBUS"),
+        "{}",
+        stderr(&output)
+    );
     assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
 }
 
@@ -140,6 +149,10 @@ fn servers_that_cannot_keep_pages_are_refused() {
     let Some(server) = RedisServer::start("--maxmemory 100mb --maxmemory-policy allkeys-lru") else { return };
     let text = refused(&server.url());
     assert!(text.contains("it drops keys when its memory is full"), "{text}");
+    let Some(server) = RedisServer::start("") else { return };
+    assert!(server.ask("CONFIG SET requirepass secret").is_some_and(|answer| answer.starts_with("+OK")));
+    let text = refused(&server.url());
+    assert!(text.contains("NOAUTH") && text.contains("try: redis://USER:PASSWORD@HOST:PORT"), "{text}");
 }
 
 #[test]

@@ -52,6 +52,10 @@ fn a_lost_or_exchanged_increment_is_named() {
     assert!(matches!(saves.last(), Err(Error::MissingParent { path, .. }) if path == third));
     fs::copy(&first, &second).unwrap();
     assert!(matches!(saves.last(), Err(Error::MissingParent { path, .. }) if path == third));
+    let mut later = fs::read(&aside).unwrap();
+    later[8] = 2;
+    fs::write(&second, later).unwrap();
+    assert!(matches!(saves.last(), Err(Error::Unsupported { path, .. }) if path == second));
     fs::rename(&aside, &second).unwrap();
     assert!(contents(&saves.last().unwrap().restore().unwrap()[0]) == contents(&memory));
     // The last save is another one than this checkpointer made: the next one is complete.

@@ -84,7 +84,7 @@ fn faulted() {
 #[test]
 fn a_lost_page_raises_sigbus_in_the_thread_that_needs_it() {
     let errors = dies_alone("losses::faulted", libc::SIGBUS);
-    let text = "cannot bring back the page at byte 20480 from the store FailingStore: errno 110";
+    let text = "cannot bring back the page at byte 20480 from the store FailingStore: it does not answer (ETIMEDOUT)";
     assert_eq!(errors.matches(text).count(), 2, "{errors}");
 }
 

@@ -147,7 +147,7 @@ fn watch(config: &PagingConfig, process: &'static PagingProcess, mut share: Shar
 fn serve(pager: &Pager, size: &MemorySize, process: &PagingProcess, bound: usize, mut share: Share) -> ! {
     let mut buffer = [0; 16 << 10];
     let (mut has_new, mut last) = (true, 0);
-    let (mut looked, mut has_warned, mut is_full) = (0, false, false);
+    let (mut looked, mut has_warned, mut is_full, mut has_locked) = (0, false, false, false);
     loop {
         let now = fieldstone_paging::now_ns();
         if now - looked > u64::from(INTERVAL) * 1_000_000 {
@@ -170,6 +170,14 @@ fn serve(pager: &Pager, size: &MemorySize, process: &PagingProcess, bound: usize
                 line::print(format_args!(
                     "fieldstone: the bound of --resident is exceeded: the stores of {} take no more pages\n\
                      try: end --page-store with file:DIRECTORY, on a file system with room",
+                    process.name
+                ));
+            }
+            if !has_locked && pager.has_locked() {
+                has_locked = true;
+                line::print(format_args!(
+                    "fieldstone: the bound of --resident is exceeded: {} has locked or protected memory, which cannot \
+                     leave it\ntry: a larger --resident, or a smaller limit of locked memory (ulimit -l)",
                     process.name
                 ));
             }

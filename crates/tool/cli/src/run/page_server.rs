@@ -75,6 +75,11 @@ impl Drop for PageServer {
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
+        for device in self.shared.devices.iter().filter_map(|device| device.get()?.as_ref()) {
+            if let Err(left) = device.delete_all() {
+                message(format_args!("{left}"));
+            }
+        }
     }
 }
 

@@ -37,7 +37,8 @@ pub(super) fn process_blocks(stats: &PagingStats) -> impl Iterator<Item = Block>
 fn section(process: &PagedProcess, bound: u64) -> Block {
     let title = format!("Paging of {} (process {})", process.name, process.pid);
     if process.refused_errno > 0 {
-        let why = format!("without a bound: errno {}", process.refused_errno);
+        let why = std::io::Error::from_raw_os_error(process.refused_errno.cast_signed());
+        let why = format!("without a bound: {why}");
         return Block::section(title, [Block::facts([("resident", why)])]);
     }
     let of_faults = |store: &PageStore| {
@@ -56,7 +57,7 @@ fn section(process: &PagedProcess, bound: u64) -> Block {
     ];
     let problems = problems.into_iter().filter(|(pages, _)| *pages > 0);
     let problems = problems.map(|(pages, what)| format!("{} {what}", count(pages))).collect::<Vec<_>>().join(", ");
-    let resident = format!("at most {}; bound {}", bytes(process.peak_resident_bytes), bytes(bound));
+    let resident = format!("at most {} of paged memory; bound {}", bytes(process.peak_resident_bytes), bytes(bound));
     let evicted = format!(
         "{} pages, of them {} with zeros only, {} not changed since they came back",
         count(process.evicted_pages),
