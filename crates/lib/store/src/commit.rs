@@ -79,7 +79,7 @@ impl Writer {
             shared.frames.publish(page, frame, sequence);
         }
         edits.frames.clear();
-        shared.publish(sequence);
+        shared.publish(sequence, self.end);
         shared.frames.reclaim(sequence);
         if is_large {
             // It is durable: an error is one of the next commit.

@@ -14,6 +14,8 @@ pub enum ErrorKind {
     Io,
     /// Another store has the file open.
     Busy,
+    /// The file is there already.
+    Exists,
     /// The file is damaged, or is no store.
     Corrupt,
     /// The file was written by a later version.

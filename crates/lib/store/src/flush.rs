@@ -107,7 +107,7 @@ impl Progress {
 /// Writes pages to their places, and makes them durable.
 pub(crate) fn write_pages(shared: &Shared, mut pages: Vec<u32>) -> Result<()> {
     pages.sort_unstable();
-    let version = shared.frames.begin(|| shared.version());
+    let version = shared.frames.begin(|| shared.published()).0;
     let written = pages.chunk_by(|one, next| one + 1 == *next).flat_map(|run| run.chunks(RUN)).try_for_each(|run| {
         let mut contents = Vec::with_capacity(run.len() * PAGE);
         for &number in run {

@@ -170,12 +170,12 @@ impl Frames {
         }
     }
 
-    /// Registers a snapshot. `version` is called while none can be freed.
-    pub(crate) fn begin(&self, version: impl FnOnce() -> u64) -> u64 {
+    /// Registers a snapshot. `published` is called while none can be freed; returns its result.
+    pub(crate) fn begin(&self, published: impl FnOnce() -> (u64, u32)) -> (u64, u32) {
         let mut snapshots = self.snapshots.lock().unwrap_or_else(PoisonError::into_inner);
-        let version = version();
-        *snapshots.active.entry(version).or_default() += 1;
-        version
+        let published = published();
+        *snapshots.active.entry(published.0).or_default() += 1;
+        published
     }
 
     /// Ends a snapshot.
@@ -219,7 +219,7 @@ mod tests {
             frame
         };
         let first = publish(1);
-        let snapshot = frames.begin(|| 1);
+        let (snapshot, _) = frames.begin(|| (1, 8));
         let second = publish(2);
         assert_eq!((frames.find(7, 1), frames.find(7, 2), frames.find(8, 2)), (Some(first), Some(second), None));
         // SAFETY: the snapshot keeps the frame, which was published.

@@ -13,6 +13,7 @@
 //! | `catalog` | the names of the tables |
 //! | `tree`, `node` | sorted entries, and a page of them |
 //! | `editor` | the pages of a transaction |
+//! | `backup` | a snapshot as a new file |
 //! | `space` | which pages are in use |
 //! | `frames` | the pages in memory, and their versions |
 //! | `commit`, `log`, `lines` | how a commit becomes durable |
@@ -32,6 +33,7 @@
     reason = "64-bit Linux: an offset of a page fits into 16 bits, a size of memory into 64"
 )]
 
+mod backup;
 mod catalog;
 mod commit;
 #[cfg(test)]

@@ -6,10 +6,12 @@ use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, TryLockError};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags, RenameFlags, renameat_with};
+use rustix::io::Errno;
 
 use crate::commit::Writer;
 use crate::error::{Error, ErrorKind, Result};
@@ -55,36 +57,39 @@ fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|error| Error::io(path, "find", &error))
 }
 
-/// Makes a new file under another name, and renames it when it is whole.
+/// Makes an empty store, unless another process makes it meanwhile.
 fn create(path: &Path, log_pages: u32) -> Result<File> {
-    let failed = |operation: &'static str| move |error: io::Error| Error::io(path, operation, &error);
+    let failed = |error: io::Error| Error::io(path, "make the store", &error);
+    match write_whole(path, |file| write_new(file, log_pages).map_err(failed)) {
+        Err(error) if error.kind() == ErrorKind::Exists => {
+            File::options().read(true).write(true).open(path).map_err(failed)
+        }
+        made => made,
+    }
+}
+
+/// Makes a new file under another name, and renames it when it is whole and durable.
+///
+/// # Errors
+/// [`ErrorKind::Exists`] if there is a file of this name, and those of `write`.
+pub(crate) fn write_whole(path: &Path, write: impl FnOnce(&File) -> Result<()>) -> Result<File> {
+    let failed = |error: io::Error| Error::io(path, "make the file", &error);
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.new", std::process::id()));
     let new = path.with_file_name(name);
-    let made = (|| {
-        let file = File::options().read(true).write(true).create(true).truncate(true).open(&new)?;
-        write_new(&file, log_pages)?;
-        file.sync_all()?;
-        // Another process may have made the store meanwhile: its file stays.
-        match rustix::fs::renameat_with(
-            rustix::fs::CWD,
-            &new,
-            rustix::fs::CWD,
-            path,
-            rustix::fs::RenameFlags::NOREPLACE,
-        ) {
-            Ok(()) => sync_directory(path).map(|()| file),
-            Err(rustix::io::Errno::EXIST) => {
-                fs::remove_file(&new)?;
-                File::options().read(true).write(true).open(path)
-            }
-            Err(errno) => Err(errno.into()),
+    let file = File::options().read(true).write(true).create(true).truncate(true).open(&new).map_err(failed)?;
+    let renamed = write(&file).and_then(|()| {
+        file.sync_all().map_err(failed)?;
+        match renameat_with(CWD, &new, CWD, path, RenameFlags::NOREPLACE) {
+            Err(Errno::EXIST) => Err(Error::new(ErrorKind::Exists, path, "the file exists")
+                .with_remedy("another name, or move the file away")),
+            renamed => renamed.map_err(io::Error::from).and_then(|()| sync_directory(path)).map_err(failed),
         }
-    })();
-    if made.is_err() {
+    });
+    if renamed.is_err() {
         let _ = fs::remove_file(&new);
     }
-    made.map_err(failed("make the store"))
+    renamed.map(|()| file)
 }
 
 fn sync_directory(path: &Path) -> io::Result<()> {
@@ -93,10 +98,22 @@ fn sync_directory(path: &Path) -> io::Result<()> {
     Ok(rustix::fs::fsync(directory)?)
 }
 
-/// Writes an empty store. The zeros of the log are written: a later write there changes nothing else in
-/// the file system.
+/// Writes an empty store.
 pub(crate) fn write_new(file: &File, log_pages: u32) -> io::Result<()> {
-    use std::os::unix::fs::FileExt;
+    let header = write_start(file, log_pages)?;
+    let mut pages: [Page; 2] = [[0; PAGE]; 2];
+    space::clear(&mut pages[0]);
+    space::take(&mut pages[0]);
+    tree::plant(&mut pages[1]);
+    for (number, page) in (header.first()..).zip(&mut pages) {
+        seal(page, number, header.store);
+    }
+    file.write_all_at(pages.as_flattened(), u64::from(header.first()) * PAGE as u64)
+}
+
+/// Writes the header and the log of a new file, without its pages. The zeros of the log are written: a
+/// later write there changes nothing else in the file system.
+pub(crate) fn write_start(file: &File, log_pages: u32) -> io::Result<Header> {
     let store = RandomState::new().hash_one(std::process::id());
     let first = Header { store, epoch: 1, sequence: 0, log_pages, end: 0 };
     let header = Header { end: first.catalog() + 1, ..first };
@@ -106,15 +123,8 @@ pub(crate) fn write_new(file: &File, log_pages: u32) -> io::Result<()> {
         let bytes = zeros.len().min((before - offset) as usize);
         file.write_all_at(&zeros[..bytes], offset)?;
     }
-    let mut pages: [Page; 2] = [[0; PAGE]; 2];
-    space::clear(&mut pages[0]);
-    space::take(&mut pages[0]);
-    tree::plant(&mut pages[1]);
-    for (number, page) in (header.first()..).zip(&mut pages) {
-        seal(page, number, header.store);
-    }
-    file.write_all_at(pages.as_flattened(), before)?;
-    file.write_all_at(&header.bytes(), header.offset())
+    file.write_all_at(&header.bytes(), header.offset())?;
+    Ok(header)
 }
 
 /// The newest header of a file.

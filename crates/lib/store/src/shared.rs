@@ -3,8 +3,8 @@
 #![allow(unsafe_code, reason = "lends frames of versions that are in use")]
 
 use std::path::PathBuf;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::commit::Writer;
@@ -25,8 +25,8 @@ pub(crate) struct Shared {
     pub(crate) header: Header,
     /// The map of the first group of pages.
     pub(crate) first: u32,
-    /// The last commit that is durable.
-    published: AtomicU64,
+    /// The last commit that is durable, and the pages of the file then.
+    published: Mutex<(u64, u32)>,
     /// Held while a page is read from the file.
     loading: Mutex<()>,
     /// The writer, unless a transaction has it.
@@ -53,7 +53,7 @@ impl Shared {
             frames,
             header,
             first: header.first(),
-            published: AtomicU64::new(writer.sequence),
+            published: Mutex::new((writer.sequence, writer.end)),
             loading: Mutex::default(),
             writer: Mutex::new(Some(writer)),
             returned: Condvar::new(),
@@ -61,13 +61,13 @@ impl Shared {
         }
     }
 
-    /// The last durable commit.
-    pub(crate) fn version(&self) -> u64 {
-        self.published.load(Acquire)
+    /// The last durable commit, and the pages of the file then.
+    pub(crate) fn published(&self) -> (u64, u32) {
+        *lock(&self.published)
     }
 
-    pub(crate) fn publish(&self, version: u64) {
-        self.published.store(version, Release);
+    pub(crate) fn publish(&self, version: u64, end: u32) {
+        *lock(&self.published) = (version, end);
     }
 
     /// Takes the writer, once no other transaction has it.

@@ -3,8 +3,10 @@
 use std::borrow::Borrow;
 use std::fmt;
 use std::ops::RangeBounds;
+use std::path::Path;
 use std::sync::Arc;
 
+use crate::backup;
 use crate::catalog;
 use crate::data::{Key, Value};
 use crate::error::{Error, Result};
@@ -18,6 +20,8 @@ use crate::tree::Pages;
 pub struct Snapshot {
     open: Arc<Open>,
     version: u64,
+    /// Pages of the file.
+    end: u32,
 }
 
 impl fmt::Debug for Snapshot {
@@ -28,8 +32,8 @@ impl fmt::Debug for Snapshot {
 
 impl Snapshot {
     pub(crate) fn new(open: Arc<Open>) -> Self {
-        let version = open.shared.frames.begin(|| open.shared.version());
-        Self { open, version }
+        let (version, end) = open.shared.frames.begin(|| open.shared.published());
+        Self { open, version, end }
     }
 
     /// A table. One that is absent reads as empty.
@@ -38,6 +42,17 @@ impl Snapshot {
     /// [`crate::ErrorKind::Type`] if the table has other types.
     pub fn table<K: Key + ?Sized, V: Value + ?Sized>(&self, table: Table<K, V>) -> Result<TableRead<'_, K, V>> {
         Ok(TableRead { snapshot: self, root: catalog::root(self, &self.open.shared, table)?, table })
+    }
+}
+
+impl Snapshot {
+    /// Writes a store with these contents to a new file, while others read and write this one.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Exists`] if there is such a file; [`crate::ErrorKind::Corrupt`] for a damaged
+    /// page here; [`crate::ErrorKind::Full`] and [`crate::ErrorKind::Io`].
+    pub fn backup(&self, path: impl AsRef<Path>) -> Result<()> {
+        backup::write(self, &self.open.shared, self.end, path.as_ref())
     }
 }
 

@@ -79,6 +79,14 @@ impl Store {
         Ok(Snapshot::new(Arc::clone(&self.0)))
     }
 
+    /// Writes a store with what is committed now to a new file, while others read and write.
+    ///
+    /// # Errors
+    /// As [`Snapshot::backup`].
+    pub fn backup(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.read()?.backup(path)
+    }
+
     /// Begins a transaction, once no other one is open.
     ///
     /// # Errors

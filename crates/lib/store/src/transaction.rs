@@ -46,7 +46,7 @@ impl Transaction {
             open.shared.return_writer(writer);
             return Err(error);
         }
-        let version = open.shared.frames.begin(|| writer.sequence);
+        let (version, _) = open.shared.frames.begin(|| (writer.sequence, writer.end));
         let edits = Edits::new(writer.end, writer.group);
         Ok(Self { open, writer: Some(writer), edits, version, has_failed: false })
     }

@@ -249,6 +249,39 @@ fn damage_is_an_error_that_names_the_page() {
 }
 
 #[test]
+fn a_backup_has_what_was_committed_and_is_a_store() {
+    let (folder, path) = folder();
+    let store = Store::open(&path).unwrap();
+    let add = |numbers: std::ops::Range<u64>| {
+        store
+            .write(|tx| {
+                numbers.into_iter().try_for_each(|number| tx.table(NUMBERS)?.insert(&number, &[5; 200]).map(drop))
+            })
+            .unwrap();
+    };
+    add(0..3000);
+    let before = store.read().unwrap();
+    add(3000..4000);
+    let [early, now] = ["early", "now"].map(|name| folder.path().join(name));
+    before.backup(&early).unwrap();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| (4000..4050).for_each(|number| add(number..number + 1)));
+        store.backup(&now).unwrap();
+        writer.join().unwrap();
+    });
+    assert_eq!(store.backup(&now).unwrap_err().kind(), ErrorKind::Exists);
+    let count = |path| {
+        let copy = Store::open(path).unwrap();
+        copy.write(|tx| tx.table(NUMBERS)?.insert(&u64::MAX, &[]).map(drop)).unwrap();
+        copy.read().unwrap().table(NUMBERS).unwrap().iter().unwrap().map(|entry| entry.unwrap()).count() - 1
+    };
+    assert_eq!(count(&early), 3000);
+    assert!((4000..=4050).contains(&count(&now)));
+    let files = std::fs::read_dir(folder.path()).unwrap().count();
+    assert_eq!(files, 3, "temporary files are left");
+}
+
+#[test]
 fn users_may_be_shared_between_threads() {
     fn check<T: Send + Sync + 'static>() {}
     fn check_send<T: Send + 'static>() {}
