@@ -82,11 +82,11 @@ extern "C" fn fs_loss_text(loss: c_uint) -> *const c_char {
               FS_USERFAULT_THREAD, which needs no signal"
         }
         8 => {
-            c"this process has pinned pages: writes through registered buffers of io_uring, and by devices, do not create pages \
+            c"this process has pinned pages: writes through registered buffers of io_uring, and by devices, do not make pages \
               dirty: mark such buffers (fs_tracking_mark), or do not register tracked memory"
         }
         16 => {
-            c"writes to shared memory or a file through another mapping, by write(2) or by another process do not create pages \
+            c"writes to shared memory or a file through another mapping, by write(2) or by another process do not make pages \
               dirty: mark the pages (fs_tracking_mark), or use private anonymous memory"
         }
         _ => c"unknown",

@@ -23,6 +23,7 @@
 //! | `paging` | `fs_paging`: memory with a bound |
 //! | `checkpoint` | `fs_checkpoint`: begins saves, and waits for them |
 //! | `checkpoint_sink` | `fs_checkpoint_sink`: where saves go, and how they are restored |
+//! | `store` | `fs_store`, its snapshots and transactions |
 //! | `list` | writes dirty ranges to an array of C |
 //! | `enums` | numbers and texts of the header's enums |
 //! | `result` | error codes, errno and messages of calls |
@@ -46,5 +47,6 @@ mod memory;
 mod paging;
 mod result;
 mod slots;
+mod store;
 mod tracking;
 mod trapping;

@@ -22,6 +22,10 @@ pub(crate) enum CallError {
     Paging(fieldstone_paging::Error),
     /// An error of `fieldstone-checkpoint`.
     Checkpoint(fieldstone_checkpoint::Error),
+    /// An error of `fieldstone-store`.
+    Store(fieldstone_store::Error),
+    /// A store has no such entry, or no more of them.
+    NoEntry,
     /// A free found a memory error.
     Finding(Finding),
     /// There is nothing to explain at an address.
@@ -71,6 +75,12 @@ impl From<fieldstone_checkpoint::Error> for CallError {
     }
 }
 
+impl From<fieldstone_store::Error> for CallError {
+    fn from(error: fieldstone_store::Error) -> Self {
+        Self::Store(error)
+    }
+}
+
 impl CallError {
     /// The number in `enum fs_error`, and the errno.
     fn code(&self) -> (c_int, c_int) {
@@ -83,6 +93,8 @@ impl CallError {
             Self::Guard(fieldstone_guard::Error::Full { .. }) => (-1, libc::ENOMEM),
             Self::Paging(error) => (paging_code(*error), error.errno()),
             Self::Checkpoint(error) => checkpoint_code(error),
+            Self::Store(error) => store_code(error.kind()),
+            Self::NoEntry => (-15, libc::ENOENT),
             Self::Feature { .. } => (-3, libc::ENOTSUP),
             Self::Finding(_) => (-8, libc::EFAULT),
             Self::NotExplained => (-9, libc::ENOENT),
@@ -96,6 +108,8 @@ impl CallError {
             Self::Guard(error) => error.to_string(),
             Self::Paging(error) => error.to_string(),
             Self::Checkpoint(error) => error.to_string(),
+            Self::Store(error) => error.to_string(),
+            Self::NoEntry => "there is no such entry, or no more of them".to_owned(),
             Self::Finding(finding) => finding.to_string(),
             Self::NotExplained => "the address is in a live object, or in memory without an object".to_owned(),
             Self::Argument(what) => (*what).to_owned(),
@@ -134,6 +148,24 @@ fn checkpoint_code(error: &fieldstone_checkpoint::Error) -> (c_int, c_int) {
         Error::NoSave(_) => (-15, libc::ENOENT),
         Error::Busy => (-16, libc::EBUSY),
         Error::Taken(_) => (-16, libc::EEXIST),
+        _ => (-7, libc::ENOTRECOVERABLE),
+    }
+}
+
+/// The number in `enum fs_error` of an error of `fieldstone-store`, and the errno.
+const fn store_code(kind: fieldstone_store::ErrorKind) -> (c_int, c_int) {
+    use fieldstone_store::ErrorKind;
+    match kind {
+        ErrorKind::Io => (-1, libc::EIO),
+        ErrorKind::Memory => (-1, libc::ENOMEM),
+        ErrorKind::TooLarge => (-6, libc::EINVAL),
+        ErrorKind::Corrupt => (-10, libc::EBADMSG),
+        ErrorKind::Version => (-11, libc::ENOTSUP),
+        ErrorKind::Full => (-12, libc::ENOSPC),
+        ErrorKind::Poisoned => (-13, libc::EROFS),
+        ErrorKind::Type => (-14, libc::EINVAL),
+        ErrorKind::Busy => (-16, libc::EBUSY),
+        ErrorKind::Exists => (-16, libc::EEXIST),
         _ => (-7, libc::ENOTRECOVERABLE),
     }
 }
@@ -223,6 +255,9 @@ extern "C" fn fs_error_name(code: c_int) -> *const c_char {
         -9 => c"no memory error at this address",
         -10 => c"a file is damaged",
         -11 => c"a file has another version",
+        -12 => c"no room",
+        -13 => c"closed to writes after a failed one",
+        -14 => c"a table has other types",
         -15 => c"not there",
         -16 => c"in use",
         _ => c"not a code of libfieldstone",

@@ -187,6 +187,11 @@ fn the_interface_of_checkpoints_is_as_declared_in_c_and_cpp() {
 }
 
 #[test]
+fn store() {
+    succeeds(&source("tests/c/store.c"));
+}
+
+#[test]
 fn refusals() {
     succeeds(&source("tests/c/refusals.c"));
 }
@@ -212,6 +217,7 @@ fn the_examples_in_the_headers_work() {
         ("guard", "heap-buffer-overflow, 0 bytes after 24 bytes\n"),
         ("paging", "at most 8 MiB resident\n"),
         ("checkpoint", "contents after write 1\n"),
+        ("store", "Ada\n"),
     ] {
         let header = fs::read_to_string(source(&format!("include/fieldstone/{header}.h"))).unwrap();
         let lines = header.lines().map(|line| line.strip_prefix(" *     ").unwrap_or_default());
@@ -233,7 +239,7 @@ fn the_examples_in_the_headers_work() {
 fn the_headers_compile_as_cpp() {
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("program.cpp");
-    let code = "#include <fieldstone/checkpoint.h>\n#include <fieldstone/guard.h>\n#include <fieldstone/pages.h>\n#include <fieldstone/paging.h>\n#include <fieldstone/remap.h>\nint main() { if (fs_checkpoint_cancel(nullptr) != FS_ERROR_ARGUMENT) return 4; if (fs_paging_address(nullptr)) return 3; if (fs_slots_owns(nullptr, nullptr)) return 2; return fs_memory_bytes(nullptr) != 0 || remapper_isolate(nullptr, 8) == 0; }\n";
+    let code = "#include <fieldstone/checkpoint.h>\n#include <fieldstone/guard.h>\n#include <fieldstone/pages.h>\n#include <fieldstone/paging.h>\n#include <fieldstone/remap.h>\n#include <fieldstone/store.h>\nint main() { if (fs_store_backup(nullptr, nullptr) != FS_ERROR_ARGUMENT) return 5; if (fs_checkpoint_cancel(nullptr) != FS_ERROR_ARGUMENT) return 4; if (fs_paging_address(nullptr)) return 3; if (fs_slots_owns(nullptr, nullptr)) return 2; return fs_memory_bytes(nullptr) != 0 || remapper_isolate(nullptr, 8) == 0; }\n";
     fs::write(&program, code).unwrap();
     let flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-pedantic", "-I"];
     let out = directory.path().join("program");
@@ -261,7 +267,7 @@ fn calls(text: &str) -> BTreeSet<String> {
 fn headers_library_and_tests_have_the_same_functions() {
     let header = |name: &str| calls(&fs::read_to_string(source(&format!("include/fieldstone/{name}.h"))).unwrap());
     let declared: BTreeSet<_> =
-        ["pages", "remap", "guard", "paging", "checkpoint"].into_iter().flat_map(header).collect();
+        ["pages", "remap", "guard", "paging", "checkpoint", "store"].into_iter().flat_map(header).collect();
     let symbols =
         output("nm", [OsStr::new("-D"), OsStr::new("--defined-only"), library("libfieldstone.so").as_os_str()]);
     // A build of the whole workspace with the feature `opendal` exports a checksum library, too.

@@ -106,9 +106,12 @@ enum fs_error {
     /* Of <fieldstone/guard.h>: */
     FS_ERROR_FINDING = -8,       /* a free found a memory error; EFAULT */
     FS_ERROR_NOT_EXPLAINED = -9, /* an address has no memory error to explain; ENOENT */
-    /* Of <fieldstone/checkpoint.h>: */
+    /* Of <fieldstone/checkpoint.h> and <fieldstone/store.h>: */
     FS_ERROR_CORRUPT = -10, /* a file is damaged, or one that it needs is missing; EBADMSG */
     FS_ERROR_VERSION = -11, /* a later version wrote the file; ENOTSUP */
+    FS_ERROR_FULL = -12,     /* the file system or the store has no room; ENOSPC */
+    FS_ERROR_POISONED = -13, /* a write failed: read on, write after the store is opened again; EROFS */
+    FS_ERROR_TYPE = -14,     /* a table has keys or values of another type; EINVAL */
     FS_ERROR_ABSENT = -15,  /* it does not exist; ENOENT */
     FS_ERROR_BUSY = -16     /* another operation uses it; EBUSY or EEXIST */
 };

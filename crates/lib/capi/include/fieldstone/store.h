@@ -1,0 +1,131 @@
+/*
+ * fieldstone/store.h: a persistent store in one file. Tables have keys and values of bytes, in the order
+ * of the keys. A snapshot reads what was committed at one moment while others write. A commit is durable
+ * when it returns.
+ *
+ * Example: put an entry, and read it.
+ *
+ *     #include <fieldstone/store.h>
+ *     #include <stdio.h>
+ *
+ *     int main(void)
+ *     {
+ *         fs_store *store;
+ *         fs_store_write *write;
+ *         fs_store_read *now;
+ *         fs_bytes key = {"7", 1}, ada = {"Ada", 3}, value;
+ *         if (fs_store_open("app.store", NULL, &store) || fs_store_write_open(store, &write) ||
+ *             fs_store_put(write, "users", key, ada) || fs_store_commit(&write) || // durable here
+ *             fs_store_read_open(store, &now) || fs_store_get(now, "users", key, &value)) {
+ *             fprintf(stderr, "%s\n", fs_error_message());
+ *             return 1;
+ *         }
+ *         printf("%.*s\n", (int)value.bytes, (const char *)value.start); // Ada
+ *         fs_store_read_free(now);
+ *         fs_store_free(store);
+ *         return 0;
+ *     }
+ *
+ *     cc example.c $(pkg-config --cflags --libs fieldstone)
+ *
+ * Errors and handles are as in <fieldstone/pages.h>. An fs_store and an fs_store_read may be used in
+ * several threads at a time; an fs_store_write and an fs_store_cursor in any one at a time. Handles may be
+ * freed in any order; the file is closed with the last of them.
+ *
+ * A key has at most 512 bytes, key and value together at most 1,024: otherwise FS_ERROR_ARGUMENT. A name of
+ * a table is text in UTF-8. FS_ERROR_TYPE for a table whose keys or values have another type than bytes:
+ * it was made by another interface.
+ *
+ * FS_ERROR_CORRUPT and FS_ERROR_SYSTEM from any call that reads. After such an error, or FS_ERROR_FULL, of
+ * a change, the fs_store_write cannot be committed.
+ */
+#ifndef FIELDSTONE_STORE_H
+#define FIELDSTONE_STORE_H
+
+#include <fieldstone/pages.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fs_store fs_store;               /* an open file */
+typedef struct fs_store_read fs_store_read;     /* a snapshot */
+typedef struct fs_store_write fs_store_write;   /* a transaction */
+typedef struct fs_store_cursor fs_store_cursor; /* goes through a table of a snapshot */
+
+/* Bytes of the caller, or lent by the library. */
+typedef struct fs_bytes {
+    const void *start;
+    size_t bytes;
+} fs_bytes;
+
+/* Zero is the default of each option. */
+typedef struct fs_store_options {
+    uint64_t log_bytes; /* of a store that is made now: at least 64 KiB, default 8 MiB */
+} fs_store_options;
+
+
+/* ---- Stores ---------------------------------------------------------------------------------- */
+
+/* Opens a file; makes it if it is absent, and recovers what was committed. `options` may be NULL.
+ * FS_ERROR_BUSY if it is open elsewhere; FS_ERROR_CORRUPT; FS_ERROR_VERSION; FS_ERROR_SYSTEM. */
+int fs_store_open(const char *path, const fs_store_options *options, fs_store **store);
+
+/* Closes the file, once all other handles are freed. */
+void fs_store_free(fs_store *store);
+
+/* Writes a store with what is committed now to a new file, while others read and write.
+ * FS_ERROR_BUSY with EEXIST if there is such a file; FS_ERROR_FULL. */
+int fs_store_backup(fs_store *store, const char *path);
+
+
+/* ---- Reading --------------------------------------------------------------------------------- */
+
+/* A snapshot of what is committed now. */
+int fs_store_read_open(fs_store *store, fs_store_read **read);
+void fs_store_read_free(fs_store_read *read);
+
+/* The value of a key, lent until the snapshot is freed. FS_ERROR_ABSENT if there is none; `value` is
+ * then unchanged. */
+int fs_store_get(const fs_store_read *read, const char *table, fs_bytes key, fs_bytes *value);
+
+/* A cursor before the first entry of a table; a table that is absent is empty. */
+int fs_store_cursor_open(const fs_store_read *read, const char *table, fs_store_cursor **cursor);
+void fs_store_cursor_free(fs_store_cursor *cursor);
+
+/* Goes before the first entry whose key is at least `key`. */
+int fs_store_cursor_seek(fs_store_cursor *cursor, fs_bytes key);
+
+/* The next entry: its key is lent until the next call with this cursor, its value until the cursor and
+ * the snapshot are freed. FS_ERROR_ABSENT at the end. */
+int fs_store_cursor_next(fs_store_cursor *cursor, fs_bytes *key, fs_bytes *value);
+
+
+/* ---- Writing --------------------------------------------------------------------------------- */
+
+/* Begins a transaction, once no other one is open. FS_ERROR_POISONED after a failed write: the store
+ * takes no more until it is closed and opened again. */
+int fs_store_write_open(fs_store *store, fs_store_write **write);
+
+/* Undoes the transaction. */
+void fs_store_write_free(fs_store_write *write);
+
+/* Inserts an entry, or replaces its value. Makes the table if it is absent. */
+int fs_store_put(fs_store_write *write, const char *table, fs_bytes key, fs_bytes value);
+
+/* Removes an entry. FS_ERROR_ABSENT if there is none; the transaction goes on. */
+int fs_store_remove(fs_store_write *write, const char *table, fs_bytes key);
+
+/* Removes all entries with keys from `from` on and below `to`; to the end if the start of `to` is NULL. */
+int fs_store_remove_range(fs_store_write *write, const char *table, fs_bytes from, fs_bytes to);
+
+/* Makes the changes durable, then visible. The handle is NULL afterwards, in either case.
+ * FS_ERROR_FULL: nothing has changed. FS_ERROR_SYSTEM: a write failed, and whether the changes are there is
+ * known when the store is open again. */
+int fs_store_commit(fs_store_write **write);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
