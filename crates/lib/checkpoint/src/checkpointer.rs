@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -122,7 +122,6 @@ impl State {
 #[derive(Debug)]
 pub struct Checkpointer {
     state: Arc<Mutex<State>>,
-    is_cancelled: Arc<AtomicBool>,
     is_saving: Arc<AtomicBool>,
 }
 
@@ -199,18 +198,17 @@ impl CheckpointerBuilder {
     pub fn build(self) -> Result<Checkpointer> {
         let sizes = self.memories.iter().map(|memory| memory.bytes() / PAGE);
         let hashes = self.options.compares_pages.then(|| PageHashes::new(sizes));
-        let is_cancelled = Arc::new(AtomicBool::new(false));
         let mut state = State {
             memories: self.memories,
             regions: Vec::new(),
             options: self.options,
             hashes,
-            is_cancelled: Arc::clone(&is_cancelled),
+            is_cancelled: Arc::default(),
             base: Identity::default(),
             backoff: Backoff::default(),
         };
         state.track()?;
-        Ok(Checkpointer { state: Arc::new(Mutex::new(state)), is_cancelled, is_saving: Arc::default() })
+        Ok(Checkpointer { state: Arc::new(Mutex::new(state)), is_saving: Arc::default() })
     }
 }
 
@@ -285,6 +283,9 @@ impl Checkpointer {
     /// begins again by copy before write: all pages are protected, and the first write to each 256 KiB
     /// waits until they are copied. It calls the safe point a second time then.
     ///
+    /// What the safe point returns must not write to the memory when it is dropped, and not wait for a thread
+    /// that writes: such a write may wait for this save.
+    ///
     /// A save to a [`crate::Directory`] contains what changed since the last one, if this checkpointer
     /// made that without copy before write; else all pages that are not empty. An error leaves the last save as
     /// it is.
@@ -297,10 +298,12 @@ impl Checkpointer {
         F: Fn() -> (G, u64) + Send + 'static,
     {
         let saving = self.begin_saving()?;
-        let (state, sink) = (Arc::clone(&self.state), sink.clone());
-        Save::spawn(Arc::clone(&self.is_cancelled), move || {
+        let (state, sink, is_cancelled) = (Arc::clone(&self.state), sink.clone(), Arc::<AtomicBool>::default());
+        Save::spawn(Arc::clone(&is_cancelled), move || {
             let _saving = saving;
-            state.lock().unwrap_or_else(PoisonError::into_inner).save(&sink, &safe_point)
+            let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.is_cancelled = is_cancelled;
+            state.save(&sink, &safe_point)
         })
     }
 
@@ -311,12 +314,12 @@ impl Checkpointer {
     /// [`Error::Busy`] while another save runs, and why the save is not whole.
     pub fn save<G>(&mut self, sink: &dyn Sink, safe_point: impl Fn() -> (G, u64)) -> Result<crate::Report> {
         let _saving = self.begin_saving()?;
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).save(sink, &safe_point)
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.is_cancelled = Arc::default();
+        state.save(sink, &safe_point)
     }
 
     fn begin_saving(&self) -> Result<Saving> {
-        let saving = Saving::begin(&self.is_saving).ok_or(Error::Busy)?;
-        self.is_cancelled.store(false, Relaxed);
-        Ok(saving)
+        Saving::begin(&self.is_saving).ok_or(Error::Busy)
     }
 }

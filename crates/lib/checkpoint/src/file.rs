@@ -2,7 +2,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{BufWriter, ErrorKind, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,6 +15,7 @@ use crate::series::number_of;
 use crate::sink::{Sink, SinkWriter};
 
 /// Behind the name of a file that is not whole yet, before the number of its process and the id of the save.
+/// Whoever writes it has locked it.
 const NEW: &str = ".new-";
 /// Bytes that are written at one time.
 const BUFFER: usize = 1 << 20;
@@ -39,10 +40,12 @@ impl File {
     /// # Errors
     /// [`Error::NoSave`] without one, [`Error::Damaged`] and [`Error::Unsupported`].
     pub fn last(&self) -> Result<Saved> {
-        if !self.path.exists() {
-            return Err(Error::NoSave(self.path.to_path_buf()));
+        match open(self.path.to_path_buf()) {
+            Err(Error::File { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                Err(Error::NoSave(self.path.to_path_buf()))
+            }
+            opened => Saved::of(vec![opened?]),
         }
-        Saved::of(vec![open(self.path.to_path_buf())?])
     }
 }
 
@@ -85,6 +88,7 @@ pub(crate) struct NewFile {
     /// Its name until then.
     new: PathBuf,
     path: PathBuf,
+    directory: fs::File,
     /// Whether it takes the place of a file that has its name.
     replaces: bool,
     is_finished: bool,
@@ -97,9 +101,13 @@ impl NewFile {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         remove_of_ended(directory_of(path), &name);
         let new = path.with_file_name(format!("{name}{NEW}{}-{id:016x}", std::process::id()));
-        let file = OpenOptions::new().write(true).create(true).truncate(true).open(&new);
-        let file = BufWriter::with_capacity(BUFFER, file.map_err(Error::file("create", &new))?);
-        Ok(Self { file, new, path: path.to_owned(), replaces, is_finished: false })
+        let file = create_locked(&new).map_err(Error::file("create", &new))?;
+        let directory = fs::File::open(directory_of(path)).map_err(|error| {
+            let _ = fs::remove_file(&new);
+            Error::file("open", directory_of(path))(error)
+        })?;
+        let file = BufWriter::with_capacity(BUFFER, file);
+        Ok(Self { file, new, path: path.to_owned(), directory, replaces, is_finished: false })
     }
 
     /// Gives the file its name.
@@ -129,36 +137,49 @@ impl SinkWriter for NewFile {
             _ => Error::file("rename", &self.new)(error),
         })?;
         self.is_finished = true;
-        sync_directory(&self.path)
+        self.directory.sync_all().map_err(Error::file("sync", directory_of(&self.path)))
     }
 }
 
-/// Removes files that processes have begun and not finished, and that have ended. What cannot be removed
-/// stays.
+/// Makes a file, and locks it.
+fn create_locked(path: &Path) -> std::io::Result<fs::File> {
+    loop {
+        let file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
+        file.lock()?;
+        // Another process may have removed it before it was locked.
+        if file.metadata()?.nlink() > 0 {
+            return Ok(file);
+        }
+    }
+}
+
+/// Removes files that nobody writes any more, and that are not whole. What cannot be removed stays.
 fn remove_of_ended(directory: &Path, name: &str) {
     // In a directory of saves each save has another number.
     let is_numbered = |name: &str| number_of(name).is_some();
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let found = entry.file_name();
         let Some((stem, owner)) = found.to_str().and_then(|found| found.rsplit_once(NEW)) else { continue };
-        let process = owner.split('-').next().unwrap_or_default();
         let is_alike = stem == name || is_numbered(stem) && is_numbered(name);
-        let has_ended = process.parse::<u32>().is_ok_and(|process| !Path::new(&format!("/proc/{process}")).exists());
-        if is_alike && has_ended {
+        if !is_alike || !is_owner(owner) {
+            continue;
+        }
+        let is_left = fs::File::open(entry.path()).is_ok_and(|file| file.try_lock().is_ok());
+        if is_left {
             let _ = fs::remove_file(entry.path());
         }
     }
 }
 
-fn directory_of(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+/// Whether this is the number of a process and the id of a save.
+fn is_owner(owner: &str) -> bool {
+    owner.split_once('-').is_some_and(|(process, id)| {
+        process.parse::<u32>().is_ok() && id.len() == 16 && u64::from_str_radix(id, 16).is_ok()
+    })
 }
 
-/// Makes the names in the directory of a file durable.
-fn sync_directory(path: &Path) -> Result<()> {
-    let parent = directory_of(path);
-    let synced = fs::File::open(parent).and_then(|directory| directory.sync_all());
-    synced.map_err(Error::file("sync", parent))
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 impl Drop for NewFile {

@@ -173,7 +173,7 @@ impl Sink for Objects {
     }
 
     fn continued(&self) -> Result<Option<(u64, u64)>> {
-        series::continued(self)
+        series::continued_by_name(self)
     }
 }
 

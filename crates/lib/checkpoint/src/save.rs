@@ -154,7 +154,8 @@ fn by_rounds<G>(
     let largest_stop = options.memory_limit.saturating_sub(output.buffer_bytes()) / 2;
     let limit = copy_rounds(regions, &mut output, options.stop_limit, largest_stop)?;
     // The program writes on until it waits.
-    let mut buffer = StopBuffer::new(limit.saturating_mul(2).min(largest_stop));
+    let all = regions.iter().map(|region| region.tracking.memory().bytes()).sum();
+    let mut buffer = StopBuffer::new(limit.saturating_mul(2).min(largest_stop).min(all));
     let peak_buffer_bytes = (buffer.bytes() + output.buffer_bytes()) as u64;
     if output.hashes().is_some() {
         regions.iter_mut().try_for_each(|region| add_present(&mut region.used, region.tracking.memory()))?;

@@ -15,7 +15,9 @@ pub(crate) fn name_of(number: u64) -> String {
 
 /// The number of the save of this name.
 pub(crate) fn number_of(name: &str) -> Option<u64> {
-    name.strip_suffix(".save")?.parse().ok()
+    let number = name.strip_suffix(".save")?.parse().ok()?;
+    // Other spellings are names of other files. No save comes after the largest number.
+    (number < u64::MAX && name_of(number) == name).then_some(number)
 }
 
 /// A place of numbered saves.
@@ -49,7 +51,20 @@ pub(crate) trait Series {
 /// # Errors
 /// [`Error::NoSave`], and if one of them is missing or damaged.
 pub(crate) fn last(series: &impl Series) -> Result<Saved> {
-    Saved::of(chain(series, &series.numbers()?)?.into_iter().map(|(_, part)| part).collect())
+    let mut numbers = series.numbers()?;
+    loop {
+        match chain(series, &numbers) {
+            Ok(chain) => return Saved::of(chain.into_iter().map(|(_, part)| part).collect()),
+            Err(error) => {
+                // Another process may have merged and deleted saves meanwhile.
+                let now = series.numbers()?;
+                if now == numbers {
+                    return Err(error);
+                }
+                numbers = now;
+            }
+        }
+    }
 }
 
 /// Begins the save after the last one.
@@ -57,10 +72,18 @@ pub(crate) fn begin(series: &impl Series, id: u64) -> Result<Box<dyn SinkWriter>
     series.create(series.numbers()?.last().map_or(1, |last| last + 1), id, false)
 }
 
-/// The last save, unless it cannot be read: then the next one is complete.
+/// The last save, unless it or one that it continues cannot be read: then the next one is complete.
 pub(crate) fn continued(series: &impl Series) -> Result<Option<(u64, u64)>> {
     let numbers = series.numbers()?;
-    let last = numbers.last().and_then(|&last| series.open(last).ok());
+    let chain = chain(series, &numbers).unwrap_or_default();
+    Ok(chain.last().map(|(_, part)| (part.identity().id, part.identity().digest)))
+}
+
+/// The last save, unless it cannot be read. Those that it continues are not looked at, because each is a
+/// request.
+#[cfg(feature = "opendal")]
+pub(crate) fn continued_by_name(series: &impl Series) -> Result<Option<(u64, u64)>> {
+    let last = series.numbers()?.last().and_then(|&last| series.open(last).ok());
     Ok(last.map(|part| (part.identity().id, part.identity().digest)))
 }
 
@@ -82,8 +105,26 @@ pub(crate) fn keep(series: &impl Series, saves: usize) -> Result<usize> {
         merge(&parts, |id| series.create(first, id, true))?;
     }
     let begin = if merges { first } else { begin };
+    let begin = begin.min(first_needed(series, &numbers, kept));
     series.delete_before(begin)?;
     Ok(numbers.iter().filter(|&&number| number < begin).count())
+}
+
+/// The first save that one of the last saves needs, from index `kept` on, which is not there: two processes
+/// may have continued the same one.
+fn first_needed(series: &impl Series, numbers: &[u64], kept: usize) -> u64 {
+    let mut known = Vec::new();
+    let mut first = numbers[kept];
+    for (index, &number) in numbers.iter().enumerate().skip(kept) {
+        let Ok(part) = series.open(number) else { continue };
+        let parent = part.manifest.parent;
+        known.push(part.identity());
+        if index > kept && parent.is_some() && !known.contains(&parent) {
+            let begun = chain(series, &numbers[..=index]).ok().and_then(|chain| Some(chain.first()?.0));
+            first = first.min(begun.unwrap_or(first));
+        }
+    }
+    first
 }
 
 /// The last one of these saves and all that it continues, with their numbers, oldest first.
@@ -96,20 +137,21 @@ fn chain(series: &impl Series, numbers: &[u64]) -> Result<Vec<(u64, Part)>> {
     {
         let parent = part.manifest.parent;
         // Another process may have saved in between. What cannot be read is no parent.
-        let (mut found, mut later) = (None, None);
+        let (mut found, mut unread) = (None, None);
         for &number in earlier.by_ref() {
             match series.open(number) {
                 Ok(part) if part.identity() == parent => {
                     found = Some((number, part));
                     break;
                 }
-                Err(error @ Error::Unsupported { .. }) => later = Some(error),
-                _ => {}
+                Err(Error::Damaged { .. } | Error::NoSave(_)) | Ok(_) => {}
+                Err(Error::File { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => unread = Some(error),
             }
         }
-        // A save that this build cannot read may be the parent.
+        // A save that cannot be read here and now may be the parent.
         let missing = || Error::MissingParent { path: part.path.clone(), parent: parent.id };
-        chain.push(found.ok_or_else(|| later.unwrap_or_else(missing))?);
+        chain.push(found.ok_or_else(|| unread.unwrap_or_else(missing))?);
     }
     chain.reverse();
     Ok(chain)

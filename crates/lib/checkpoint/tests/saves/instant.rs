@@ -183,3 +183,31 @@ fn one_save_runs_at_a_time() {
     save.wait().unwrap();
     assert_eq!(saves.last().unwrap().value(), 4);
 }
+
+#[test]
+fn the_safe_point_holds_until_the_rest_is_copied() {
+    /// Writes when the instant is over.
+    struct Held<'a>(&'a AtomicU64);
+    impl Drop for Held<'_> {
+        fn drop(&mut self) {
+            self.0.store(2, Relaxed);
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let saves = Directory::open(folder.path()).unwrap();
+    let memory = filled(MIB);
+    let mut saver = Checkpointer::builder([&memory]).build().unwrap();
+    saver.save(&saves, || ((), 0)).unwrap();
+    let word = &memory.words()[100 * WORDS];
+    for _ in 0..20 {
+        let report = saver
+            .save(&saves, || {
+                word.store(1, Relaxed);
+                (Held(word), 0)
+            })
+            .unwrap();
+        assert!(!report.fell_back);
+        let restored = saves.last().unwrap().restore().unwrap();
+        assert_eq!(restored[0].words()[100 * WORDS].load(Relaxed), 1);
+    }
+}

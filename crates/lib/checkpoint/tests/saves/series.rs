@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::atomic::Ordering::Relaxed;
 
-use fieldstone_checkpoint::{Checkpointer, Compression, Directory, Error, Sink};
+use fieldstone_checkpoint::{Checkpointer, Compression, Directory, Error, Sink, SinkWriter};
 use fieldstone_pages::Memory;
 
 use crate::fixture::{MIB, PAGE, WORDS, checkpointer, contents, filled, names};
@@ -134,4 +134,103 @@ fn a_cancelled_save_leaves_the_last_one_and_its_pages_are_saved_next() {
     assert!(cancelled > 0, "each save was whole before it was cancelled");
     saver.save(&saves, || ((), 3)).unwrap();
     assert!(restored(&saves) == contents(&memory));
+}
+
+/// Two processes that save at the same time may continue the same save.
+#[test]
+fn keep_deletes_nothing_that_a_later_branch_needs() {
+    /// A sink that lets another process finish a save before this one begins.
+    struct Late<'a>(&'a Directory, &'a (dyn Fn() + Sync));
+    impl Sink for Late<'_> {
+        fn begin(&self, id: u64) -> fieldstone_checkpoint::Result<Box<dyn SinkWriter>> {
+            (self.1)();
+            self.0.begin(id)
+        }
+        fn continued(&self) -> fieldstone_checkpoint::Result<Option<(u64, u64)>> {
+            self.0.continued()
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let saves = Directory::open(folder.path()).unwrap();
+    let (memory, other) = (filled(MIB), filled(MIB));
+    let mut saver = checkpointer(&memory);
+    saver.save(&saves, || ((), 1)).unwrap();
+    memory.words()[0].store(77, Relaxed);
+    let save_other = || _ = checkpointer(&other).save(&saves, || ((), 2)).unwrap();
+    assert!(saver.save(&Late(&saves, &save_other), || ((), 3)).unwrap().is_increment);
+    assert_eq!(saves.keep(2).unwrap(), 0);
+    assert!(restored(&saves) == contents(&memory));
+}
+
+#[test]
+fn a_save_is_complete_if_one_that_it_would_continue_is_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let saves = Directory::open(folder.path()).unwrap();
+    let memory = filled(MIB);
+    let mut saver = checkpointer(&memory);
+    for _ in 0..3 {
+        memory.words()[0].fetch_add(1, Relaxed);
+        saver.save(&saves, || ((), 0)).unwrap();
+    }
+    fs::remove_file(folder.path().join("0000000001.save")).unwrap();
+    assert!(!saver.save(&saves, || ((), 0)).unwrap().is_increment);
+    assert!(restored(&saves) == contents(&memory));
+}
+
+#[test]
+fn other_files_are_no_saves_and_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let saves = Directory::open(folder.path()).unwrap();
+    let memory = filled(MIB);
+    checkpointer(&memory).save(&saves, || ((), 0)).unwrap();
+    let others = [
+        "+5.save",
+        "18446744073709551615.save",
+        "5.save",
+        "0000000001.save.new-2024-11-28",
+        "0000000001.save.new-4000000",
+        "heap",
+    ];
+    others.iter().for_each(|name| fs::write(folder.path().join(name), "").unwrap());
+    checkpointer(&memory).save(&saves, || ((), 0)).unwrap();
+    assert!(restored(&saves) == contents(&memory));
+    assert_eq!(saves.keep(1).unwrap(), 1);
+    let left = names(folder.path());
+    assert!(others.iter().all(|name| left.iter().any(|other| other == name)), "{left:?}");
+}
+
+#[test]
+fn files_of_ended_saves_are_removed_and_those_of_running_ones_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let saves = Directory::open(folder.path()).unwrap();
+    let memory = filled(MIB);
+    // Of a process whose number another one has now.
+    let left = folder.path().join(format!("0000000001.save.new-{}-0123456789abcdef", std::process::id()));
+    fs::write(&left, "").unwrap();
+    // Of another name space, where this number is unused.
+    let running = folder.path().join("0000000001.save.new-4194303-fedcba9876543210");
+    let file = fs::File::create(&running).unwrap();
+    file.lock().unwrap();
+    checkpointer(&memory).save(&saves, || ((), 0)).unwrap();
+    assert_eq!((left.exists(), running.exists()), (false, true));
+}
+
+#[test]
+fn cancelling_an_ended_save_leaves_the_next_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let saves = Directory::open(folder.path()).unwrap();
+    let memory = filled(MIB);
+    let mut saver = checkpointer(&memory);
+    let ended = saver.begin(&saves, || ((), 1)).unwrap();
+    while !ended.is_finished() {
+        std::thread::yield_now();
+    }
+    let next = loop {
+        match saver.begin(&saves, || ((), 2)) {
+            Err(Error::Busy) => std::thread::yield_now(),
+            begun => break begun.unwrap(),
+        }
+    };
+    ended.cancel();
+    assert_eq!(next.wait().unwrap().value, 2);
 }
