@@ -45,7 +45,7 @@ cxx_compilers = $(if $(shell command -v $(firstword $(CXX))),-cxx) $(if $(shell 
 stacks = $(if $(and $(shell command -v $(firstword $(CC))),$(filter x86_64,$(shell uname -m))),$(RELEASE)/stacks)
 
 .DEFAULT_GOAL := build
-.PHONY: FORCE no-c-compiler soak-sharing soak-rescue test-programs build packages demo test install uninstall targets fmt clean help
+.PHONY: FORCE no-c-compiler soak-sharing soak-rescue soak-store test-programs build packages demo test install uninstall targets fmt clean help
 
 build: $(RELEASE)/rbtree $(call sharing,$(RELEASE)) $(stacks) ## builds all in release mode (the default)
 	$(CARGO) build --release
@@ -152,6 +152,9 @@ soak-rescue: ## kills our processes in RESCUES repairs (200), and repairers befo
 	$(CARGO) build --release -p fieldstone -p fieldstone-workloads
 	FIELDSTONE_RESCUES=$(RESCUES) $(CARGO) test --release -p fieldstone-system-tests --test sharing killed_helpers -- --nocapture
 	FIELDSTONE_DEATHS=$(DEATHS) $(CARGO) test --release -p fieldstone-remap --test deaths -- --nocapture --test-threads 1
+
+soak-store: ## crashes stores at random calls for an hour, and compares what is there with what was committed
+	$(CARGO) test --release -p fieldstone-store --lib crash::soak -- --ignored --nocapture
 
 fmt: ## formats the sources
 	$(CARGO) fmt --all

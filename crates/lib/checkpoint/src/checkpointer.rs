@@ -156,7 +156,7 @@ impl CheckpointerBuilder {
         self
     }
 
-    /// Bytes that the buffers of a save may take, at least 4 MiB. Default: 256 MiB.
+    /// Bytes that the buffers of a save may take; fewer than 4 MiB count as 4 MiB. Default: 256 MiB.
     #[must_use]
     pub fn memory_limit(mut self, bytes: usize) -> Self {
         self.options.memory_limit = bytes.max(LEAST_MEMORY);
@@ -193,9 +193,12 @@ impl CheckpointerBuilder {
     /// microsecond.
     ///
     /// # Errors
-    /// [`Error::Memory`] if a memory is controlled by a region already, cannot be tracked, or can be
+    /// [`Error::NoMemory`] without one; [`Error::Memory`] if a memory is controlled by a region already, cannot be tracked, or can be
     /// written by other ways than its addresses.
     pub fn build(self) -> Result<Checkpointer> {
+        if self.memories.is_empty() {
+            return Err(Error::NoMemory);
+        }
         let sizes = self.memories.iter().map(|memory| memory.bytes() / PAGE);
         let hashes = self.options.compares_pages.then(|| PageHashes::new(sizes));
         let mut state = State {

@@ -45,6 +45,9 @@ pub enum Error {
     /// A save runs, of this checkpointer.
     #[error("another save of this memory runs: wait for it first")]
     Busy,
+    /// No memory was given.
+    #[error("there is no memory to save: give at least one")]
+    NoMemory,
     /// There is no save.
     #[error("there is no save in {}", .0.display())]
     NoSave(PathBuf),
@@ -62,7 +65,7 @@ pub enum Error {
     )]
     Pinned,
     /// A save is damaged, or is no save.
-    #[error("{} is no whole save: {what}", path.display())]
+    #[error("{} is no whole save: {what}\ntry: an earlier save: move this file away", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -78,7 +81,11 @@ pub enum Error {
         what: &'static str,
     },
     /// An increment whose parent is lost, or was replaced.
-    #[error("{} continues the save {parent:016x}, which is not in its directory", path.display())]
+    #[error(
+        "{} continues the save {parent:016x}, which is not beside it\ntry: restore that file, or an earlier save: move \
+         this one away",
+        path.display()
+    )]
     MissingParent {
         /// The file of the increment.
         path: PathBuf,

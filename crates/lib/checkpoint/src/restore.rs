@@ -36,7 +36,8 @@ impl Saved {
     }
 
     /// As [`Saved::restore`], but a page is read and verified at its first access. Returns as soon as the
-    /// memories are mapped. They must be dropped before memory may be tracked or saved again.
+    /// memories are mapped: [`Filling::memory`]. This memory can never be tracked or saved; a program that
+    /// saves on restores by [`Saved::restore`].
     ///
     /// A page that cannot be read, or is not what was saved, raises `SIGBUS` in the thread that accesses
     /// it, after a message.

@@ -42,6 +42,9 @@ pub(crate) struct Part {
 impl Saved {
     /// The save of these parts, oldest first.
     pub(crate) fn of(parts: Vec<Part>) -> Result<Self> {
+        if let Some(first) = parts.first().filter(|part| part.manifest.parent.is_some()) {
+            return Err(Error::MissingParent { path: first.path.clone(), parent: first.manifest.parent.id });
+        }
         if let Some(other) = parts.windows(2).find(|pair| pair[0].manifest.regions != pair[1].manifest.regions) {
             return Err(Error::damaged(&other[1].path, "its regions are not those of the save that it continues"));
         }
@@ -81,6 +84,11 @@ impl Part {
     /// Reads the contents of a chunk, and verifies them.
     pub(crate) fn read<'a>(&self, chunk: &Chunk, buffers: &'a mut Buffers) -> Result<&'a [u8]> {
         let contents = &mut buffers.contents[..chunk.pages as usize * PAGE];
+        let place = (self.manifest.id, chunk.region, chunk.first, chunk.check);
+        if buffers.has == Some(place) {
+            return Ok(contents);
+        }
+        buffers.has = None;
         match chunk.kind {
             Kind::Zeros => contents.fill(0),
             Kind::Raw => self.source.read(contents, chunk.offset)?,
@@ -93,6 +101,7 @@ impl Part {
         if check(contents, self.manifest.id, chunk.region, chunk.first) != chunk.check {
             return Err(Error::damaged(&self.path, "the check of a page is wrong"));
         }
+        buffers.has = Some(place);
         Ok(contents)
     }
 }
@@ -101,11 +110,13 @@ impl Part {
 pub(crate) struct Buffers {
     contents: Vec<u8>,
     packed: Vec<u8>,
+    /// The save, the place and the check of these contents. A save may have the same place several times.
+    has: Option<(u64, u32, u64, u64)>,
 }
 
 impl Buffers {
     pub(crate) fn new() -> Self {
-        Self { contents: vec![0; CHUNK_PAGES * PAGE], packed: vec![0; CHUNK_PAGES * PAGE] }
+        Self { contents: vec![0; CHUNK_PAGES * PAGE], packed: vec![0; CHUNK_PAGES * PAGE], has: None }
     }
 }
 

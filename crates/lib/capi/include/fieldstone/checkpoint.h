@@ -14,8 +14,8 @@
  *
  *     static uint64_t writes; // changed with the lock held
  *
- *     static uint64_t enter(void *lock) { pthread_mutex_lock(lock); return writes; }
- *     static void leave(void *lock) { pthread_mutex_unlock(lock); }
+ *     static uint64_t enter(void *lock) { pthread_mutex_lock((pthread_mutex_t *)lock); return writes; }
+ *     static void leave(void *lock) { pthread_mutex_unlock((pthread_mutex_t *)lock); }
  *
  *     int main(void)
  *     {
@@ -29,7 +29,7 @@
  *             fprintf(stderr, "%s\n", fs_error_message());
  *             return 1;
  *         }
- *         strcpy(fs_memory_start(heap), "contents");
+ *         strcpy((char *)fs_memory_start(heap), "contents");
  *         writes = 1;
  *         uint64_t value;
  *         if (fs_checkpoint_begin(saver, file, &safe_point) == 0 && // other threads may write from here on
@@ -193,8 +193,8 @@ void fs_checkpoint_sink_free(fs_checkpoint_sink *sink);
 /* Deletes what the last `saves` saves do not need; 0 counts as 1. The earliest save that is kept is
  * merged with those that it continues, if the increments among them are large. Nothing happens for
  * one file.
- * FS_ERROR_ABSENT, _CORRUPT, _VERSION: as fs_checkpoint_restore; FS_ERROR_SYSTEM if a save cannot be
- * read, written or deleted. Nothing that the last save needs is deleted. */
+ * FS_ERROR_CORRUPT and FS_ERROR_VERSION if the earliest save that is kept cannot be restored;
+ * FS_ERROR_SYSTEM if a save cannot be read, written or deleted. Nothing that the last save needs is deleted. */
 int fs_checkpoint_keep(fs_checkpoint_sink *sink, unsigned saves);
 
 

@@ -57,6 +57,8 @@ fn a_lost_or_exchanged_increment_is_named() {
     fs::write(&second, later).unwrap();
     assert!(matches!(saves.last(), Err(Error::Unsupported { path, .. }) if path == second));
     fs::rename(&aside, &second).unwrap();
+    // An increment alone is no save.
+    assert!(matches!(File::at(&third).last(), Err(Error::MissingParent { path, .. }) if path == third));
     assert!(contents(&saves.last().unwrap().restore().unwrap()[0]) == contents(&memory));
     // The last save is another one than this checkpointer made: the next one is complete.
     fs::remove_file(&third).unwrap();
