@@ -158,6 +158,7 @@ const fn store_code(kind: fieldstone_store::ErrorKind) -> (c_int, c_int) {
     match kind {
         ErrorKind::Io => (-1, libc::EIO),
         ErrorKind::Memory => (-1, libc::ENOMEM),
+        ErrorKind::Forked => (-4, libc::ECHILD),
         ErrorKind::TooLarge => (-6, libc::EINVAL),
         ErrorKind::Corrupt => (-10, libc::EBADMSG),
         ErrorKind::Version => (-11, libc::ENOTSUP),

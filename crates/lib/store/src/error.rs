@@ -24,6 +24,8 @@ pub enum ErrorKind {
     Full,
     /// A write to the file failed. The store can be read; it takes writes again after it is opened again.
     Poisoned,
+    /// The store was opened before a fork, and this is the child.
+    Forked,
     /// A table has other types of keys or values.
     Type,
     /// A key or a value is too large.

@@ -68,6 +68,11 @@ impl Flusher {
         }
     }
 
+    /// Forgets the thread, which a forked child does not have.
+    pub(crate) fn forget(&mut self) {
+        std::mem::forget(self.thread.take());
+    }
+
     /// Waits until recovery begins with `epoch`.
     ///
     /// # Errors

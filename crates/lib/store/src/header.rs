@@ -19,6 +19,7 @@
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use crate::frames::MOST_PAGES;
 use crate::log::BLOCK;
 use crate::page::{PAGE, set_u32, set_u64, u32_at, u64_at};
 
@@ -60,7 +61,9 @@ impl Header {
             log_pages: u32_at(bytes, 40),
             end: u32_at(bytes, 44),
         };
-        if header.bytes() == *bytes
+        let is_possible = header.log_pages < MOST_PAGES && header.end <= MOST_PAGES;
+        if is_possible
+            && header.bytes() == *bytes
             && header.log_pages >= 2
             && header.log_pages.is_multiple_of(2)
             && header.end > header.catalog()

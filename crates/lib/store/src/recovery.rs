@@ -162,6 +162,10 @@ struct Replayed {
 fn replay(path: &Path, storage: &dyn Storage, header: &Header) -> Result<Replayed> {
     let mut replayed =
         Replayed { pages: HashMap::new(), sequence: header.sequence, epoch: header.epoch, end: header.end };
+    let bytes = storage.bytes().map_err(|error| Error::io(path, "read", &error))?;
+    if bytes / (PAGE as u64) < header.first().into() {
+        return Err(Error::corrupt(path, None, "the file ends inside of the log"));
+    }
     for epoch in [header.epoch, header.epoch + 1] {
         let mut half = vec![0; header.half_bytes()];
         let read = storage.read(&mut half, header.half(epoch));
@@ -173,7 +177,6 @@ fn replay(path: &Path, storage: &dyn Storage, header: &Header) -> Result<Replaye
             let lines = if record.apart == 0 {
                 record.lines(rest).unwrap_or_default()
             } else {
-                let bytes = storage.bytes().map_err(|error| Error::io(path, "read", &error))?;
                 if record.apart.checked_add(record.bytes as u64).is_none_or(|end| end > bytes) {
                     return Err(damaged("the file ends before the changes of its last transaction"));
                 }

@@ -33,6 +33,8 @@ pub(crate) struct Shared {
     writer: Mutex<Option<Writer>>,
     returned: Condvar,
     has_failed: AtomicBool,
+    /// The process that has opened it.
+    process: u32,
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -58,6 +60,7 @@ impl Shared {
             writer: Mutex::new(Some(writer)),
             returned: Condvar::new(),
             has_failed: AtomicBool::new(false),
+            process: std::process::id(),
         }
     }
 
@@ -99,9 +102,19 @@ impl Shared {
         Error::io(&self.path, operation, source)
     }
 
+    /// Whether this is a forked child: its copy has no thread that writes pages.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.process != std::process::id()
+    }
+
     /// # Errors
-    /// If a write has failed.
+    /// In a forked child, and if a write has failed.
     pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.is_forked() {
+            let what = "the store was opened before a fork, and this is the child";
+            return Err(Error::new(ErrorKind::Forked, &self.path, what)
+                .with_remedy("let one process write; close the store before the fork, and open it in the child"));
+        }
         if self.has_failed.load(Relaxed) {
             let what = "an earlier write to the file failed, so the store takes no more";
             return Err(Error::new(ErrorKind::Poisoned, &self.path, what)

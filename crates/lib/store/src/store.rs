@@ -90,7 +90,7 @@ impl Store {
     /// Begins a transaction, once no other one is open.
     ///
     /// # Errors
-    /// [`ErrorKind::Poisoned`] after a failed write.
+    /// [`ErrorKind::Poisoned`] after a failed write; [`ErrorKind::Forked`] in a forked child.
     pub fn begin(&self) -> Result<Transaction> {
         Transaction::begin(Arc::clone(&self.0))
     }
@@ -111,6 +111,10 @@ impl Store {
 impl Drop for Open {
     /// Empties the log, so that the next opening has nothing to recover.
     fn drop(&mut self) {
+        if self.shared.is_forked() {
+            self.flusher.forget();
+            return;
+        }
         let mut writer = self.shared.take_writer();
         if self.shared.check_writable().is_ok()
             && writer.position > 0

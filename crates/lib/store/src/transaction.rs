@@ -41,6 +41,8 @@ pub struct Savepoint(usize);
 
 impl Transaction {
     pub(crate) fn begin(open: Arc<Open>) -> Result<Self> {
+        // A transaction of the parent may have the writer of a forked child.
+        open.shared.check_writable()?;
         let writer = open.shared.take_writer();
         if let Err(error) = open.shared.check_writable() {
             open.shared.return_writer(writer);

@@ -257,6 +257,9 @@ impl Cursor {
             let mut number = node.child(child);
             while self.way.steps.len() < depth {
                 let node = Node(pages.page(number)?);
+                if node.is_leaf() {
+                    return Err(pages.wrong(number, "the tree has leaves at different levels"));
+                }
                 let child = if step > 0 { 0 } else { node.count() };
                 self.way.steps.push(Step { page: number, child });
                 number = node.child(child);

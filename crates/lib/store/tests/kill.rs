@@ -1,10 +1,12 @@
 //! A process that is killed while it commits: all commits that returned are there, and none in part.
 
+#![allow(unsafe_code, reason = "forks")]
+
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use fieldstone_store::{Store, Table};
+use fieldstone_store::{ErrorKind, Store, Table};
 
 const COUNTS: Table<u32, u64> = Table::new("counts");
 /// Entries of a transaction.
@@ -32,6 +34,31 @@ fn child() {
             .unwrap();
         println!("{number}");
     }
+}
+
+/// Reads the store of the parent, cannot write, and closes it.
+#[test]
+fn a_forked_child_reads_and_cannot_write() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path().join("fork.store")).unwrap();
+    store.write(|tx| tx.table(COUNTS)?.insert(&1, &2)).unwrap();
+    let open = store.begin().unwrap();
+    // SAFETY: the child uses memory, files and _exit(2) only.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let read = store.read().and_then(|now| now.table(COUNTS)?.get(&1));
+        let refused = store.begin().map(drop).map_err(|error| error.kind());
+        let is_right = matches!(read, Ok(Some(2))) && refused == Err(ErrorKind::Forked);
+        drop((open, store));
+        // SAFETY: nothing is left to do in the child.
+        unsafe { libc::_exit(i32::from(!is_right)) }
+    }
+    let mut status = 0;
+    // SAFETY: the child was just forked; the number is written.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+    drop(open);
+    store.write(|tx| tx.table(COUNTS)?.insert(&1, &3)).unwrap();
 }
 
 #[test]
