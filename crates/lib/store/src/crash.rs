@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 
 use crate::data::{Key, Value};
 use crate::flush::Flusher;
+use crate::lock::lock;
 use crate::log::BLOCK;
 use crate::recovery::{recover, write_new};
-use crate::shared::lock;
 use crate::storage::Storage;
 use crate::store::Open;
 use crate::{ErrorKind, Result, Store, Table};

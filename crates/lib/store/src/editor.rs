@@ -115,7 +115,7 @@ impl Editor<'_> {
             None => None,
             Some(now) => {
                 let copy = self.take()?;
-                // SAFETY: both frames belong to this transaction, and were lent to nobody.
+                // SAFETY: both frames belong to this transaction, which has lent neither.
                 unsafe { *self.shared.frames.contents_mut(copy) = *self.shared.frames.contents_mut(now) };
                 Some(copy)
             }

@@ -12,8 +12,9 @@ use std::thread::JoinHandle;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::Header;
+use crate::lock::lock;
 use crate::page::{PAGE, seal};
-use crate::shared::{Shared, lock};
+use crate::shared::Shared;
 
 /// Adjacent pages that are written at once.
 const RUN: usize = 64;

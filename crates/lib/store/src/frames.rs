@@ -10,13 +10,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::{Mutex, PoisonError};
 
 use fieldstone_pages::Memory;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::lock::lock;
 use crate::page::{PAGE, Page};
 
 /// Pages of the largest store: 256 GiB.
@@ -97,9 +98,9 @@ impl Frames {
         &self.versions.words()[frame.0 as usize * 2 + 1]
     }
 
-    /// A frame that nobody reads, with any contents; `None` if there is no memory for more.
+    /// A frame that is not published, with any contents; `None` if there is no memory for more.
     pub(crate) fn take(&self) -> Option<Frame> {
-        let mut unused = self.unused.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unused = lock(&self.unused);
         if let Some(free) = unused.free.pop() {
             return Some(Frame(free));
         }
@@ -112,7 +113,7 @@ impl Frames {
 
     /// Returns a frame that was not published.
     pub(crate) fn put(&self, frame: Frame) {
-        self.unused.lock().unwrap_or_else(PoisonError::into_inner).free.push(frame.0);
+        lock(&self.unused).free.push(frame.0);
     }
 
     fn start(&self, frame: Frame) -> *mut Page {
@@ -136,7 +137,7 @@ impl Frames {
     /// The caller has taken it, and lends it once at a time.
     #[expect(clippy::mut_from_ref, reason = "the frame belongs to the caller")]
     pub(crate) unsafe fn contents_mut(&self, frame: Frame) -> &mut Page {
-        // SAFETY: nobody else has the frame.
+        // SAFETY: the caller alone has the frame, which was taken.
         unsafe { &mut *self.start(frame) }
     }
 
@@ -166,13 +167,13 @@ impl Frames {
         newest.store(u64::from(frame.0) + 1, Release);
         if let Some(old) = old.checked_sub(1) {
             let replaced = Replaced { by: commit, old: Frame(old as u32), new: frame };
-            self.snapshots.lock().unwrap_or_else(PoisonError::into_inner).replaced.push_back(replaced);
+            lock(&self.snapshots).replaced.push_back(replaced);
         }
     }
 
     /// Registers a snapshot. `published` is called while none can be freed; returns its result.
     pub(crate) fn begin(&self, published: impl FnOnce() -> (u64, u32)) -> (u64, u32) {
-        let mut snapshots = self.snapshots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut snapshots = lock(&self.snapshots);
         let published = published();
         *snapshots.active.entry(published.0).or_default() += 1;
         published
@@ -180,7 +181,7 @@ impl Frames {
 
     /// Ends a snapshot.
     pub(crate) fn end(&self, version: u64) {
-        let mut snapshots = self.snapshots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut snapshots = lock(&self.snapshots);
         if let Some(count) = snapshots.active.get_mut(&version) {
             *count -= 1;
             if *count == 0 {
@@ -191,9 +192,9 @@ impl Frames {
 
     /// Frees the frames that no snapshot can need, now that `version` is the newest one.
     pub(crate) fn reclaim(&self, version: u64) {
-        let mut snapshots = self.snapshots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut snapshots = lock(&self.snapshots);
         let oldest = snapshots.active.first_key_value().map_or(version, |(&oldest, _)| oldest);
-        let mut unused = self.unused.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unused = lock(&self.unused);
         while let Some(&replaced) = snapshots.replaced.front().filter(|replaced| replaced.by <= oldest) {
             // Whoever reads this page now stops at the newer frame.
             self.older(replaced.new).store(0, Release);

@@ -21,6 +21,7 @@
 //! | `recovery`, `header` | opening a file |
 //! | `shared` | what all users of an open store share |
 //! | `storage` | the calls on the file |
+//! | `lock` | locks a mutex |
 //! | `page` | the unit of the file |
 //! | `error` | failed operations |
 //!
@@ -45,6 +46,7 @@ mod flush;
 mod frames;
 mod header;
 mod lines;
+mod lock;
 mod log;
 mod node;
 mod page;

@@ -5,12 +5,13 @@
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 
 use crate::commit::Writer;
 use crate::error::{Error, ErrorKind, Result};
 use crate::frames::{Frame, Frames, MOST_PAGES};
 use crate::header::Header;
+use crate::lock::lock;
 use crate::node::Node;
 use crate::page::{MAP, PAGE, Page, is_sealed, kind};
 use crate::storage::Storage;
@@ -35,10 +36,6 @@ pub(crate) struct Shared {
     has_failed: AtomicBool,
     /// The process that has opened it.
     process: u32,
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {
