@@ -360,10 +360,14 @@ impl Threads {
         ignore_gone(traced.tracee.resume(0))
     }
 
-    /// Detaches all threads.
+    /// Detaches all threads. If the process has ended, its parent is told only now.
     pub(crate) fn detach_all(&mut self) {
-        for (thread, traced) in std::mem::take(&mut self.threads) {
-            if has_ended(thread) {
+        let mut threads = std::mem::take(&mut self.threads);
+        // The kernel reports the end of the first thread only after that of all others.
+        let first = threads.remove(&self.pid);
+        for mut traced in threads.into_values().chain(first) {
+            if has_ended(traced.tracee.thread()) {
+                let _ = traced.tracee.try_wait();
                 // The first thread may have exited long before the others. It no longer stops, and
                 // needs no detach.
                 std::mem::forget(traced);
@@ -429,5 +433,39 @@ impl Threads {
 impl Drop for Threads {
     fn drop(&mut self) {
         self.detach_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn the_parent_sees_the_end_although_the_tracer_lives_on() {
+        let mut shell = Command::new("sh");
+        let script = "sleep 100 >&- 2>&- & echo $!; wait $!; echo $?";
+        let mut shell = shell.args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(shell.stdout.take().unwrap()).lines();
+        let pid: u32 = lines.next().unwrap().unwrap().parse().unwrap();
+        let mut threads = Threads::seize(pid).unwrap();
+        threads.resume_all().unwrap();
+        assert!(Command::new("kill").args(["-KILL", &pid.to_string()]).status().unwrap().success());
+        while threads.exiting().is_empty() {
+            assert_eq!(threads.handle_stops(&mut |_| Ok(())).unwrap(), None);
+        }
+        threads.finish_exit(pid).unwrap();
+        while !has_ended(pid) {
+            std::thread::yield_now();
+        }
+        drop(threads);
+        let (sender, receiver) = channel();
+        std::thread::spawn(move || sender.send(lines.next().unwrap().unwrap()));
+        let status = receiver.recv_timeout(Duration::from_secs(30));
+        assert_eq!(status.as_deref(), Ok("137"), "the shell waits for a process that has ended");
+        assert!(shell.wait().unwrap().success());
     }
 }
