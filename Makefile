@@ -153,7 +153,8 @@ soak-rescue: ## kills our processes in RESCUES repairs (200), and repairers befo
 	FIELDSTONE_RESCUES=$(RESCUES) $(CARGO) test --release -p fieldstone-system-tests --test sharing killed_helpers -- --nocapture
 	FIELDSTONE_DEATHS=$(DEATHS) $(CARGO) test --release -p fieldstone-remap --test deaths -- --nocapture --test-threads 1
 
-soak-store: ## crashes stores at random calls for an hour, and compares what is there with what was committed
+soak-store: ## serves a store of 10 GiB in 1 GiB, then crashes stores at random calls for an hour, and compares what is there
+	$(CARGO) test --release -p fieldstone-store --test memory -- --ignored --nocapture
 	$(CARGO) test --release -p fieldstone-store --lib crash::soak -- --ignored --nocapture
 
 fmt: ## formats the sources

@@ -50,6 +50,7 @@ impl Bytes {
 #[derive(Debug, Default)]
 struct Options {
     log_bytes: u64,
+    memory_bytes: u64,
 }
 
 /// A table of bytes.
@@ -115,9 +116,14 @@ fn lend(place: Option<&mut MaybeUninit<Bytes>>, bytes: &[u8]) -> CallResult {
 extern "C" fn fs_store_open(name: *const c_char, options: Option<&Options>, store: OutHandle<'_, Store>) -> c_int {
     run_call(|| {
         create(store, || {
-            let builder = Store::builder(path(name)?);
-            let log = options.map_or(0, |options| options.log_bytes);
-            let builder = if log > 0 { builder.log_bytes(usize::try_from(log).unwrap_or(usize::MAX)) } else { builder };
+            let mut builder = Store::builder(path(name)?);
+            let chosen = |bytes: u64| (bytes > 0).then(|| usize::try_from(bytes).unwrap_or(usize::MAX));
+            if let Some(bytes) = options.and_then(|options| chosen(options.log_bytes)) {
+                builder = builder.log_bytes(bytes);
+            }
+            if let Some(bytes) = options.and_then(|options| chosen(options.memory_bytes)) {
+                builder = builder.memory_bytes(bytes);
+            }
             Ok(builder.open()?)
         })
     })

@@ -5,32 +5,86 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use crate::catalog::TableEntry;
 use crate::error::{Error, Result};
 use crate::header::Header;
-use crate::page::{PAGE, seal};
+use crate::node::Node;
+use crate::page::{PAGE, Page, seal};
 use crate::recovery::{write_start, write_whole};
 use crate::shared::Shared;
-use crate::snapshot::Snapshot;
-use crate::space::{GROUP, is_used};
-use crate::tree::Pages;
+use crate::space::GROUP;
+use crate::tree;
 
-/// Writes the pages of a snapshot, of a file with `end` pages, to a new file.
-pub(crate) fn write(snapshot: &Snapshot, shared: &Shared, end: u32, path: &Path) -> Result<()> {
+/// Writes version `version` of a store, of a file with `end` pages, to a new file. The caller has
+/// registered the version. Pages that are not in memory are read for this only.
+pub(crate) fn write(shared: &Shared, version: u64, end: u32, path: &Path) -> Result<()> {
     let failed = |error: io::Error| Error::io(path, "write the backup", &error);
     let copy = |file: &File| {
         let start = write_start(file, shared.header.log_pages).map_err(failed)?;
-        let mut last = shared.header.catalog();
+        let mut copy = Copy { shared, version, file, path, store: start.store, last: 0 };
         for map in (shared.first..end).step_by(GROUP as usize) {
-            let used = snapshot.page(map)?;
-            for number in (map..end.min(map + GROUP)).filter(|number| is_used(used, number - map)) {
-                let mut page = *snapshot.page(number)?;
-                seal(&mut page, number, start.store);
-                file.write_all_at(&page, u64::from(number) * PAGE as u64).map_err(failed)?;
-                last = last.max(number);
-            }
+            copy.page(map, &mut [0; PAGE])?;
         }
-        let header = Header { end: last + 1, ..start };
+        copy.trees()?;
+        let header = Header { end: copy.last + 1, ..start };
+        // A large value may end in the middle of the last page.
+        file.set_len(u64::from(header.end) * PAGE as u64).map_err(failed)?;
         file.write_all_at(&header.bytes(), header.offset()).map_err(failed)
     };
     write_whole(path, copy).map(drop)
+}
+
+/// A backup that is written.
+struct Copy<'a> {
+    shared: &'a Shared,
+    version: u64,
+    file: &'a File,
+    path: &'a Path,
+    /// The number of the new store.
+    store: u64,
+    /// The last page that was written.
+    last: u32,
+}
+
+impl Copy<'_> {
+    fn write(&mut self, bytes: &[u8], number: u32) -> Result<()> {
+        self.last = self.last.max(number + (bytes.len().div_ceil(PAGE) as u32).saturating_sub(1));
+        let written = self.file.write_all_at(bytes, u64::from(number) * PAGE as u64);
+        written.map_err(|error| Error::io(self.path, "write the backup", &error))
+    }
+
+    /// Copies a page, and leaves its contents in `page`.
+    fn page(&mut self, number: u32, page: &mut Page) -> Result<()> {
+        self.shared.copy_page(number, self.version, page)?;
+        let mut sealed = *page;
+        seal(&mut sealed, number, self.store);
+        self.write(&sealed, number)
+    }
+
+    /// Copies the catalog, and the trees of the tables.
+    fn trees(&mut self) -> Result<()> {
+        let (shared, catalog) = (self.shared, self.shared.header.catalog());
+        let mut roots = Vec::new();
+        tree::walk(shared, catalog, |number, page| {
+            self.page(number, page)?;
+            let node = Node(page);
+            for index in (0..node.count()).filter(|_| node.is_leaf()) {
+                let entry = TableEntry::decode(node.value(index));
+                roots.push(entry.ok_or_else(|| shared.wrong(number, "it describes a table in an unknown way"))?.root);
+            }
+            Ok(())
+        })?;
+        roots.into_iter().try_for_each(|root| {
+            tree::walk(shared, root, |number, page| {
+                self.page(number, page)?;
+                let node = Node(page);
+                (0..node.count()).filter(|_| node.is_leaf()).filter_map(|index| node.extent(index)).try_for_each(
+                    |extent| {
+                        let contents = shared.read_extent(extent)?;
+                        self.write(&contents, extent.start)
+                    },
+                )
+            })
+        })
+    }
 }

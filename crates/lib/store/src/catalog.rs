@@ -4,6 +4,7 @@
 use crate::data::{Key, Value};
 use crate::editor::Editor;
 use crate::error::{Error, ErrorKind, Result};
+use crate::node::Payload;
 use crate::page::u32_at;
 use crate::shared::Shared;
 use crate::table::Table;
@@ -68,6 +69,6 @@ pub(crate) fn root_or_new<K: Key + ?Sized, V: Value + ?Sized>(
     let root = editor.allocate()?;
     tree::plant(editor.edit(root)?);
     let entry = TableEntry { root, key: K::TYPE, value: V::TYPE }.encode();
-    tree::insert(editor, editor.shared.header.catalog(), table.name().as_bytes(), &entry)?;
+    tree::insert(editor, editor.shared.header.catalog(), table.name().as_bytes(), Payload::Value(&entry))?;
     Ok(root)
 }

@@ -1,11 +1,13 @@
-//! Commits: the changed lines of a transaction become durable by one write to the log.
+//! Commits: the changed lines of a transaction are appended to the log.
 
 #![allow(unsafe_code, reason = "reads frames of the transaction and of the version before")]
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
-use crate::editor::Edits;
+use crate::editor::{Editor, Edits};
 use crate::error::{Error, Result};
+use crate::extent::{Extent, Held};
 use crate::flush::Flusher;
 use crate::frames::Frame;
 use crate::log::{BLOCK, Record};
@@ -16,7 +18,7 @@ use crate::shared::Shared;
 const GROWTH: u32 = 256;
 
 /// Where the next commit goes.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Writer {
     /// Of the last commit.
     pub(crate) sequence: u64,
@@ -26,6 +28,10 @@ pub(crate) struct Writer {
     pub(crate) position: usize,
     /// The pages that it contains.
     pub(crate) logged: HashSet<u32>,
+    /// The pages that the other half contains.
+    pub(crate) logged_before: Arc<HashSet<u32>>,
+    /// Removed pages that snapshots may still read.
+    pub(crate) held: Held,
     /// Pages of the file.
     pub(crate) end: u32,
     /// The group in which the search for an unused page begins.
@@ -33,15 +39,39 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Makes changes durable, then visible.
+    /// The writer of a file with an empty log.
+    pub(crate) fn new(sequence: u64, epoch: u64, end: u32) -> Self {
+        Self { sequence, epoch, end, ..Self::default() }
+    }
+
+    /// Whether recovery may write a page.
+    pub(crate) fn is_in_log(&self, page: u32) -> bool {
+        self.logged.contains(&page) || self.logged_before.contains(&page)
+    }
+
+    /// Releases the removed pages that no snapshot can read.
+    pub(crate) fn release_pages(&mut self, shared: &Shared) {
+        if self.held.release(shared.frames.oldest(shared.published().0), &shared.extents) {
+            self.group = 0;
+        }
+    }
+
+    /// Appends changes to the log. The next transaction sees them; others, once they are durable, which
+    /// [`Queue::wait`](crate::durable::Queue::wait) makes them. `version` is that of the transaction.
     ///
     /// # Errors
     /// The changes are dropped; after a failed write, the store takes no more.
-    pub(crate) fn commit(&mut self, shared: &Shared, flusher: &Flusher, edits: &mut Edits) -> Result<()> {
-        edits.drop_marks(&shared.frames);
-        let written = self.write(shared, flusher, edits);
-        if written.is_err() {
-            edits.drop_all(&shared.frames);
+    pub(crate) fn append(&mut self, shared: &Shared, flusher: &Flusher, edits: &mut Edits, version: u64) -> Result<()> {
+        edits.drop_marks(shared);
+        let freed = Editor { shared, edits: &mut *edits, writer: &*self, version }.free_extents();
+        let written = freed.and_then(|()| self.write(shared, flusher, edits));
+        match written {
+            Ok(()) => {
+                let extents = edits.removed.drain(..).map(Extent::pages);
+                let nodes = edits.freed.drain().map(|page| page..page + 1);
+                extents.chain(nodes).for_each(|pages| self.held.add(pages, self.sequence));
+            }
+            Err(_) => edits.drop_all(shared),
         }
         written
     }
@@ -55,6 +85,9 @@ impl Writer {
             let reserved = shared.storage.reserve(file_bytes(edits.end));
             reserved.map_err(|error| Error::io(&shared.path, "make the file larger", &error))?;
         }
+        if !edits.written.is_empty() {
+            shared.storage.sync().map_err(|error| shared.fail("make large values durable", &error))?;
+        }
         let mut pages: Vec<(u32, Frame)> = edits.frames.iter().map(|(&page, &frame)| (page, frame)).collect();
         pages.sort_unstable_by_key(|&(page, _)| page);
         let half = shared.header.half_bytes();
@@ -67,26 +100,39 @@ impl Writer {
             record = self.record(shared, &pages);
         }
         let (sequence, bytes, is_large) = (self.sequence + 1, in_log(&record), record.bytes() > half);
-        let apart = if is_large { write_apart(shared, &record, edits.end)? } else { 0 };
-        let record = aligned(&record.finish(shared.header.store, self.epoch, sequence, edits.end, apart));
+        let apart = if is_large {
+            // It may still write pages that are behind the end by now.
+            flusher.wait(shared, self.epoch)?;
+            write_apart(shared, &record, edits.end.max(self.held.end()))?
+        } else {
+            0
+        };
+        let record = record.finish(shared.header.store, self.epoch, sequence, edits.end, apart);
         let offset = shared.header.half(self.epoch) + self.position as u64;
-        let written = shared.storage.write_durably(record.bytes(), offset);
-        written.map_err(|error| shared.fail("write to the log", &error))?;
         self.position += bytes;
         (self.sequence, self.end, self.group) = (sequence, edits.end, edits.group);
         for (page, frame) in pages {
             self.logged.insert(page);
             shared.frames.publish(page, frame, sequence);
+            shared.frames.keep(page, self.epoch);
         }
         edits.frames.clear();
-        shared.publish(sequence, self.end);
-        shared.frames.reclaim(sequence);
+        edits.written.clear();
+        // Behind the changes of memory: who waits for the log may write it at once.
+        shared.queue.push(&record, offset, sequence, self.end);
         if is_large {
+            shared.queue.wait(shared, sequence)?;
             // It is durable: an error is one of the next commit.
             let _ = self.turn(shared, flusher).and_then(|()| flusher.wait(shared, self.epoch));
-            let _ = shared.storage.cut(file_bytes(self.end));
+            let _ = self.cut(shared);
         }
         Ok(())
+    }
+
+    /// Cuts the file behind the pages that somebody may read.
+    pub(crate) fn cut(&self, shared: &Shared) -> Result<()> {
+        let cut = shared.storage.cut(file_bytes(self.end.max(self.held.end())));
+        cut.map_err(|error| Error::io(&shared.path, "make the file smaller", &error))
     }
 
     /// The record of these pages.
@@ -104,17 +150,18 @@ impl Writer {
 
     /// Goes on in the other half of the log, once its pages are in the file.
     pub(crate) fn turn(&mut self, shared: &Shared, flusher: &Flusher) -> Result<()> {
+        shared.queue.wait(shared, self.sequence)?;
         flusher.wait(shared, self.epoch)?;
-        let pages = std::mem::take(&mut self.logged);
+        self.logged_before = Arc::new(std::mem::take(&mut self.logged));
         self.epoch += 1;
         self.position = 0;
-        flusher.start(pages, self.epoch, self.sequence, self.end);
+        flusher.start(Arc::clone(&self.logged_before), self.epoch, self.sequence, self.end);
         Ok(())
     }
 }
 
 /// Bytes of a file with this many pages.
-fn file_bytes(end: u32) -> u64 {
+pub(crate) fn file_bytes(end: u32) -> u64 {
     u64::from(end.next_multiple_of(GROWTH)) * PAGE as u64
 }
 
@@ -126,24 +173,4 @@ fn write_apart(shared: &Shared, record: &Record, end: u32) -> Result<u64> {
     let written = shared.storage.write(changes, place).and_then(|()| shared.storage.sync());
     written.map_err(|error| shared.fail("write the changes of a transaction", &error))?;
     Ok(place)
-}
-
-/// Bytes at an address that direct writes may have.
-struct Aligned {
-    buffer: Vec<u8>,
-    start: usize,
-    length: usize,
-}
-
-impl Aligned {
-    fn bytes(&self) -> &[u8] {
-        &self.buffer[self.start..self.start + self.length]
-    }
-}
-
-fn aligned(bytes: &[u8]) -> Aligned {
-    let mut buffer = vec![0; bytes.len() + BLOCK];
-    let start = buffer.as_ptr().align_offset(BLOCK);
-    buffer[start..start + bytes.len()].copy_from_slice(bytes);
-    Aligned { buffer, start, length: bytes.len() }
 }

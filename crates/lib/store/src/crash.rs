@@ -4,17 +4,22 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use crate::data::{Key, Value};
 use crate::flush::Flusher;
 use crate::lock::lock;
 use crate::log::BLOCK;
+use crate::page::PAGE;
 use crate::recovery::{recover, write_new};
 use crate::storage::Storage;
 use crate::store::Open;
 use crate::{ErrorKind, Result, Store, Table};
 
 const TABLES: [Table<u32, [u8]>; 2] = [Table::new("one"), Table::new("two")];
+
+/// Memory of the stores: so little that they evict all the time.
+const MEMORY: usize = 16 * PAGE;
 
 /// What the model says is in the two tables.
 type Model = [BTreeMap<u32, Vec<u8>>; 2];
@@ -47,6 +52,7 @@ struct Disk {
     /// Calls until it stops.
     left: u64,
     random: Random,
+    durable_writes: usize,
 }
 
 fn put(image: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
@@ -57,7 +63,7 @@ fn put(image: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
 
 impl Disk {
     fn new(synced: Vec<u8>, left: u64, random: Random) -> Arc<Mutex<Self>> {
-        Arc::new(Mutex::new(Self { synced, writes: Vec::new(), left, random }))
+        Arc::new(Mutex::new(Self { synced, writes: Vec::new(), left, random, durable_writes: 0 }))
     }
 
     /// One more call.
@@ -119,9 +125,12 @@ impl Storage for OnDisk {
     }
 
     fn write_durably(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        // Longer than it takes to append a commit.
+        std::thread::sleep(Duration::from_micros(100));
         let mut disk = lock(&self.0);
         let alive = disk.call();
         disk.writes.push(Write { offset, bytes: bytes.to_vec(), is_durable: alive.is_ok() });
+        disk.durable_writes += 1;
         alive
     }
 
@@ -142,7 +151,7 @@ fn empty(log_pages: u32) -> Vec<u8> {
 }
 
 fn open(disk: &Arc<Mutex<Disk>>) -> Result<Store> {
-    let (shared, header) = recover(PathBuf::from("disk"), Box::new(OnDisk(Arc::clone(disk))))?;
+    let (shared, header) = recover(PathBuf::from("disk"), Box::new(OnDisk(Arc::clone(disk))), MEMORY)?;
     let flusher = Flusher::start_thread(&shared, header)?;
     Ok(Store(Arc::new(Open { shared, flusher })))
 }
@@ -162,7 +171,9 @@ fn change(store: &Store, model: &mut Model, random: &mut Random) -> Result<()> {
                 }
                 1 | 2 => assert_eq!(table.remove(&key)?, model[which].remove(&key).is_some()),
                 _ => {
-                    let value = vec![random.below(256) as u8; random.below(300) as usize];
+                    // Some are in extents.
+                    let most = if random.below(12) == 0 { 12_000 } else { 300 };
+                    let value = vec![random.below(256) as u8; random.below(most) as usize];
                     assert_eq!(table.insert(&key, &value)?, model[which].insert(key, value).is_none());
                 }
             }
@@ -197,6 +208,9 @@ fn crash_often(rounds: u64, seed: u64) {
             while change(&store, &mut uncertain, &mut random).is_ok() {
                 assert!(both(&store).unwrap() == uncertain, "round {round} of seed {seed}");
                 committed.clone_from(&uncertain);
+                if random.below(8) == 0 {
+                    let _ = store.compact();
+                }
             }
             assert!(both(&store).unwrap() == committed, "a failed commit is visible: round {round} of seed {seed}");
         }
@@ -226,6 +240,81 @@ fn soak() {
         seed += 1;
         println!("{} crashes", (seed - 1000) * 500);
     }
+}
+
+/// Commits numbers of its own, until a commit fails; the last one that returned.
+fn count_up(store: &Store, thread: u32, last: u32) -> u32 {
+    let commit = |number: u32| store.write(|tx| tx.table(TABLES[0])?.insert(&thread, &number.to_le_bytes()));
+    (1..=last).take_while(|&number| commit(number).is_ok()).last().unwrap_or(0)
+}
+
+#[test]
+fn commits_of_several_threads_share_writes() {
+    let disk = Disk::new(empty(16), u64::MAX, Random(1));
+    let store = open(&disk).unwrap();
+    let before = lock(&disk).durable_writes;
+    std::thread::scope(|scope| {
+        (0..8).for_each(|thread| {
+            drop(scope.spawn({
+                let store = &store;
+                move || assert_eq!(count_up(store, thread, 30), 30)
+            }))
+        });
+    });
+    let writes = lock(&disk).durable_writes - before;
+    assert!(writes < 120, "{writes} writes for 240 commits");
+    let found = contents(&store, TABLES[0]).unwrap();
+    assert!(found.len() == 8 && found.values().all(|value| *value == 30_u32.to_le_bytes()));
+}
+
+#[test]
+fn commits_of_several_threads_that_returned_are_there_after_a_crash() {
+    for calls in 0..60 {
+        let disk = Disk::new(empty(4), calls, Random(calls + 1));
+        let Ok(store) = open(&disk) else { continue };
+        let returned: Vec<u32> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..3)
+                .map(|thread| {
+                    let store = &store;
+                    scope.spawn(move || count_up(store, thread, 200))
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        drop(store);
+        let after = Disk::new(lock(&disk).crashed(), u64::MAX, Random(1));
+        let found = contents(&open(&after).unwrap(), TABLES[0]).unwrap();
+        for (thread, &returned) in (0..).zip(&returned) {
+            let there = found.get(&thread).map_or(0, |value| u32::from_le_bytes(value[..].try_into().unwrap()));
+            assert!(there == returned || there == returned + 1, "{there} of {returned}, {calls} calls");
+        }
+    }
+}
+
+#[test]
+fn what_is_committed_later_is_durable_with_the_next_commit_and_soon() {
+    let disk = Disk::new(empty(16), u64::MAX, Random(1));
+    let store = open(&disk).unwrap();
+    let later = |key: u32| {
+        let mut tx = store.begin().unwrap();
+        // The next transaction sees what the one before has changed.
+        assert!(key == 0 || tx.table(TABLES[0]).unwrap().get(&(key - 1)).unwrap().is_some());
+        tx.table(TABLES[0]).unwrap().insert(&key, &[1]).unwrap();
+        tx.commit_later().unwrap();
+    };
+    let on_disk =
+        || contents(&open(&Disk::new(lock(&disk).crashed(), u64::MAX, Random(1))).unwrap(), TABLES[0]).unwrap().len();
+    (0..50).for_each(later);
+    store.write(|tx| tx.table(TABLES[0])?.insert(&1000, &[1])).unwrap();
+    assert_eq!(on_disk(), 51);
+    (50..60).for_each(later);
+    while contents(&store, TABLES[0]).unwrap().len() < 61 {
+        std::thread::yield_now();
+    }
+    assert_eq!(on_disk(), 61);
+    later(60);
+    drop(store);
+    assert_eq!(on_disk(), 62);
 }
 
 #[test]

@@ -2,11 +2,13 @@
 
 #![allow(unsafe_code, reason = "lends frames that the transaction has taken")]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::frames::{Frame, Frames, MOST_PAGES};
-use crate::page::Page;
+use crate::commit::Writer;
+use crate::error::{Error, Result};
+use crate::extent::Extent;
+use crate::frames::{Frame, MOST_PAGES};
+use crate::page::{PAGE, Page};
 use crate::shared::Shared;
 use crate::space;
 use crate::tree::Pages;
@@ -22,12 +24,23 @@ pub(crate) struct Edits {
     pub(crate) end: u32,
     /// The group in which the search for an unused page begins.
     pub(crate) group: u32,
+    /// The group in which the search for pages of an extent begins.
+    pub(crate) run_group: u32,
+    /// First pages of the extents that it has written.
+    pub(crate) written: Vec<u32>,
+    /// Extents that it has removed. Their pages are in use until the commit.
+    pub(crate) removed: Vec<Extent>,
+    /// Pages of nodes that it has removed: the last commit still needs what the file contains there.
+    pub(crate) freed: HashSet<u32>,
 }
 
 #[derive(Debug)]
 struct Mark {
     before: HashMap<u32, Option<Frame>>,
     end: u32,
+    /// Numbers of extents that were written and removed.
+    written: usize,
+    removed: usize,
 }
 
 impl Edits {
@@ -37,7 +50,8 @@ impl Edits {
 
     /// Sets a savepoint; its number.
     pub(crate) fn mark(&mut self) -> usize {
-        self.marks.push(Mark { before: HashMap::new(), end: self.end });
+        let (written, removed) = (self.written.len(), self.removed.len());
+        self.marks.push(Mark { before: HashMap::new(), end: self.end, written, removed });
         self.marks.len()
     }
 
@@ -47,29 +61,36 @@ impl Edits {
     }
 
     /// Undoes all changes behind a savepoint. The savepoint stays, later ones end.
-    pub(crate) fn roll_back_to(&mut self, mark: usize, frames: &Frames) {
+    pub(crate) fn roll_back_to(&mut self, mark: usize, shared: &Shared) {
         while self.marks.len() >= mark
             && let Some(undone) = self.marks.pop()
         {
             self.end = undone.end;
-            self.group = 0;
+            (self.group, self.run_group) = (0, 0);
+            self.removed.truncate(undone.removed);
+            self.drop_written(undone.written, shared);
             for (page, before) in undone.before {
                 let now = match before {
                     Some(before) => self.frames.insert(page, before),
                     None => self.frames.remove(&page),
                 };
                 if let Some(frame) = now {
-                    frames.put(frame);
+                    shared.frames.put(frame);
                 }
             }
         }
         self.mark();
     }
 
+    /// Forgets the extents that were written, except the first ones.
+    fn drop_written(&mut self, kept: usize, shared: &Shared) {
+        self.written.drain(kept..).for_each(|start| shared.extents.remove(start));
+    }
+
     /// Ends all savepoints, and returns the frames that only they need.
-    pub(crate) fn drop_marks(&mut self, frames: &Frames) {
+    pub(crate) fn drop_marks(&mut self, shared: &Shared) {
         for frame in self.marks.drain(..).flat_map(|mark| mark.before.into_values()).flatten() {
-            frames.put(frame);
+            shared.frames.put(frame);
         }
     }
 
@@ -83,10 +104,11 @@ impl Edits {
     }
 
     /// Undoes all changes.
-    pub(crate) fn drop_all(&mut self, frames: &Frames) {
-        self.drop_marks(frames);
+    pub(crate) fn drop_all(&mut self, shared: &Shared) {
+        self.drop_marks(shared);
+        self.drop_written(0, shared);
         for (_, frame) in self.frames.drain() {
-            frames.put(frame);
+            shared.frames.put(frame);
         }
     }
 }
@@ -96,6 +118,7 @@ impl Edits {
 pub(crate) struct Editor<'a> {
     pub(crate) shared: &'a Shared,
     pub(crate) edits: &'a mut Edits,
+    pub(crate) writer: &'a Writer,
     /// The version that the transaction began with.
     pub(crate) version: u64,
 }
@@ -132,6 +155,7 @@ impl Editor<'_> {
         let frame = match self.edits.frames.get(&number) {
             Some(&frame) => frame,
             None => {
+                self.keep(number);
                 let old = self.shared.page(number, self.version)?;
                 let frame = self.take()?;
                 // SAFETY: the frame was just taken.
@@ -149,7 +173,10 @@ impl Editor<'_> {
         self.remember(number)?;
         let frame = match self.edits.frames.get(&number) {
             Some(&frame) => frame,
-            None => self.take()?,
+            None => {
+                self.keep(number);
+                self.take()?
+            }
         };
         self.edits.frames.insert(number, frame);
         // SAFETY: the frame belongs to this transaction, which is borrowed.
@@ -161,7 +188,7 @@ impl Editor<'_> {
     /// Makes the file at least so large that it contains a page.
     pub(crate) fn extend(&mut self, number: u32) -> Result<()> {
         if number >= MOST_PAGES {
-            return Err(Error::new(ErrorKind::Full, &self.shared.path, "the store has reached its largest size"));
+            return Err(self.shared.has_largest_size());
         }
         self.edits.end = self.edits.end.max(number + 1);
         Ok(())
@@ -174,15 +201,81 @@ impl Editor<'_> {
         Ok(number)
     }
 
-    /// Returns a page.
+    /// Keeps a page in memory, so that snapshots read it there when its place has another version. The
+    /// commit goes into this epoch or one of the next two.
+    pub(crate) fn keep(&self, number: u32) {
+        self.shared.frames.keep(number, self.writer.epoch + 2);
+    }
+
+    /// Returns a page of a node.
     pub(crate) fn free(&mut self, number: u32) -> Result<()> {
+        self.forget(number)?;
         space::free(self, self.shared.first, number)
+    }
+
+    /// Drops the changes of a page that is no longer needed. Snapshots may still read what is committed.
+    pub(crate) fn forget(&mut self, number: u32) -> Result<()> {
+        self.remember(number)?;
+        if let Some(frame) = self.edits.frames.remove(&number) {
+            self.shared.frames.put(frame);
+        } else {
+            self.keep(number);
+            self.page(number)?;
+        }
+        self.edits.freed.insert(number);
+        Ok(())
+    }
+
+    /// Whether an extent may have a page: if no snapshot reads what is there, the last commit does not
+    /// need it, and recovery does not write it.
+    pub(crate) fn can_contain_extents(&self, page: u32) -> bool {
+        !self.writer.held.contains(page) && !self.writer.is_in_log(page) && !self.edits.freed.contains(&page)
+    }
+
+    /// Writes a large value to the file; where it is.
+    pub(crate) fn write_extent(&mut self, contents: Vec<u8>) -> Result<Extent> {
+        let written = self.write_extent_before(MOST_PAGES, contents)?;
+        written.ok_or_else(|| self.shared.has_largest_size())
+    }
+
+    /// Writes a large value to pages before this one, if there is room; where it is.
+    pub(crate) fn write_extent_before(&mut self, page: u32, contents: Vec<u8>) -> Result<Option<Extent>> {
+        let pages = contents.len().div_ceil(PAGE) as u32;
+        let Some(start) = space::allocate_run(self, self.shared.first, pages, page)? else { return Ok(None) };
+        let extent = Extent::new(start, &contents);
+        self.shared.write_extent(extent, &contents, self.edits.end)?;
+        self.edits.written.push(extent.start);
+        self.shared.keep_extent(extent, contents.into());
+        Ok(Some(extent))
+    }
+
+    /// Removes large values.
+    pub(crate) fn remove_extents(&mut self, extents: impl IntoIterator<Item = Extent>) {
+        self.edits.removed.extend(extents);
+    }
+
+    /// Returns the pages of the removed extents.
+    ///
+    /// # Errors
+    /// If the file says that they are not in use.
+    pub(crate) fn free_extents(&mut self) -> Result<()> {
+        for extent in self.edits.removed.clone() {
+            if !extent.is_possible() {
+                return Err(self.wrong(extent.start, "a large value has an impossible place"));
+            }
+            extent.pages().try_for_each(|page| space::free(self, self.shared.first, page))?;
+        }
+        Ok(())
     }
 }
 
 impl Pages for Editor<'_> {
     fn page(&self, number: u32) -> Result<&Page> {
         self.edits.page(self.shared, number, self.version)
+    }
+
+    fn extent(&self, extent: Extent) -> Result<&[u8]> {
+        self.shared.extent(extent)
     }
 
     fn wrong(&self, number: u32, what: &str) -> Error {

@@ -1,7 +1,7 @@
 //! Writes the pages of a half of the log to their places, so that the half is free again.
 //!
 //! ```text
-//! the writer fills half 1 ─┐
+//! the writer fills half 1
 //! this thread: pages of half 0 ─→ sync ─→ header: recovery begins with half 1
 //! ```
 
@@ -19,11 +19,13 @@ use crate::shared::Shared;
 /// Adjacent pages that are written at once.
 const RUN: usize = 64;
 
-/// The pages of an epoch.
+/// What the thread does next.
 #[derive(Debug)]
-struct Job {
-    pages: HashSet<u32>,
-    header: Header,
+enum Job {
+    /// Writes the pages of an epoch, then the header.
+    Pages(Arc<HashSet<u32>>, Header),
+    /// Makes a commit durable, if it is not yet.
+    Log(u64),
 }
 
 /// The thread.
@@ -61,11 +63,20 @@ impl Flusher {
     }
 
     /// Starts to write these pages, after which recovery begins with `epoch`.
-    pub(crate) fn start(&self, pages: HashSet<u32>, epoch: u64, sequence: u64, end: u32) {
+    pub(crate) fn start(&self, pages: Arc<HashSet<u32>>, epoch: u64, sequence: u64, end: u32) {
         let header = Header { epoch, sequence, end, ..self.header };
+        self.send(Job::Pages(pages, header));
+    }
+
+    /// Makes a commit durable, unless a later one has done that before.
+    pub(crate) fn write_log_soon(&self, sequence: u64) {
+        self.send(Job::Log(sequence));
+    }
+
+    fn send(&self, job: Job) {
         if let Some(jobs) = &self.jobs {
             // The thread ends after this.
-            let _ = jobs.send(Job { pages, header });
+            let _ = jobs.send(job);
         }
     }
 
@@ -102,9 +113,17 @@ impl Drop for Flusher {
 impl Progress {
     fn run(&self, shared: &Shared, jobs: &Receiver<Job>) {
         while let Ok(job) = jobs.recv() {
-            let written =
-                write_pages(shared, job.pages.into_iter().collect()).and_then(|()| write_header(shared, &job.header));
-            *lock(&self.epoch) = written.map(|()| job.header.epoch).map_err(|error| error.to_string());
+            let (pages, header) = match job {
+                Job::Pages(pages, header) => (pages, header),
+                Job::Log(sequence) => {
+                    // The next transaction reports an error.
+                    let _ = shared.queue.wait(shared, sequence);
+                    continue;
+                }
+            };
+            let written = write_pages(shared, pages.iter().copied().filter(|&page| page < header.end).collect())
+                .and_then(|()| write_header(shared, &header));
+            *lock(&self.epoch) = written.map(|()| header.epoch).map_err(|error| error.to_string());
             self.changed.notify_all();
         }
     }
@@ -113,18 +132,19 @@ impl Progress {
 /// Writes pages to their places, and makes them durable.
 pub(crate) fn write_pages(shared: &Shared, mut pages: Vec<u32>) -> Result<()> {
     pages.sort_unstable();
-    let version = shared.frames.begin(|| shared.published()).0;
+    // The pages are not evicted before they are in the file.
+    let (reader, _) = shared.frames.begin_version(|| shared.published());
     let written = pages.chunk_by(|one, next| one + 1 == *next).flat_map(|run| run.chunks(RUN)).try_for_each(|run| {
         let mut contents = Vec::with_capacity(run.len() * PAGE);
         for &number in run {
-            let mut page = *shared.page(number, version)?;
+            let mut page = *shared.page(number, reader.version)?;
             seal(&mut page, number, shared.header.store);
             contents.extend_from_slice(&page);
         }
         let written = shared.storage.write(&contents, u64::from(run[0]) * PAGE as u64);
         written.map_err(|error| shared.fail("write pages", &error))
     });
-    shared.frames.end(version);
+    shared.frames.end(reader);
     written?;
     shared.storage.sync().map_err(|error| shared.fail("make pages durable", &error))
 }
@@ -132,5 +152,7 @@ pub(crate) fn write_pages(shared: &Shared, mut pages: Vec<u32>) -> Result<()> {
 /// Replaces the older copy of the header.
 pub(crate) fn write_header(shared: &Shared, header: &Header) -> Result<()> {
     let written = shared.storage.write_durably(&header.bytes(), header.offset());
-    written.map_err(|error| shared.fail("write the header", &error))
+    written.map_err(|error| shared.fail("write the header", &error))?;
+    shared.frames.set_flushed(header.epoch);
+    Ok(())
 }

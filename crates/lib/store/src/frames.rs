@@ -5,10 +5,17 @@
 //! ```
 //! A frame never changes once it is published: a snapshot reads the newest one that is not newer than
 //! itself. A frame that was replaced is free when no snapshot is older than the version behind it.
+//!
+//! There is a bound on the number of frames. When it is reached, pages that the file contains as well are
+//! *evicted*, by the clock algorithm: those that nobody has read since the hand was there. What a snapshot
+//! was lent must stay, so the frame of an evicted page is free when all snapshots that were there have
+//! ended. So there are more frames than the bound while a snapshot reads much, and in a transaction that
+//! changes much.
+//!
+//! Source of the clock: Corbató, *A Paging Experiment with the Multics System* (1968).
 
 #![allow(unsafe_code, reason = "lends pages of a mapping")]
 
-use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
@@ -19,15 +26,26 @@ use fieldstone_pages::Memory;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock::lock;
 use crate::page::{PAGE, Page};
+use crate::readers::{Reader, Readers, Replaced};
 
 /// Pages of the largest store: 256 GiB.
 pub(crate) const MOST_PAGES: u32 = 1 << 26;
 /// Frames at one time.
 const MOST_FRAMES: u32 = 1 << 26;
+/// Words that describe a frame.
+const RECORD: usize = 4;
+/// Frames that the hand of the clock passes at a time, and those that it evicts at most.
+const SWEEP: u32 = 4096;
+const BATCH: usize = 128;
+/// After a pass that evicts fewer frames, at most this many are taken without another one.
+const FEW: usize = 16;
+const PAUSE: u32 = 64;
+/// Evicted frames that wait for snapshots to end; with more of them, evicting would not help.
+const MOST_WAITING: usize = 1024;
 
 /// A frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Frame(u32);
+pub(crate) struct Frame(pub(crate) u32);
 
 /// The pages in memory.
 #[derive(Debug)]
@@ -35,10 +53,38 @@ pub(crate) struct Frames {
     contents: Memory,
     /// The number of the newest frame of each page, plus one; 0 for a page that is in the file only.
     newest: Memory,
-    /// Two words a frame: the commit that made it, and the frame of the version before, plus one.
-    versions: Memory,
+    /// For each page, an epoch of the log: the page may be evicted when the file contains that epoch.
+    kept: Memory,
+    /// See [`FrameRecord`].
+    records: Memory,
     unused: Mutex<Unused>,
-    snapshots: Mutex<Snapshots>,
+    readers: Mutex<Readers>,
+    /// The epochs before this one are in the file.
+    flushed: AtomicU64,
+    /// Held while pages are evicted, and while one is marked as kept.
+    hand: Mutex<Hand>,
+    /// Frames above which pages are evicted.
+    bound: u32,
+}
+
+/// What is known of a frame.
+#[derive(Clone, Copy)]
+struct FrameRecord<'a> {
+    /// The commit that has made it.
+    made_by: &'a AtomicU64,
+    /// The frame of the version before, plus one.
+    older: &'a AtomicU64,
+    page: &'a AtomicU64,
+    /// Whether it was read since the hand of the clock was here.
+    was_read: &'a AtomicU64,
+}
+
+/// The hand of the clock.
+#[derive(Debug, Default)]
+struct Hand {
+    frame: u32,
+    /// Frames that are taken without a look for pages to evict, after one that found few.
+    pause: u32,
 }
 
 #[derive(Debug, Default)]
@@ -48,29 +94,12 @@ struct Unused {
     end: u32,
 }
 
-/// Who reads, and what is kept for them.
-#[derive(Debug, Default)]
-struct Snapshots {
-    /// The number of snapshots of each version.
-    active: BTreeMap<u64, usize>,
-    /// Versions that were replaced, oldest first.
-    replaced: VecDeque<Replaced>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Replaced {
-    /// The commit that has replaced it.
-    by: u64,
-    old: Frame,
-    new: Frame,
-}
-
 impl Frames {
-    /// Reserves addresses.
+    /// Reserves addresses. With more than `memory` bytes of pages, pages are evicted.
     ///
     /// # Errors
-    /// Without enough of them.
-    pub(crate) fn new(path: &Path) -> Result<Self> {
+    /// Without enough addresses.
+    pub(crate) fn new(path: &Path, memory: usize) -> Result<Self> {
         let reserve = |bytes: u64| {
             Memory::anonymous(bytes as usize).map_err(|error| {
                 Error::new(ErrorKind::Memory, path, format!("cannot reserve addresses: {error}"))
@@ -80,9 +109,13 @@ impl Frames {
         Ok(Self {
             contents: reserve(u64::from(MOST_FRAMES) * PAGE as u64)?,
             newest: reserve(u64::from(MOST_PAGES) * 8)?,
-            versions: reserve(u64::from(MOST_FRAMES) * 16)?,
+            kept: reserve(u64::from(MOST_PAGES) * 8)?,
+            records: reserve(u64::from(MOST_FRAMES) * RECORD as u64 * 8)?,
             unused: Mutex::default(),
-            snapshots: Mutex::default(),
+            readers: Mutex::default(),
+            flushed: AtomicU64::new(0),
+            hand: Mutex::default(),
+            bound: u32::try_from(memory / PAGE).unwrap_or(MOST_FRAMES).min(MOST_FRAMES),
         })
     }
 
@@ -90,22 +123,28 @@ impl Frames {
         &self.newest.words()[page as usize]
     }
 
-    fn made_by(&self, frame: Frame) -> &AtomicU64 {
-        &self.versions.words()[frame.0 as usize * 2]
-    }
-
-    fn older(&self, frame: Frame) -> &AtomicU64 {
-        &self.versions.words()[frame.0 as usize * 2 + 1]
+    fn record(&self, frame: Frame) -> FrameRecord<'_> {
+        let words = &self.records.words()[frame.0 as usize * RECORD..][..RECORD];
+        FrameRecord { made_by: &words[0], older: &words[1], page: &words[2], was_read: &words[3] }
     }
 
     /// A frame that is not published, with any contents; `None` if there is no memory for more.
     pub(crate) fn take(&self) -> Option<Frame> {
+        if let Some(frame) = self.take_free(self.bound) {
+            return Some(frame);
+        }
+        self.evict();
+        self.take_free(MOST_FRAMES)
+    }
+
+    /// A free frame, or one that was never used, of the first `bound` ones.
+    fn take_free(&self, bound: u32) -> Option<Frame> {
         let mut unused = lock(&self.unused);
         if let Some(free) = unused.free.pop() {
             return Some(Frame(free));
         }
         let end = unused.end;
-        (end < MOST_FRAMES).then(|| {
+        (end < bound).then(|| {
             unused.end += 1;
             Frame(end)
         })
@@ -146,10 +185,15 @@ impl Frames {
         let mut next = self.newest(page).load(Acquire);
         loop {
             let frame = Frame(u32::try_from(next.checked_sub(1)?).ok()?);
-            if self.made_by(frame).load(Relaxed) <= version {
+            let record = self.record(frame);
+            if record.made_by.load(Relaxed) <= version {
+                // Others read the record: it is written only if it changes.
+                if record.was_read.load(Relaxed) == 0 {
+                    record.was_read.store(1, Relaxed);
+                }
                 return Some(frame);
             }
-            next = self.older(frame).load(Acquire);
+            next = record.older.load(Acquire);
         }
     }
 
@@ -160,47 +204,129 @@ impl Frames {
 
     /// Makes a frame the newest one of a page, as of a commit. 0 is what the file contains.
     pub(crate) fn publish(&self, page: u32, frame: Frame, commit: u64) {
-        let newest = self.newest(page);
+        let (newest, record) = (self.newest(page), self.record(frame));
         let old = newest.load(Relaxed);
-        self.made_by(frame).store(commit, Relaxed);
-        self.older(frame).store(old, Relaxed);
+        record.made_by.store(commit, Relaxed);
+        record.older.store(old, Relaxed);
+        record.page.store(page.into(), Relaxed);
+        record.was_read.store(1, Relaxed);
         newest.store(u64::from(frame.0) + 1, Release);
         if let Some(old) = old.checked_sub(1) {
-            let replaced = Replaced { by: commit, old: Frame(old as u32), new: frame };
-            lock(&self.snapshots).replaced.push_back(replaced);
+            lock(&self.readers).add_replaced(Replaced { by: commit, old: Frame(old as u32), new: frame });
         }
     }
 
-    /// Registers a snapshot. `published` is called while none can be freed; returns its result.
-    pub(crate) fn begin(&self, published: impl FnOnce() -> (u64, u32)) -> (u64, u32) {
-        let mut snapshots = lock(&self.snapshots);
-        let published = published();
-        *snapshots.active.entry(published.0).or_default() += 1;
-        published
+    /// Keeps a page in memory until the file contains an epoch of the log.
+    pub(crate) fn keep(&self, page: u32, epoch: u64) {
+        let _hand = lock(&self.hand);
+        self.kept.words()[page as usize].store(epoch, Relaxed);
     }
 
-    /// Ends a snapshot.
-    pub(crate) fn end(&self, version: u64) {
-        let mut snapshots = lock(&self.snapshots);
-        if let Some(count) = snapshots.active.get_mut(&version) {
-            *count -= 1;
-            if *count == 0 {
-                snapshots.active.remove(&version);
+    /// The file contains all epochs of the log before this one.
+    pub(crate) fn set_flushed(&self, epoch: u64) {
+        self.flushed.store(epoch, Release);
+    }
+
+    /// Evicts pages that were not read for long.
+    #[cold]
+    fn evict(&self) {
+        let mut hand = lock(&self.hand);
+        hand.pause = hand.pause.saturating_sub(1);
+        if hand.pause > 0 || lock(&self.readers).waiting() >= MOST_WAITING {
+            return;
+        }
+        let (end, flushed) = (lock(&self.unused).end, self.flushed.load(Acquire));
+        let mut evicted = Vec::new();
+        for _ in 0..SWEEP.min(end * 2) {
+            hand.frame = if hand.frame + 1 < end { hand.frame + 1 } else { 0 };
+            if self.try_evict(Frame(hand.frame), flushed) {
+                evicted.push(hand.frame);
+                if evicted.len() == BATCH {
+                    break;
+                }
             }
         }
+        if evicted.len() < FEW {
+            hand.pause = (end / FEW as u32).min(PAUSE);
+        }
+        drop(hand);
+        lock(&self.readers).add_evicted(evicted);
+        self.free_evicted();
+    }
+
+    /// Evicts the page of a frame, if it was not read for long, no older version of it is kept for
+    /// snapshots, and the file contains it.
+    fn try_evict(&self, frame: Frame, flushed: u64) -> bool {
+        let record = self.record(frame);
+        let page = record.page.load(Relaxed) as u32;
+        let newest = self.newest(page);
+        // A frame that is free, or that a transaction has, is not the newest one of a page.
+        if newest.load(Acquire) != u64::from(frame.0) + 1 || record.older.load(Relaxed) != 0 {
+            return false;
+        }
+        if self.kept.words()[page as usize].load(Relaxed) >= flushed || record.was_read.swap(0, Relaxed) != 0 {
+            return false;
+        }
+        newest.store(0, Release);
+        true
+    }
+
+    /// Frees the frames of evicted pages that no snapshot can have been lent.
+    fn free_evicted(&self) {
+        let (frames, contents) = lock(&self.readers).take_evicted();
+        drop(contents);
+        lock(&self.unused).free.extend(frames);
+    }
+
+    /// Drops contents of large values once nobody who is registered now can use them.
+    pub(crate) fn drop_later(&self, contents: Vec<Box<[u8]>>) {
+        if !contents.is_empty() {
+            lock(&self.readers).add_contents(contents);
+        }
+    }
+
+    /// Registers a reader. `published`, its version and the pages of the file, is called while nothing can
+    /// be freed.
+    pub(crate) fn begin(&self, published: impl FnOnce() -> (u64, u32)) -> (Reader, u32) {
+        let mut readers = lock(&self.readers);
+        let (version, end) = published();
+        (readers.begin(version), end)
+    }
+
+    /// Registers the reader of a version that keeps no evicted page in memory.
+    pub(crate) fn begin_version(&self, published: impl FnOnce() -> (u64, u32)) -> (Reader, u32) {
+        let mut readers = lock(&self.readers);
+        let (version, end) = published();
+        (readers.begin_version(version), end)
+    }
+
+    /// Ends a reader.
+    pub(crate) fn end(&self, reader: Reader) {
+        if lock(&self.readers).end(reader) {
+            self.free_evicted();
+        }
+    }
+
+    /// The oldest version that somebody reads; `version`, the newest one, if nobody reads.
+    pub(crate) fn oldest(&self, version: u64) -> u64 {
+        lock(&self.readers).oldest(version)
     }
 
     /// Frees the frames that no snapshot can need, now that `version` is the newest one.
     pub(crate) fn reclaim(&self, version: u64) {
-        let mut snapshots = lock(&self.snapshots);
-        let oldest = snapshots.active.first_key_value().map_or(version, |(&oldest, _)| oldest);
+        let mut readers = lock(&self.readers);
         let mut unused = lock(&self.unused);
-        while let Some(&replaced) = snapshots.replaced.front().filter(|replaced| replaced.by <= oldest) {
+        while let Some(replaced) = readers.take_replaced(version) {
             // Whoever reads this page now stops at the newer frame.
-            self.older(replaced.new).store(0, Release);
+            self.record(replaced.new).older.store(0, Release);
             unused.free.push(replaced.old.0);
-            snapshots.replaced.pop_front();
         }
+    }
+
+    /// Frames that were used until now.
+    #[cfg(test)]
+    pub(crate) fn used(&self) -> u32 {
+        lock(&self.unused).end
     }
 }
 
@@ -208,27 +334,68 @@ impl Frames {
 mod tests {
     use super::*;
 
+    fn publish(frames: &Frames, page: u32, commit: u64) -> Frame {
+        let frame = frames.take().unwrap();
+        // SAFETY: the frame was just taken.
+        unsafe { frames.contents_mut(frame)[0] = commit as u8 };
+        frames.publish(page, frame, commit);
+        frames.reclaim(commit);
+        frame
+    }
+
     #[test]
     fn a_snapshot_reads_its_version_until_it_ends() {
-        let frames = Frames::new(Path::new("test")).unwrap();
-        let publish = |commit: u64| {
-            let frame = frames.take().unwrap();
-            // SAFETY: the frame was just taken.
-            unsafe { frames.contents_mut(frame)[0] = commit as u8 };
-            frames.publish(7, frame, commit);
-            frames.reclaim(commit);
-            frame
-        };
-        let first = publish(1);
+        let frames = Frames::new(Path::new("test"), 1 << 30).unwrap();
+        let first = publish(&frames, 7, 1);
         let (snapshot, _) = frames.begin(|| (1, 8));
-        let second = publish(2);
+        let second = publish(&frames, 7, 2);
         assert_eq!((frames.find(7, 1), frames.find(7, 2), frames.find(8, 2)), (Some(first), Some(second), None));
         // SAFETY: the snapshot keeps the frame, which was published.
         assert_eq!(unsafe { frames.contents(first)[0] }, 1);
         frames.end(snapshot);
-        let third = publish(3);
+        let third = publish(&frames, 7, 3);
         assert_eq!((frames.find(7, 2), frames.find(7, 3)), (None, Some(third)));
         // Both old frames are used again.
         assert_eq!([frames.take(), frames.take()].map(|frame| frame.unwrap().0 < 2), [true, true]);
+    }
+
+    #[test]
+    fn pages_that_the_file_contains_are_evicted_at_the_bound() {
+        let frames = Frames::new(Path::new("test"), 8 * PAGE).unwrap();
+        for page in 0..8 {
+            frames.keep(page, if page == 3 { 2 } else { 1 });
+            publish(&frames, page, 1);
+        }
+        frames.set_flushed(1);
+        publish(&frames, 8, 1);
+        assert!((0..8).all(|page| frames.has(page)), "the file does not contain them yet");
+        frames.set_flushed(2);
+        publish(&frames, 9, 1);
+        assert!((0..8).all(|page| frames.has(page) == (page == 3)));
+        for page in 10..17 {
+            publish(&frames, page, 1);
+        }
+        assert_eq!(frames.used(), 9, "their frames are used again");
+    }
+
+    #[test]
+    fn what_a_snapshot_was_lent_stays() {
+        let frames = Frames::new(Path::new("test"), 4 * PAGE).unwrap();
+        frames.set_flushed(9);
+        for page in 0..4 {
+            publish(&frames, page, 1);
+        }
+        let (reader, _) = frames.begin(|| (1, 8));
+        let lent = frames.find(2, 1).unwrap();
+        for page in 100..120 {
+            let frame = publish(&frames, page, 1);
+            assert_ne!(frame, lent);
+        }
+        assert!(!frames.has(2));
+        // SAFETY: the reader is registered since before the page was evicted.
+        assert_eq!(unsafe { frames.contents(lent)[0] }, 1);
+        frames.end(reader);
+        let free: Vec<_> = (0..40).map(|_| frames.take().unwrap()).collect();
+        assert!(free.contains(&lent));
     }
 }

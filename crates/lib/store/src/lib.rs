@@ -14,9 +14,12 @@
 //! | `tree`, `node` | sorted entries, and a page of them |
 //! | `editor` | the pages of a transaction |
 //! | `backup` | a snapshot as a new file |
+//! | `compact` | makes the file smaller |
 //! | `space` | which pages are in use |
-//! | `frames` | the pages in memory, and their versions |
-//! | `commit`, `log`, `lines` | how a commit becomes durable |
+//! | `extent` | large values |
+//! | `frames`, `readers` | the pages in memory, their versions, and who reads them |
+//! | `commit`, `log`, `lines` | how a commit gets into the log |
+//! | `durable` | how the log becomes durable |
 //! | `flush` | how the log becomes empty |
 //! | `recovery`, `header` | opening a file |
 //! | `shared` | what all users of an open store share |
@@ -27,7 +30,7 @@
 //!
 //! Source: Appel and Li, *Virtual Memory Primitives for User Programs*, ASPLOS 1991, "Persistent stores".
 //!
-//! Limits: 64-bit Linux, pages of 4 KiB, 256 GiB a store. All pages that were read stay in memory.
+//! Limits: 64-bit Linux, pages of 4 KiB, 256 GiB a store.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_lossless,
@@ -37,11 +40,14 @@
 mod backup;
 mod catalog;
 mod commit;
+mod compact;
 #[cfg(test)]
 mod crash;
 mod data;
+mod durable;
 mod editor;
 mod error;
+mod extent;
 mod flush;
 mod frames;
 mod header;
@@ -50,6 +56,7 @@ mod lock;
 mod log;
 mod node;
 mod page;
+mod readers;
 mod recovery;
 mod shared;
 mod snapshot;

@@ -18,8 +18,9 @@
 //! ```
 //! The head of a key is its first 4 bytes behind the prefix. Most comparisons look at heads only. A cell of
 //! a leaf is the length of the value in 2 bytes, the rest of the key and the value; one of a branch is the
-//! number of the child in 4 bytes and the rest of the key. The lower fence lies at the end of the page, the
-//! upper one below it.
+//! number of the child in 4 bytes and the rest of the key. A length with the highest bit set says that the
+//! value is elsewhere, and that a reference of 20 bytes is here. The lower fence lies at the end of the page,
+//! the upper one below it.
 //!
 //! Source: Bayer and Unterauer, *Prefix B-Trees*, TODS 2 (1977); heads and fences after Graefe, *Modern
 //! B-Tree Techniques* (2011).
@@ -27,6 +28,7 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
+use crate::extent::Extent;
 use crate::page::{NODE, PAGE, Page, kind, set_kind, set_u16, set_u32, u16_at, u32_at};
 
 const LEVEL: usize = 13;
@@ -43,7 +45,11 @@ const SLOT: usize = 8;
 /// The length of an upper fence that is not there.
 const NO_FENCE: usize = u16::MAX as usize;
 
+/// In the length of a value: it is a reference to an extent.
+const IN_EXTENT: usize = 1 << 15;
+
 /// The largest entry of a leaf, key and value together: four fit into a page beside fences of that size.
+/// The value of a larger one is in an extent.
 pub(crate) const LARGEST_ENTRY: usize = 1024;
 /// The largest key.
 pub(crate) const LARGEST_KEY: usize = 512;
@@ -56,13 +62,15 @@ pub(crate) struct Node<'a>(pub(crate) &'a Page);
 #[derive(Clone, Copy)]
 pub(crate) enum Payload<'a> {
     Value(&'a [u8]),
+    /// A value in an extent, by its reference.
+    Reference(&'a [u8]),
     Child(u32),
 }
 
 impl Payload<'_> {
     const fn bytes(self) -> usize {
         match self {
-            Self::Value(value) => 2 + value.len(),
+            Self::Value(value) | Self::Reference(value) => 2 + value.len(),
             Self::Child(_) => 4,
         }
     }
@@ -123,6 +131,11 @@ impl<'a> Node<'a> {
         Fences { lower: &self.0[start..], upper }
     }
 
+    /// Whether a key is below the upper fence.
+    pub(crate) fn is_below_end(self, key: &[u8]) -> bool {
+        self.fences().upper.is_none_or(|upper| key < upper)
+    }
+
     fn prefix(self) -> &'a [u8] {
         &self.fences().lower[..u16_at(self.0, PREFIX)]
     }
@@ -151,10 +164,16 @@ impl<'a> Node<'a> {
         key.extend_from_slice(self.rest(index));
     }
 
-    /// The value of an entry of a leaf.
+    /// What a leaf has of the value of an entry: all of it, or a reference.
     pub(crate) fn value(self, index: usize) -> &'a [u8] {
         let (at, length) = self.cell(index);
-        &self.0[at + 2 + length..][..u16_at(self.0, at)]
+        &self.0[at + 2 + length..][..u16_at(self.0, at) & !IN_EXTENT]
+    }
+
+    /// The extent with the value of an entry of a leaf; `None` if the value is here.
+    pub(crate) fn extent(self, index: usize) -> Option<Extent> {
+        let is_in_extent = u16_at(self.0, self.cell(index).0) & IN_EXTENT != 0;
+        is_in_extent.then(|| Extent::decode(self.value(index)))
     }
 
     /// A child: 0 is the one with the keys below the first entry.
@@ -166,7 +185,11 @@ impl<'a> Node<'a> {
     }
 
     fn payload(self, index: usize) -> Payload<'a> {
-        if self.is_leaf() { Payload::Value(self.value(index)) } else { Payload::Child(self.child(index + 1)) }
+        if !self.is_leaf() {
+            return Payload::Child(self.child(index + 1));
+        }
+        let value = self.value(index);
+        if self.extent(index).is_some() { Payload::Reference(value) } else { Payload::Value(value) }
     }
 
     /// The place of a key: that of the entry with this key, or where such an entry would be inserted.
@@ -227,8 +250,14 @@ impl<'a> Node<'a> {
             if at < cells || start + length > PAGE - fences {
                 return Err("an entry is outside of its cells");
             }
-            if self.is_leaf() && start + length + u16_at(self.0, at) > PAGE - fences {
-                return Err("a value is outside of its cells");
+            if self.is_leaf() {
+                let value = u16_at(self.0, at);
+                if start + length + (value & !IN_EXTENT) > PAGE - fences {
+                    return Err("a value is outside of its cells");
+                }
+                if value & IN_EXTENT != 0 && value & !IN_EXTENT != Extent::REFERENCE {
+                    return Err("a reference to a large value has a wrong length");
+                }
             }
         }
         if (1..self.count()).all(|index| self.rest(index - 1) < self.rest(index)) {
@@ -258,6 +287,23 @@ pub(crate) fn set_first_child(page: &mut Page, child: u32) {
     set_u32(page, FIRST_CHILD, child);
 }
 
+/// Replaces a child: 0 is the one with the keys below the first entry.
+pub(crate) fn set_child(page: &mut Page, index: usize, child: u32) {
+    match index.checked_sub(1) {
+        None => set_first_child(page, child),
+        Some(entry) => {
+            let (at, _) = Node(page).cell(entry);
+            set_u32(page, at, child);
+        }
+    }
+}
+
+/// Replaces the reference to an extent by another.
+pub(crate) fn set_reference(page: &mut Page, place: usize, reference: &[u8; Extent::REFERENCE]) {
+    let (at, rest) = Node(page).cell(place);
+    page[at + 2 + rest..][..Extent::REFERENCE].copy_from_slice(reference);
+}
+
 /// Whether an entry fits, perhaps after [`compact`].
 pub(crate) fn fits(page: &Page, key: &[u8], payload: Payload<'_>) -> bool {
     let node = Node(page);
@@ -280,8 +326,9 @@ pub(crate) fn insert(page: &mut Page, place: usize, key: &[u8], payload: Payload
     set_u16(page, COUNT, count + 1);
     set_u16(page, CELLS, at);
     match payload {
-        Payload::Value(value) => {
-            set_u16(page, at, value.len());
+        Payload::Value(value) | Payload::Reference(value) => {
+            let flag = if matches!(payload, Payload::Reference(_)) { IN_EXTENT } else { 0 };
+            set_u16(page, at, value.len() | flag);
             page[at + 2..][..rest.len()].copy_from_slice(rest);
             page[at + 2 + rest.len()..][..value.len()].copy_from_slice(value);
         }
@@ -320,15 +367,17 @@ pub(crate) fn remove_child(page: &mut Page, child: usize) {
     remove(page, child.saturating_sub(1));
 }
 
-/// Replaces a value by one of the same length. Returns whether it has that length.
-pub(crate) fn replace(page: &mut Page, place: usize, value: &[u8]) -> bool {
+/// Replaces a value by one of the same length, both without an extent. Returns whether they are such.
+pub(crate) fn replace(page: &mut Page, place: usize, payload: Payload<'_>) -> bool {
     let node = Node(page);
     let (at, rest) = node.cell(place);
-    let fits = node.value(place).len() == value.len();
-    if fits {
-        page[at + 2 + rest..][..value.len()].copy_from_slice(value);
+    match (payload, node.payload(place)) {
+        (Payload::Value(new), Payload::Value(old)) if new.len() == old.len() => {
+            page[at + 2 + rest..][..new.len()].copy_from_slice(new);
+            true
+        }
+        _ => false,
     }
-    fits
 }
 
 /// Appends entries of another node, whose keys are higher than those here.

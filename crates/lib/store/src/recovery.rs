@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "fills frames that were just taken")]
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::{self, File, TryLockError};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use crate::commit::Writer;
 use crate::error::{Error, ErrorKind, Result};
+use crate::extent::Extents;
 use crate::flush::{write_header, write_pages};
 use crate::frames::{Frames, MOST_PAGES};
 use crate::header::{Header, Unusable};
@@ -30,7 +31,7 @@ use crate::tree;
 ///
 /// # Errors
 /// As of [`crate::Store::open`].
-pub(crate) fn open(path: &Path, log_pages: u32) -> Result<(Arc<Shared>, Header)> {
+pub(crate) fn open(path: &Path, log_pages: u32, memory: usize) -> Result<(Arc<Shared>, Header)> {
     let path = absolute(path)?;
     let failed = |operation: &'static str| {
         let path = path.clone();
@@ -49,7 +50,7 @@ pub(crate) fn open(path: &Path, log_pages: u32) -> Result<(Arc<Shared>, Header)>
         Err(TryLockError::Error(error)) => return Err(failed("lock the store")(error)),
     }
     let storage = Box::new(DiskFile::new(file, &path));
-    recover(path, storage)
+    recover(path, storage, memory)
 }
 
 /// The path, with which messages name the file wherever the process goes.
@@ -103,7 +104,7 @@ pub(crate) fn write_new(file: &File, log_pages: u32) -> io::Result<()> {
     let header = write_start(file, log_pages)?;
     let mut pages: [Page; 2] = [[0; PAGE]; 2];
     space::clear(&mut pages[0]);
-    space::take(&mut pages[0]);
+    space::take(&mut pages[0], |_| false);
     tree::plant(&mut pages[1]);
     for (number, page) in (header.first()..).zip(&mut pages) {
         seal(page, number, header.store);
@@ -205,10 +206,11 @@ fn replay(path: &Path, storage: &dyn Storage, header: &Header) -> Result<Replaye
 }
 
 /// Applies the log, so that the file has all commits and the log is empty.
-pub(crate) fn recover(path: PathBuf, storage: Box<dyn Storage>) -> Result<(Arc<Shared>, Header)> {
+/// A quarter of the memory is for large values.
+pub(crate) fn recover(path: PathBuf, storage: Box<dyn Storage>, memory: usize) -> Result<(Arc<Shared>, Header)> {
     let mut header = read_header(&path, &*storage)?;
     let replayed = replay(&path, &*storage, &header)?;
-    let frames = Frames::new(&path)?;
+    let (frames, extents) = (Frames::new(&path, memory / 4 * 3)?, Extents::new(memory / 4));
     for (&number, page) in &replayed.pages {
         if kind(page) != MAP {
             Node(page).check().map_err(|what| Error::corrupt(&path, Some(number), what))?;
@@ -220,9 +222,8 @@ pub(crate) fn recover(path: PathBuf, storage: Box<dyn Storage>) -> Result<(Arc<S
     }
     // The other copy of the header is written, so the epoch is odd if the present one is even.
     let epoch = if replayed.epoch == header.epoch { header.epoch + 1 } else { header.epoch + 3 };
-    let writer =
-        Writer { sequence: replayed.sequence, epoch, position: 0, logged: HashSet::new(), end: replayed.end, group: 0 };
-    let shared = Shared::new(path, storage, header, frames, writer);
+    let writer = Writer::new(replayed.sequence, epoch, replayed.end);
+    let shared = Shared::new(path, storage, header, (frames, extents), writer);
     if !replayed.pages.is_empty() {
         write_pages(&shared, replayed.pages.into_keys().collect())?;
     }

@@ -7,8 +7,10 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Condvar, Mutex, PoisonError};
 
-use crate::commit::Writer;
+use crate::commit::{Writer, file_bytes};
+use crate::durable::Queue;
 use crate::error::{Error, ErrorKind, Result};
+use crate::extent::{Extent, Extents};
 use crate::frames::{Frame, Frames, MOST_PAGES};
 use crate::header::Header;
 use crate::lock::lock;
@@ -22,12 +24,15 @@ pub(crate) struct Shared {
     pub(crate) path: PathBuf,
     pub(crate) storage: Box<dyn Storage>,
     pub(crate) frames: Frames,
+    pub(crate) extents: Extents,
     /// Its number, and the places in the file. What changes in a header is out of date here.
     pub(crate) header: Header,
     /// The map of the first group of pages.
     pub(crate) first: u32,
     /// The last commit that is durable, and the pages of the file then.
     published: Mutex<(u64, u32)>,
+    /// Commits that are not durable yet.
+    pub(crate) queue: Queue,
     /// Held while a page is read from the file.
     loading: Mutex<()>,
     /// The writer, unless a transaction has it.
@@ -43,16 +48,18 @@ impl Shared {
         path: PathBuf,
         storage: Box<dyn Storage>,
         header: Header,
-        frames: Frames,
+        (frames, extents): (Frames, Extents),
         writer: Writer,
     ) -> Self {
         Self {
             path,
             storage,
             frames,
+            extents,
             header,
             first: header.first(),
             published: Mutex::new((writer.sequence, writer.end)),
+            queue: Queue::default(),
             loading: Mutex::default(),
             writer: Mutex::new(Some(writer)),
             returned: Condvar::new(),
@@ -66,7 +73,7 @@ impl Shared {
         *lock(&self.published)
     }
 
-    pub(crate) fn publish(&self, version: u64, end: u32) {
+    pub(crate) fn set_published(&self, version: u64, end: u32) {
         *lock(&self.published) = (version, end);
     }
 
@@ -91,6 +98,10 @@ impl Shared {
             Error::new(ErrorKind::Memory, &self.path, "there are no more frames for pages")
                 .with_remedy("end snapshots that are no longer read")
         })
+    }
+
+    pub(crate) fn has_largest_size(&self) -> Error {
+        Error::new(ErrorKind::Full, &self.path, "the store has reached its largest size")
     }
 
     /// A write has failed: none is made until the store is opened again.
@@ -124,6 +135,28 @@ impl Shared {
         Error::corrupt(&self.path, Some(number), what)
     }
 
+    /// Copies a page as of a version, which the caller has registered. It does not stay in memory.
+    pub(crate) fn copy_page(&self, number: u32, version: u64, copy: &mut Page) -> Result<()> {
+        let is_copied = |copy: &mut Page| {
+            let (reader, _) = self.frames.begin(|| (version, 0));
+            let frame = self.frames.find(number.min(MOST_PAGES - 1), version);
+            if let Some(frame) = frame {
+                // SAFETY: this version is registered, and so is a reader since before the frame was found.
+                *copy = *unsafe { self.frames.contents(frame) };
+            }
+            self.frames.end(reader);
+            frame.is_some()
+        };
+        if !is_copied(copy) {
+            let read = self.read(number, copy);
+            // If the file has a later version by now, the right one was brought into memory before.
+            if !is_copied(copy) {
+                read?;
+            }
+        }
+        Ok(())
+    }
+
     /// A page as of a version, which the caller has registered for as long as it uses the result.
     pub(crate) fn page(&self, number: u32, version: u64) -> Result<&Page> {
         let frame = match self.frames.find(number.min(MOST_PAGES - 1), version) {
@@ -134,14 +167,78 @@ impl Shared {
         Ok(unsafe { self.frames.contents(frame) })
     }
 
+    /// A large value of a version, which the caller has registered for as long as it uses the result.
+    pub(crate) fn extent(&self, extent: Extent) -> Result<&[u8]> {
+        let contents = match self.extents.get(extent.start) {
+            Some(contents) => contents,
+            None => self.load_extent(extent)?,
+        };
+        // SAFETY: the contents never move, and are dropped once nobody is registered who can have them.
+        Ok(unsafe { &*contents })
+    }
+
+    #[cold]
+    fn load_extent(&self, extent: Extent) -> Result<*const [u8]> {
+        let _loading = lock(&self.loading);
+        if let Some(contents) = self.extents.get(extent.start) {
+            return Ok(contents);
+        }
+        let contents = self.read_extent(extent)?;
+        Ok(self.keep_extent(extent, contents))
+    }
+
+    /// Keeps the contents of a large value in memory, and drops those that are there the longest if there
+    /// are too many; where the contents are.
+    pub(crate) fn keep_extent(&self, extent: Extent, contents: Box<[u8]>) -> *const [u8] {
+        let (place, evicted) = self.extents.insert(extent.start, contents);
+        self.frames.drop_later(evicted);
+        place
+    }
+
+    /// Reads a large value from the file, and checks it.
+    pub(crate) fn read_extent(&self, extent: Extent) -> Result<Box<[u8]>> {
+        if !extent.is_possible() {
+            return Err(self.wrong(extent.start, "a large value has an impossible place"));
+        }
+        let mut contents = Vec::new();
+        contents.try_reserve_exact(extent.bytes as usize).map_err(|_| {
+            Error::new(
+                ErrorKind::Memory,
+                &self.path,
+                format!("there is no memory for a value of {} bytes", extent.bytes),
+            )
+        })?;
+        contents.resize(extent.bytes as usize, 0);
+        self.read_at(&mut contents, extent.start)?;
+        if !extent.has(&contents) {
+            return Err(self.wrong(extent.start, "the check of the large value that begins there is wrong"));
+        }
+        Ok(contents.into())
+    }
+
+    /// Writes a large value to the file, of which `end` pages are in use.
+    pub(crate) fn write_extent(&self, extent: Extent, contents: &[u8], end: u32) -> Result<()> {
+        let reserved = self.storage.reserve(file_bytes(end));
+        reserved.map_err(|error| Error::io(&self.path, "make room for a large value", &error))?;
+        let written = self.storage.write(contents, extent.offset());
+        written.map_err(|error| self.fail("write a large value", &error))
+    }
+
+    fn read_at(&self, bytes: &mut [u8], number: u32) -> Result<()> {
+        self.storage.read(bytes, u64::from(number) * PAGE as u64).map_err(|error| match error.kind() {
+            std::io::ErrorKind::UnexpectedEof => self.wrong(number, "the file ends before the end of it"),
+            _ => Error::io(&self.path, "read", &error),
+        })
+    }
+
     #[cold]
     fn load(&self, number: u32, version: u64) -> Result<Frame> {
         let _loading = lock(&self.loading);
+        if let Some(frame) = self.frames.find(number.min(MOST_PAGES - 1), version) {
+            return Ok(frame);
+        }
         if number >= MOST_PAGES || self.frames.has(number) {
-            return self
-                .frames
-                .find(number.min(MOST_PAGES - 1), version)
-                .ok_or_else(|| self.wrong(number, "a page refers to it that is older"));
+            return Err(self.wrong(number, "a page refers to it that is older"));
         }
         let frame = self.take_frame()?;
         // SAFETY: the frame was just taken.
@@ -157,10 +254,7 @@ impl Shared {
 
     /// Reads a page of the file, and checks it.
     fn read(&self, number: u32, page: &mut Page) -> Result<()> {
-        self.storage.read(page, u64::from(number) * PAGE as u64).map_err(|error| match error.kind() {
-            std::io::ErrorKind::UnexpectedEof => self.wrong(number, "the file ends before it"),
-            _ => Error::io(&self.path, "read", &error),
-        })?;
+        self.read_at(page, number)?;
         if !is_sealed(page, number, self.header.store) {
             return Err(self.wrong(number, "its check is wrong"));
         }

@@ -10,7 +10,9 @@ use crate::backup;
 use crate::catalog;
 use crate::data::{Key, Value};
 use crate::error::{Error, Result};
+use crate::extent::Extent;
 use crate::page::Page;
+use crate::readers::Reader;
 use crate::store::Open;
 use crate::table::{Range, Table, get, range};
 use crate::tree::Pages;
@@ -19,21 +21,21 @@ use crate::tree::Pages;
 /// is. While it lives, the pages that it may read are kept beside their later versions.
 pub struct Snapshot {
     open: Arc<Open>,
-    version: u64,
+    reader: Reader,
     /// Pages of the file.
     end: u32,
 }
 
 impl fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Snapshot").field("version", &self.version).finish_non_exhaustive()
+        f.debug_struct("Snapshot").field("version", &self.reader.version).finish_non_exhaustive()
     }
 }
 
 impl Snapshot {
     pub(crate) fn new(open: Arc<Open>) -> Self {
-        let (version, end) = open.shared.frames.begin(|| open.shared.published());
-        Self { open, version, end }
+        let (reader, end) = open.shared.frames.begin(|| open.shared.published());
+        Self { open, reader, end }
     }
 
     /// A table. One that is absent reads as empty.
@@ -52,19 +54,23 @@ impl Snapshot {
     /// [`crate::ErrorKind::Exists`] if there is such a file; [`crate::ErrorKind::Corrupt`] for a damaged
     /// page here; [`crate::ErrorKind::Full`] and [`crate::ErrorKind::Io`].
     pub fn backup(&self, path: impl AsRef<Path>) -> Result<()> {
-        backup::write(self, &self.open.shared, self.end, path.as_ref())
+        backup::write(&self.open.shared, self.reader.version, self.end, path.as_ref())
     }
 }
 
 impl Drop for Snapshot {
     fn drop(&mut self) {
-        self.open.shared.frames.end(self.version);
+        self.open.shared.frames.end(self.reader);
     }
 }
 
 impl Pages for Snapshot {
     fn page(&self, number: u32) -> Result<&Page> {
-        self.open.shared.page(number, self.version)
+        self.open.shared.page(number, self.reader.version)
+    }
+
+    fn extent(&self, extent: Extent) -> Result<&[u8]> {
+        self.open.shared.extent(extent)
     }
 
     fn wrong(&self, number: u32, what: &str) -> Error {

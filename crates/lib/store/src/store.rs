@@ -3,6 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use fieldstone_sys::limits::limits;
+use fieldstone_sys::machine::machine;
+
+use crate::backup;
 use crate::error::{Error, ErrorKind, Result};
 use crate::flush::Flusher;
 use crate::recovery;
@@ -13,6 +17,14 @@ use crate::transaction::Transaction;
 /// The smallest log, and the one that a store has unless another is chosen.
 const LEAST_LOG: usize = 64 << 10;
 const DEFAULT_LOG: usize = 8 << 20;
+/// The least memory for what was read.
+const LEAST_MEMORY: usize = 1 << 20;
+
+/// Half of the memory that this process can have.
+fn half_of_memory() -> usize {
+    let group = limits().cgroup.and_then(|group| group.limit_bytes).unwrap_or(u64::MAX);
+    (machine().memory_available_bytes.min(group) / 2) as usize
+}
 
 /// A store in one file. Clones are the same store; it closes with the last of them and of its snapshots.
 #[derive(Clone, Debug)]
@@ -30,6 +42,7 @@ pub(crate) struct Open {
 pub struct StoreBuilder {
     path: PathBuf,
     log_bytes: usize,
+    memory_bytes: Option<usize>,
 }
 
 impl StoreBuilder {
@@ -41,6 +54,15 @@ impl StoreBuilder {
         self
     }
 
+    /// Memory for what was read: 1 MiB or more, default half of what the machine and the memory control
+    /// group have when the store is opened. It is exceeded by what living snapshots have read, and by what
+    /// a transaction changes.
+    #[must_use]
+    pub const fn memory_bytes(mut self, bytes: usize) -> Self {
+        self.memory_bytes = Some(bytes);
+        self
+    }
+
     /// Opens the store, or makes it.
     ///
     /// # Errors
@@ -49,7 +71,8 @@ impl StoreBuilder {
         let Ok(log_pages) = u32::try_from(self.log_bytes.max(LEAST_LOG).next_multiple_of(8192) / 4096) else {
             return Err(Error::new(ErrorKind::TooLarge, &self.path, "cannot use a log of this size"));
         };
-        let (shared, header) = recovery::open(&self.path, log_pages)?;
+        let memory = self.memory_bytes.unwrap_or_else(half_of_memory).max(LEAST_MEMORY);
+        let (shared, header) = recovery::open(&self.path, log_pages, memory)?;
         let flusher = Flusher::start_thread(&shared, header)?;
         Ok(Store(Arc::new(Open { shared, flusher })))
     }
@@ -68,7 +91,7 @@ impl Store {
     /// Options, then [`StoreBuilder::open`].
     #[must_use]
     pub fn builder(path: impl AsRef<Path>) -> StoreBuilder {
-        StoreBuilder { path: path.as_ref().to_owned(), log_bytes: DEFAULT_LOG }
+        StoreBuilder { path: path.as_ref().to_owned(), log_bytes: DEFAULT_LOG, memory_bytes: None }
     }
 
     /// A snapshot: what is committed now.
@@ -84,7 +107,29 @@ impl Store {
     /// # Errors
     /// As [`Snapshot::backup`].
     pub fn backup(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.read()?.backup(path)
+        let shared = &self.0.shared;
+        let (reader, end) = shared.frames.begin_version(|| shared.published());
+        let written = backup::write(shared, reader.version, end, path.as_ref());
+        shared.frames.end(reader);
+        written
+    }
+
+    /// Makes the file smaller: moves pages from its end to unused places, then cuts it. Others read and
+    /// write meanwhile; each step is a transaction of at most 64 pages. Returns how many bytes smaller the
+    /// file is. What a living snapshot may read is not cut off: then the file becomes smaller later.
+    ///
+    /// Cost: each page of the tables is read, and those at the end are written twice.
+    ///
+    /// # Errors
+    /// As [`Transaction::commit`]. What was moved before stays moved.
+    pub fn compact(&self) -> Result<u64> {
+        let bytes = || self.0.shared.storage.bytes().map_err(|error| Error::io(&self.0.shared.path, "read", &error));
+        let before = bytes()?;
+        let mut compaction = None;
+        while self.write(|tx| tx.compact(&mut compaction))? {}
+        self.write(Transaction::trim)?;
+        self.begin()?.cut()?;
+        Ok(before.saturating_sub(bytes()?))
     }
 
     /// Begins a transaction, once no other one is open.
@@ -121,6 +166,9 @@ impl Drop for Open {
             && writer.turn(&self.shared, &self.flusher).is_ok()
         {
             let _ = self.flusher.wait(&self.shared, writer.epoch);
+            // Nobody reads any more.
+            writer.release_pages(&self.shared);
+            let _ = writer.cut(&self.shared);
         }
         self.shared.return_writer(writer);
     }

@@ -1,6 +1,7 @@
 //! Tables: their names and types, and what is read of them.
 
 use std::borrow::Borrow;
+use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
@@ -50,6 +51,17 @@ pub(crate) fn key_bytes<K: Key + ?Sized>(key: &K) -> Vec<u8> {
     bytes
 }
 
+/// Calls `use_bytes` with the bytes of a key, in memory that is used again.
+pub(crate) fn with_key<K: Key + ?Sized, T>(key: &K, use_bytes: impl FnOnce(&[u8]) -> T) -> T {
+    thread_local!(static BYTES: Cell<Vec<u8>> = const { Cell::new(Vec::new()) });
+    let mut bytes = BYTES.take();
+    bytes.clear();
+    key.encode(&mut bytes);
+    let result = use_bytes(&bytes);
+    BYTES.set(bytes);
+    result
+}
+
 /// The value of a key in a tree.
 pub(crate) fn get<'a, P: Pages, K: Key + ?Sized, V: Value + ?Sized>(
     pages: &'a P,
@@ -58,7 +70,7 @@ pub(crate) fn get<'a, P: Pages, K: Key + ?Sized, V: Value + ?Sized>(
     _table: Table<K, V>,
 ) -> Result<Option<V::Lent<'a>>> {
     let Some(root) = root else { return Ok(None) };
-    let Some(bytes) = tree::get(pages, root, &key_bytes(key))? else { return Ok(None) };
+    let Some(bytes) = with_key(key, |key| tree::get(pages, root, key))? else { return Ok(None) };
     Ok(Some(V::decode(bytes).ok_or_else(|| wrong_value::<P, V>(pages, root))?))
 }
 

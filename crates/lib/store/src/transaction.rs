@@ -7,31 +7,33 @@ use std::sync::Arc;
 
 use crate::catalog;
 use crate::commit::Writer;
+use crate::compact::{self, Compaction};
 use crate::data::{Key, Value};
 use crate::editor::{Editor, Edits};
 use crate::error::{Error, ErrorKind, Result};
-use crate::node::{LARGEST_ENTRY, LARGEST_KEY};
+use crate::extent::{Extent, LARGEST_VALUE};
+use crate::node::{LARGEST_ENTRY, LARGEST_KEY, Payload};
 use crate::page::Page;
+use crate::readers::Reader;
 use crate::shared::Shared;
 use crate::store::Open;
-use crate::table::{Range, Table, bounds, get, key_bytes, range, slice};
-use crate::tree::{self, Entries, Pages};
+use crate::table::{Range, Table, bounds, get, range, slice, with_key};
+use crate::tree::{self, Pages};
 
 /// Changes of a store. It sees its own; others see them when it has committed. Dropped without a commit, it
 /// changes nothing. There is one at a time.
 pub struct Transaction {
     open: Arc<Open>,
-    /// `None` after the commit.
-    writer: Option<Writer>,
+    writer: Writer,
     edits: Edits,
-    version: u64,
+    reader: Reader,
     /// Whether an operation failed in the middle: then nothing can be committed.
     has_failed: bool,
 }
 
 impl fmt::Debug for Transaction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Transaction").field("version", &self.version).finish_non_exhaustive()
+        f.debug_struct("Transaction").field("version", &self.reader.version).finish_non_exhaustive()
     }
 }
 
@@ -43,14 +45,15 @@ impl Transaction {
     pub(crate) fn begin(open: Arc<Open>) -> Result<Self> {
         // A transaction of the parent may have the writer of a forked child.
         open.shared.check_writable()?;
-        let writer = open.shared.take_writer();
+        let mut writer = open.shared.take_writer();
         if let Err(error) = open.shared.check_writable() {
             open.shared.return_writer(writer);
             return Err(error);
         }
-        let (version, _) = open.shared.frames.begin(|| (writer.sequence, writer.end));
+        writer.release_pages(&open.shared);
+        let (reader, _) = open.shared.frames.begin(|| (writer.sequence, writer.end));
         let edits = Edits::new(writer.end, writer.group);
-        Ok(Self { open, writer: Some(writer), edits, version, has_failed: false })
+        Ok(Self { open, writer, edits, reader, has_failed: false })
     }
 
     fn shared(&self) -> &Shared {
@@ -59,10 +62,34 @@ impl Transaction {
 
     /// Makes a change; after an error in the middle of it, the transaction cannot be committed.
     fn change<T>(&mut self, change: impl FnOnce(&mut Editor<'_>) -> Result<T>) -> Result<T> {
-        let mut editor = Editor { shared: &self.open.shared, edits: &mut self.edits, version: self.version };
+        let (shared, version) = (&*self.open.shared, self.reader.version);
+        let mut editor = Editor { shared, edits: &mut self.edits, writer: &self.writer, version };
         let result = change(&mut editor);
         self.has_failed |= result.is_err();
         result
+    }
+
+    /// Moves pages from the end of the file; returns whether there may be more to move.
+    pub(crate) fn compact(&mut self, compaction: &mut Option<Compaction>) -> Result<bool> {
+        self.change(|editor| {
+            let compaction = match compaction {
+                Some(compaction) => compaction,
+                None => compaction.insert(Compaction::new(editor)?),
+            };
+            compaction.step(editor)
+        })
+    }
+
+    /// Ends the file behind the last page that is in use.
+    pub(crate) fn trim(&mut self) -> Result<()> {
+        self.change(compact::trim)
+    }
+
+    /// Cuts the file behind its end.
+    pub(crate) fn cut(&self) -> Result<()> {
+        // The thread may still write pages that are behind the end by now.
+        self.open.flusher.wait(self.shared(), self.writer.epoch)?;
+        self.writer.cut(self.shared())
     }
 
     /// A table, which is made if it is absent.
@@ -88,7 +115,7 @@ impl Transaction {
     /// If the savepoint has ended.
     pub fn rollback_to(&mut self, savepoint: Savepoint) {
         assert!(self.edits.has_mark(savepoint.0), "the savepoint has ended: an earlier one was rolled back to");
-        self.edits.roll_back_to(savepoint.0, &self.open.shared.frames);
+        self.edits.roll_back_to(savepoint.0, &self.open.shared);
     }
 
     /// Makes the changes durable, then visible.
@@ -97,30 +124,52 @@ impl Transaction {
     /// [`ErrorKind::Full`]: nothing has changed. Other errors of the file: the store takes no more writes
     /// ([`ErrorKind::Poisoned`]) until it is opened again, and only then is it known whether the changes
     /// are there.
-    pub fn commit(mut self) -> Result<()> {
+    pub fn commit(self) -> Result<()> {
+        let open = Arc::clone(&self.open);
+        let sequence = self.append()?;
+        open.shared.queue.wait(&open.shared, sequence)
+    }
+
+    /// Commits without waiting until the changes are durable: a crash soon afterwards may lose them, the
+    /// later ones first. They become durable and visible with the next commit, or when a thread of the
+    /// store has written them, usually within a millisecond. The next transaction sees them at once.
+    ///
+    /// # Errors
+    /// As [`Transaction::commit`]. If a write fails later, the next transaction is refused.
+    pub fn commit_later(self) -> Result<()> {
+        let open = Arc::clone(&self.open);
+        let sequence = self.append()?;
+        open.flusher.write_log_soon(sequence);
+        Ok(())
+    }
+
+    /// Appends the changes to the log, and ends; the number of the commit.
+    fn append(mut self) -> Result<u64> {
         if self.has_failed {
             let what = "an operation of this transaction failed, so it cannot be committed";
             return Err(Error::new(ErrorKind::Io, &self.shared().path, what).with_remedy("the whole transaction again"));
         }
-        let Some(writer) = &mut self.writer else { return Ok(()) };
-        writer.commit(&self.open.shared, &self.open.flusher, &mut self.edits)
+        self.writer.append(&self.open.shared, &self.open.flusher, &mut self.edits, self.reader.version)?;
+        Ok(self.writer.sequence)
     }
 }
 
 impl Drop for Transaction {
     fn drop(&mut self) {
         let shared = &self.open.shared;
-        self.edits.drop_all(&shared.frames);
-        shared.frames.end(self.version);
-        if let Some(writer) = self.writer.take() {
-            shared.return_writer(writer);
-        }
+        self.edits.drop_all(shared);
+        shared.frames.end(self.reader);
+        shared.return_writer(std::mem::take(&mut self.writer));
     }
 }
 
 impl Pages for Transaction {
     fn page(&self, number: u32) -> Result<&Page> {
-        self.edits.page(self.shared(), number, self.version)
+        self.edits.page(self.shared(), number, self.reader.version)
+    }
+
+    fn extent(&self, extent: Extent) -> Result<&[u8]> {
+        self.shared().extent(extent)
     }
 
     fn wrong(&self, number: u32, what: &str) -> Error {
@@ -130,10 +179,10 @@ impl Pages for Transaction {
 
 /// Whether a key and a value have permitted sizes.
 fn check_size(shared: &Shared, key: usize, value: usize) -> Result<()> {
-    if key > LARGEST_KEY || key + value > LARGEST_ENTRY {
+    if key > LARGEST_KEY || value > LARGEST_VALUE {
         let what = format!(
             "an entry with a key of {key} and a value of {value} bytes is too large: a key has at most {LARGEST_KEY} \
-             bytes, both together {LARGEST_ENTRY}"
+             bytes, a value {LARGEST_VALUE}"
         );
         return Err(Error::new(ErrorKind::TooLarge, &shared.path, what));
     }
@@ -155,11 +204,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized> TableWrite<'_, K, V> {
     /// [`ErrorKind::TooLarge`], [`ErrorKind::Full`], [`ErrorKind::Corrupt`] and [`ErrorKind::Io`]. After
     /// the last three, the transaction cannot be committed.
     pub fn insert(&mut self, key: &K, value: &V) -> Result<bool> {
-        let (key, mut bytes) = (key_bytes(key), Vec::new());
-        value.encode(&mut bytes);
-        check_size(self.transaction.shared(), key.len(), bytes.len())?;
         let root = self.root;
-        self.transaction.change(|editor| tree::insert(editor, root, &key, &bytes))
+        with_key(key, |key| {
+            let mut bytes = Vec::new();
+            value.encode(&mut bytes);
+            check_size(self.transaction.shared(), key.len(), bytes.len())?;
+            self.transaction.change(|editor| {
+                if key.len() + bytes.len() <= LARGEST_ENTRY {
+                    return tree::insert(editor, root, key, Payload::Value(&bytes));
+                }
+                let reference = editor.write_extent(bytes)?.encode();
+                tree::insert(editor, root, key, Payload::Reference(&reference))
+            })
+        })
     }
 
     /// Removes an entry. Returns whether it was there.
@@ -167,8 +224,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> TableWrite<'_, K, V> {
     /// # Errors
     /// As [`TableWrite::insert`].
     pub fn remove(&mut self, key: &K) -> Result<bool> {
-        let (key, root) = (key_bytes(key), self.root);
-        self.transaction.change(|editor| tree::remove(editor, root, &key))
+        let root = self.root;
+        with_key(key, |key| self.transaction.change(|editor| tree::remove(editor, root, key)))
     }
 
     /// Removes all entries between two keys; how many they were.
@@ -177,16 +234,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> TableWrite<'_, K, V> {
     /// As [`TableWrite::insert`].
     pub fn remove_range<Q: Borrow<K>>(&mut self, keys: impl RangeBounds<Q>) -> Result<u64> {
         let ([from, to], root) = (bounds(&keys), self.root);
-        self.transaction.change(|editor| {
-            let mut removed = 0;
-            loop {
-                let first =
-                    Entries::new(&*editor, root, slice(&from), slice(&to))?.next()?.map(|(key, _)| key.to_vec());
-                let Some(first) = first else { return Ok(removed) };
-                tree::remove(editor, root, &first)?;
-                removed += 1;
-            }
-        })
+        self.transaction.change(|editor| tree::remove_range(editor, root, slice(&from), slice(&to)))
     }
 
     /// The value of a key, as of now.

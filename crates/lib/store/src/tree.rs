@@ -7,8 +7,11 @@ use std::ops::Bound;
 
 use crate::editor::Editor;
 use crate::error::Result;
+use crate::extent::Extent;
+use crate::frames::MOST_PAGES;
 use crate::node::{self, Fences, Node, Payload};
 use crate::page::{PAGE, Page};
+use crate::shared::Shared;
 
 /// More levels than any tree has.
 const DEEPEST: usize = 24;
@@ -23,25 +26,31 @@ pub trait Pages {
     /// If it cannot be read, or is damaged.
     fn page(&self, number: u32) -> Result<&Page>;
 
+    /// A large value.
+    ///
+    /// # Errors
+    /// As of a page.
+    fn extent(&self, extent: Extent) -> Result<&[u8]>;
+
     /// The error of a page with wrong contents.
     fn wrong(&self, number: u32, what: &str) -> crate::Error;
 }
 
 /// A branch on the way to a leaf, and the child that was taken.
 #[derive(Clone, Copy, Debug)]
-struct Step {
-    page: u32,
-    child: usize,
+pub(crate) struct Step {
+    pub(crate) page: u32,
+    pub(crate) child: usize,
 }
 
 /// The way to a leaf.
 #[derive(Debug)]
-struct Way {
-    steps: Vec<Step>,
-    leaf: u32,
+pub(crate) struct Way {
+    pub(crate) steps: Vec<Step>,
+    pub(crate) leaf: u32,
 }
 
-fn way(pages: &impl Pages, root: u32, key: &[u8]) -> Result<Way> {
+pub(crate) fn way(pages: &impl Pages, root: u32, key: &[u8]) -> Result<Way> {
     descend(pages, root, |node| node.child_of(key))
 }
 
@@ -68,11 +77,33 @@ pub(crate) fn get<'a>(pages: &'a impl Pages, root: u32, key: &[u8]) -> Result<Op
     for _ in 0..DEEPEST {
         let node = Node(pages.page(number)?);
         if node.is_leaf() {
-            return Ok(node.find(key).ok().map(|index| node.value(index)));
+            return node.find(key).ok().map(|index| value(pages, node, index)).transpose();
         }
         number = node.child(node.child_of(key));
     }
     Err(pages.wrong(number, "the tree has too many levels"))
+}
+
+/// The value of an entry, in its leaf or in an extent.
+fn value<'a>(pages: &'a impl Pages, leaf: Node<'a>, index: usize) -> Result<&'a [u8]> {
+    leaf.extent(index).map_or_else(|| Ok(leaf.value(index)), |extent| pages.extent(extent))
+}
+
+/// Goes over the pages of a tree: `read` gets the number of each, and reads it.
+pub(crate) fn walk(shared: &Shared, root: u32, mut read: impl FnMut(u32, &mut Page) -> Result<()>) -> Result<()> {
+    let (mut rest, mut visited, mut page) = (vec![(root, 0)], 0, [0; PAGE]);
+    while let Some((number, depth)) = rest.pop() {
+        visited += 1;
+        if depth > DEEPEST || visited > MOST_PAGES {
+            return Err(shared.wrong(number, "the tree has too many levels or pages"));
+        }
+        read(number, &mut page)?;
+        let node = Node(&page);
+        if !node.is_leaf() {
+            rest.extend((0..=node.count()).rev().map(|child| (node.child(child), depth + 1)));
+        }
+    }
+    Ok(())
 }
 
 /// Makes a page the root of an empty tree.
@@ -80,9 +111,9 @@ pub(crate) fn plant(page: &mut Page) {
     node::clear(page, 0, Fences { lower: &[], upper: None });
 }
 
-/// Inserts a key, or replaces its value. Returns whether the key is new.
-pub(crate) fn insert(editor: &mut Editor<'_>, root: u32, key: &[u8], value: &[u8]) -> Result<bool> {
-    let mut is_new = true;
+/// Inserts a key with a value or a reference, or replaces them. Returns whether the key is new.
+pub(crate) fn insert(editor: &mut Editor<'_>, root: u32, key: &[u8], value: Payload<'_>) -> Result<bool> {
+    let (mut is_new, mut removed) = (true, None);
     loop {
         let way = way(editor, root, key)?;
         let leaf = editor.edit(way.leaf)?;
@@ -90,13 +121,15 @@ pub(crate) fn insert(editor: &mut Editor<'_>, root: u32, key: &[u8], value: &[u8
             Ok(place) if node::replace(leaf, place, value) => return Ok(false),
             Ok(place) => {
                 is_new = false;
+                removed = Node(leaf).extent(place);
                 node::remove(leaf, place);
                 place
             }
             Err(place) => place,
         };
-        if node::fits(leaf, key, Payload::Value(value)) {
-            node::insert(leaf, place, key, Payload::Value(value));
+        if node::fits(leaf, key, value) {
+            node::insert(leaf, place, key, value);
+            editor.remove_extents(removed);
             return Ok(is_new);
         }
         split(editor, way, place, key)?;
@@ -162,10 +195,41 @@ fn grow(editor: &mut Editor<'_>, root: u32) -> Result<u32> {
 /// Removes a key. Returns whether it was there.
 pub(crate) fn remove(editor: &mut Editor<'_>, root: u32, key: &[u8]) -> Result<bool> {
     let way = way(editor, root, key)?;
-    let Ok(place) = Node(editor.page(way.leaf)?).find(key) else { return Ok(false) };
+    let leaf = Node(editor.page(way.leaf)?);
+    let Ok(place) = leaf.find(key) else { return Ok(false) };
+    let extent = leaf.extent(place);
     node::remove(editor.edit(way.leaf)?, place);
+    editor.remove_extents(extent);
     join_up(editor, way)?;
     Ok(true)
+}
+
+/// Removes all keys between two bounds; how many they were. It changes each leaf once.
+pub(crate) fn remove_range(editor: &mut Editor<'_>, root: u32, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Result<u64> {
+    let mut removed = 0;
+    loop {
+        let first = Entries::new(&*editor, root, from, to)?.next_key()?.map(<[u8]>::to_vec);
+        let Some(first) = first else { return Ok(removed) };
+        removed += remove_of_leaf(editor, root, &first, to)?;
+    }
+}
+
+/// Removes the keys of one leaf, from `first` up to a bound.
+fn remove_of_leaf(editor: &mut Editor<'_>, root: u32, first: &[u8], to: Bound<&[u8]>) -> Result<u64> {
+    let way = way(editor, root, first)?;
+    let leaf = Node(editor.page(way.leaf)?);
+    let start = leaf.find(first).unwrap_or_else(|place| place);
+    let end = match to {
+        Bound::Included(key) if leaf.is_below_end(key) => leaf.find(key).map_or_else(|place| place, |place| place + 1),
+        Bound::Excluded(key) if leaf.is_below_end(key) => leaf.find(key).unwrap_or_else(|place| place),
+        _ => leaf.count(),
+    };
+    let extents: Vec<Extent> = (start..end).filter_map(|place| leaf.extent(place)).collect();
+    let page = editor.edit(way.leaf)?;
+    (start..end).rev().for_each(|place| node::remove(page, place));
+    editor.remove_extents(extents);
+    join_up(editor, way)?;
+    Ok((end - start) as u64)
 }
 
 /// Joins nodes with few entries with a neighbour, from the leaf upwards.
@@ -285,41 +349,65 @@ impl<'a, P: Pages> Entries<'a, P> {
         Ok(Self { pages, front, back, is_done, key: Vec::new() })
     }
 
-    /// The next entry from the front: its key is lent until the next one is taken.
-    pub(crate) fn next(&mut self) -> Result<Option<(&[u8], &'a [u8])>> {
-        loop {
-            if self.is_done || self.front.way.leaf == self.back.way.leaf && self.front.place >= self.back.place {
-                self.is_done = true;
-                return Ok(None);
-            }
-            let node = Node(self.pages.page(self.front.way.leaf)?);
-            if self.front.place < node.count() {
-                let place = self.front.place;
+    /// Whether all entries were taken.
+    fn is_over(&mut self) -> bool {
+        self.is_done |= self.front.way.leaf == self.back.way.leaf && self.front.place >= self.back.place;
+        self.is_done
+    }
+
+    /// Goes over the next entry from the front: its leaf, and its place there.
+    fn advance(&mut self) -> Result<Option<(Node<'a>, usize)>> {
+        while !self.is_over() {
+            let leaf = Node(self.pages.page(self.front.way.leaf)?);
+            if self.front.place < leaf.count() {
                 self.front.place += 1;
-                self.key.clear();
-                node.append_key(place, &mut self.key);
-                return Ok(Some((&self.key, node.value(place))));
+                return Ok(Some((leaf, self.front.place - 1)));
             }
             self.is_done = !self.front.turn(self.pages, 1)?;
         }
+        Ok(None)
+    }
+
+    /// Goes over the next entry from the back.
+    fn advance_back(&mut self) -> Result<Option<(Node<'a>, usize)>> {
+        while !self.is_over() {
+            if let Some(place) = self.back.place.checked_sub(1) {
+                self.back.place = place;
+                return Ok(Some((Node(self.pages.page(self.back.way.leaf)?), place)));
+            }
+            self.is_done = !self.back.turn(self.pages, -1)?;
+        }
+        Ok(None)
+    }
+
+    /// The next entry from the front: its key is lent until the next one is taken.
+    pub(crate) fn next(&mut self) -> Result<Option<(&[u8], &'a [u8])>> {
+        let entry = self.advance()?;
+        self.lend(entry)
     }
 
     /// The next entry from the back.
     pub(crate) fn next_back(&mut self) -> Result<Option<(&[u8], &'a [u8])>> {
-        loop {
-            if self.is_done || self.front.way.leaf == self.back.way.leaf && self.front.place >= self.back.place {
-                self.is_done = true;
-                return Ok(None);
-            }
-            if let Some(place) = self.back.place.checked_sub(1) {
-                let node = Node(self.pages.page(self.back.way.leaf)?);
-                self.back.place = place;
-                self.key.clear();
-                node.append_key(place, &mut self.key);
-                return Ok(Some((&self.key, node.value(place))));
-            }
-            self.is_done = !self.back.turn(self.pages, -1)?;
-        }
+        let entry = self.advance_back()?;
+        self.lend(entry)
+    }
+
+    /// The key of the next entry from the front, without its value.
+    pub(crate) fn next_key(&mut self) -> Result<Option<&[u8]>> {
+        let entry = self.advance()?;
+        Ok(entry.map(|(leaf, place)| self.key_of(leaf, place)))
+    }
+
+    fn key_of(&mut self, leaf: Node<'_>, place: usize) -> &[u8] {
+        self.key.clear();
+        leaf.append_key(place, &mut self.key);
+        &self.key
+    }
+
+    fn lend(&mut self, entry: Option<(Node<'a>, usize)>) -> Result<Option<(&[u8], &'a [u8])>> {
+        let Some((leaf, place)) = entry else { return Ok(None) };
+        let value = value(self.pages, leaf, place)?;
+        Ok(Some((self.key_of(leaf, place), value)))
     }
 }
 

@@ -12,6 +12,9 @@ const COUNTS: Table<u32, u64> = Table::new("counts");
 /// Entries of a transaction.
 const ENTRIES: u32 = 7;
 
+/// The entry of the second thread.
+const SECOND: u32 = 1_000_000;
+
 /// The path of the store, in the process that is killed.
 const PATH: &str = "FIELDSTONE_STORE_TEST";
 
@@ -20,7 +23,15 @@ const PATH: &str = "FIELDSTONE_STORE_TEST";
 fn child() {
     let Some(path) = std::env::var_os(PATH) else { return };
     let store = Store::builder(path).log_bytes(64 << 10).open().unwrap_or_else(|error| panic!("{error}"));
-    let first = store.read().unwrap().table(COUNTS).unwrap().get(&0).unwrap().unwrap_or(0) + 1;
+    let read = |key: u32| store.read().unwrap().table(COUNTS).unwrap().get(&key).unwrap().unwrap_or(0);
+    let (first, second) = (read(0) + 1, read(SECOND) + 1);
+    let other = store.clone();
+    std::thread::spawn(move || {
+        for number in second.. {
+            other.write(|tx| tx.table(COUNTS)?.insert(&SECOND, &number)).unwrap();
+            println!("second {number}");
+        }
+    });
     for number in first.. {
         // Entries far apart are in different pages.
         store
@@ -65,7 +76,7 @@ fn a_forked_child_reads_and_cannot_write() {
 fn commits_that_returned_are_there_after_a_kill() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kill.store");
-    let mut last = 0;
+    let (mut last, mut last_of_second) = (0, 0);
     for round in 0..25_u64 {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["child", "--exact", "--nocapture"])
@@ -75,12 +86,20 @@ fn commits_that_returned_are_there_after_a_kill() {
             .unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         let reader = std::thread::spawn(move || {
-            output.lines().map_while(Result::ok).filter_map(|line| line.parse::<u64>().ok()).last()
+            let (mut first, mut second) = (None, None);
+            for line in output.lines().map_while(Result::ok) {
+                match line.strip_prefix("second ") {
+                    Some(number) => second = number.parse::<u64>().ok().or(second),
+                    None => first = line.parse::<u64>().ok().or(first),
+                }
+            }
+            (first, second)
         });
         std::thread::sleep(Duration::from_millis(10 + round * 37 % 120));
         child.kill().unwrap();
         child.wait().unwrap();
-        let returned = reader.join().unwrap().unwrap_or(last);
+        let (first, second) = reader.join().unwrap();
+        let (returned, second) = (first.unwrap_or(last), second.unwrap_or(last_of_second));
         let store = Store::open(&path).unwrap();
         let now = store.read().unwrap();
         let table = now.table(COUNTS).unwrap();
@@ -91,6 +110,8 @@ fn commits_that_returned_are_there_after_a_kill() {
             assert_eq!(table.get(&(entry * 1000 + (values[0] % 900) as u32 + 1)).unwrap(), Some(values[0]));
         }
         last = values[0];
+        last_of_second = table.get(&SECOND).unwrap().unwrap_or(0);
+        assert!([second, second + 1].contains(&last_of_second), "{last_of_second}, {second} returned");
     }
     assert!(last > 100, "{last} commits in all rounds");
 }

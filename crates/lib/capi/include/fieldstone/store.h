@@ -32,7 +32,7 @@
  * several threads at a time; an fs_store_write and an fs_store_cursor in any one at a time. Handles may be
  * freed in any order; the file is closed with the last of them.
  *
- * A key has at most 512 bytes, key and value together at most 1,024: otherwise FS_ERROR_ARGUMENT. A name of
+ * A key has at most 512 bytes, a value at most 127 MiB: otherwise FS_ERROR_ARGUMENT. A name of
  * a table is text in UTF-8. FS_ERROR_TYPE for a table whose keys or values have another type than bytes:
  * it was made by another interface.
  *
@@ -61,7 +61,9 @@ typedef struct fs_bytes {
 
 /* Zero is the default of each option. */
 typedef struct fs_store_options {
-    uint64_t log_bytes; /* of a store that is made now: at least 64 KiB, default 8 MiB */
+    uint64_t log_bytes;    /* of a store that is made now: at least 64 KiB, default 8 MiB */
+    uint64_t memory_bytes; /* for what was read: at least 1 MiB, default half of the memory. It is exceeded by
+                            * what living snapshots have read, and by what a transaction changes */
 } fs_store_options;
 
 

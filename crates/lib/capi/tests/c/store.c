@@ -70,13 +70,15 @@ static void transactions(void)
     fs_store_write *write;
     fs_store_read *now;
     fs_bytes value;
-    char large[2000] = {0};
+    char large[200000];
+    memset(large, 7, sizeof large);
     put(store, "kept", "1");
     CHECK(fs_store_write_open(store, &write) == FS_OK);
     CHECK(fs_store_put(write, "names", text("dropped"), text("1")) == FS_OK);
     fs_store_write_free(write);
     CHECK(fs_store_write_open(store, &write) == FS_OK);
-    CHECK(fs_store_put(write, "names", text("k"), (fs_bytes){large, sizeof large}) == FS_ERROR_ARGUMENT);
+    CHECK(fs_store_put(write, "names", (fs_bytes){large, 600}, text("")) == FS_ERROR_ARGUMENT);
+    CHECK(fs_store_put(write, "names", text("large"), (fs_bytes){large, sizeof large}) == FS_OK);
     CHECK(fs_store_put(write, "names", (fs_bytes){NULL, 3}, text("")) == FS_ERROR_ARGUMENT);
     CHECK(fs_store_remove(write, "names", text("none")) == FS_ERROR_ABSENT);
     CHECK(fs_store_remove(write, "names", text("kept")) == FS_OK);
@@ -97,6 +99,8 @@ static void transactions(void)
         CHECK(fs_store_get(now, "numbers", text(removed[i]), &value) == FS_ERROR_ABSENT);
     CHECK(fs_store_get(now, "names", text("kept"), &value) == FS_ERROR_ABSENT);
     CHECK(fs_store_get(now, "names", text("dropped"), &value) == FS_ERROR_ABSENT);
+    CHECK(fs_store_get(now, "names", text("large"), &value) == FS_OK && value.bytes == sizeof large);
+    CHECK(memcmp(value.start, large, sizeof large) == 0);
     fs_store_read_free(now);
     fs_store_free(store);
 }

@@ -360,7 +360,7 @@ impl Threads {
         ignore_gone(traced.tracee.resume(0))
     }
 
-    /// Detaches all threads. If the process has ended, its parent is told only now.
+    /// Detaches all threads. If the process has ended, its parent is notified only now.
     pub(crate) fn detach_all(&mut self) {
         let mut threads = std::mem::take(&mut self.threads);
         // The kernel reports the end of the first thread only after that of all others.

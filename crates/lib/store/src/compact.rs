@@ -1,0 +1,156 @@
+//! Makes the file smaller: pages at its end move to unused places before, a few in each transaction, so that
+//! others wait for milliseconds at most.
+//!
+//! ```text
+//! before   │ a │   │ b │   │   │ c │ d │      the end that suffices is behind the fourth page
+//! after    │ a │ c │ b │ d │                  c and d have moved; the file is cut
+//! ```
+//! It goes through the trees leaf by leaf. A transaction of others in between can move what was not visited
+//! yet, so it continues at a key and not at a page.
+
+use std::ops::Bound;
+
+use crate::catalog::TableEntry;
+use crate::editor::Editor;
+use crate::error::Result;
+use crate::node::{self, Node, Payload};
+use crate::page::PAGE;
+use crate::space;
+use crate::tree::{self, Entries, Pages};
+
+/// Leaves that a transaction visits at most, and pages that it moves before it ends.
+const LEAVES: u32 = 128;
+const MOVES: u32 = 64;
+
+/// How far it is.
+#[derive(Debug, Default)]
+pub(crate) struct Compaction {
+    /// Pages from here on move.
+    end: u32,
+    /// The table that is visited; `None` for the catalog.
+    table: Option<Vec<u8>>,
+    /// The key from which on its leaves are visited.
+    key: Vec<u8>,
+    moved: u32,
+}
+
+impl Compaction {
+    /// Finds the end that suffices for the pages that are in use.
+    pub(crate) fn new(editor: &Editor<'_>) -> Result<Self> {
+        Ok(Self { end: editor.shared.first + space::used_pages(editor, editor.shared.first)?, ..Self::default() })
+    }
+
+    /// Moves some pages. Returns whether there may be more.
+    pub(crate) fn step(&mut self, editor: &mut Editor<'_>) -> Result<bool> {
+        self.moved = 0;
+        for _ in 0..LEAVES {
+            let Some(root) = self.root(editor)? else { return Ok(false) };
+            match self.visit_leaf(editor, root)? {
+                Some(next) => self.key = next,
+                None => {
+                    self.key.clear();
+                    // The shortest name behind this one.
+                    let mut next = self.table.take();
+                    next.iter_mut().for_each(|name| name.push(0));
+                    self.table = Some(next.unwrap_or_default());
+                }
+            }
+            if self.moved >= MOVES {
+                break;
+            }
+        }
+        Ok(true)
+    }
+
+    /// The root of the tree that is visited, which moves first; `None` behind the last table.
+    fn root(&mut self, editor: &mut Editor<'_>) -> Result<Option<u32>> {
+        let catalog = editor.shared.header.catalog();
+        let Some(table) = &self.table else { return Ok(Some(catalog)) };
+        let mut entries = Entries::new(&*editor, catalog, Bound::Included(table), Bound::Unbounded)?;
+        let Some((name, bytes)) = entries.next()? else { return Ok(None) };
+        let Some(entry) = TableEntry::decode(bytes) else {
+            return Err(editor.wrong(catalog, "the catalog describes a table in an unknown way"));
+        };
+        if name != table.as_slice() {
+            self.key.clear();
+        }
+        let (name, root) = (name.to_vec(), entry.root);
+        let moved = if root >= self.end {
+            let mut entry = bytes.to_vec();
+            self.move_page(editor, root)?.map(|new| {
+                entry[..4].copy_from_slice(&new.to_le_bytes());
+                tree::insert(editor, catalog, &name, Payload::Value(&entry)).map(|_| new)
+            })
+        } else {
+            None
+        };
+        self.table = Some(name);
+        Ok(Some(moved.transpose()?.unwrap_or(root)))
+    }
+
+    /// Moves the pages on the way to a leaf, and its large values. Returns the first key behind it.
+    fn visit_leaf(&mut self, editor: &mut Editor<'_>, root: u32) -> Result<Option<Vec<u8>>> {
+        let way = tree::way(editor, root, &self.key)?;
+        let mut parent = root;
+        for (depth, step) in way.steps.iter().enumerate() {
+            let mut child = way.steps.get(depth + 1).map_or(way.leaf, |below| below.page);
+            if child >= self.end
+                && let Some(new) = self.move_page(editor, child)?
+            {
+                node::set_child(editor.edit(parent)?, step.child, new);
+                child = new;
+            }
+            parent = child;
+        }
+        self.move_extents(editor, parent)?;
+        Ok(Node(editor.page(parent)?).fences().upper.map(<[u8]>::to_vec))
+    }
+
+    /// Moves a node to an unused page before it; `None` if there is none.
+    fn move_page(&mut self, editor: &mut Editor<'_>, old: u32) -> Result<Option<u32>> {
+        let new = editor.allocate()?;
+        if new > old {
+            editor.free(new)?;
+            return Ok(None);
+        }
+        let contents = *editor.page(old)?;
+        *editor.edit(new)? = contents;
+        editor.free(old)?;
+        self.moved += 1;
+        Ok(Some(new))
+    }
+
+    /// Moves the large values of a leaf, if there is room for them before.
+    fn move_extents(&mut self, editor: &mut Editor<'_>, leaf: u32) -> Result<()> {
+        for place in 0..Node(editor.page(leaf)?).count() {
+            let extent = Node(editor.page(leaf)?).extent(place).filter(|extent| extent.pages().end > self.end);
+            let Some(old) = extent else { continue };
+            let contents = editor.shared.read_extent(old)?.into_vec();
+            if let Some(new) = editor.write_extent_before(old.start, contents)? {
+                node::set_reference(editor.edit(leaf)?, place, &new.encode());
+                editor.remove_extents([old]);
+                self.moved += (old.bytes / PAGE as u64) as u32 + 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Ends the file behind the last page that is in use.
+pub(crate) fn trim(editor: &mut Editor<'_>) -> Result<()> {
+    let first = editor.shared.first;
+    // So that there is something to commit.
+    editor.edit(first)?;
+    loop {
+        let map = first + (editor.edits.end - 1 - first) / space::GROUP * space::GROUP;
+        let last = map + space::last_used(editor.page(map)?);
+        if last == map && map > first {
+            // A group without pages needs no map.
+            editor.forget(map)?;
+            editor.edits.end = map;
+            continue;
+        }
+        editor.edits.end = last + 1;
+        return Ok(());
+    }
+}

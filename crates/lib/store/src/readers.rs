@@ -1,0 +1,116 @@
+//! Who reads which version, and which frames are kept for them.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::frames::Frame;
+
+/// A snapshot or a transaction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reader {
+    /// The commit whose state it reads.
+    pub(crate) version: u64,
+    /// Evictions before it began.
+    evictions: u64,
+}
+
+/// A version of a page that was replaced.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Replaced {
+    /// The commit that has replaced it.
+    pub(crate) by: u64,
+    pub(crate) old: Frame,
+    pub(crate) new: Frame,
+}
+
+/// The readers, and what is kept for them.
+#[derive(Debug, Default)]
+pub(crate) struct Readers {
+    /// How many there are of each version, and since each number of evictions.
+    by_version: BTreeMap<u64, usize>,
+    by_evictions: BTreeMap<u64, usize>,
+    /// Versions that were replaced, oldest first.
+    replaced: VecDeque<Replaced>,
+    /// What was evicted, with the number of the eviction, oldest first: frames of pages, and large values.
+    evicted: VecDeque<(u64, u32)>,
+    contents: VecDeque<(u64, Box<[u8]>)>,
+    evictions: u64,
+}
+
+/// Takes what was evicted before a reader began that began after `oldest` evictions.
+fn take<T>(evicted: &mut VecDeque<(u64, T)>, oldest: u64) -> Vec<T> {
+    let count = evicted.iter().take_while(|(eviction, _)| *eviction <= oldest).count();
+    evicted.drain(..count).map(|(_, evicted)| evicted).collect()
+}
+
+/// Removes one from a count.
+fn remove(counts: &mut BTreeMap<u64, usize>, key: u64) {
+    if let Some(count) = counts.get_mut(&key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&key);
+        }
+    }
+}
+
+impl Readers {
+    pub(crate) fn begin(&mut self, version: u64) -> Reader {
+        self.add(Reader { version, evictions: self.evictions })
+    }
+
+    /// Begins a reader for which its version is kept, but no page that is evicted.
+    pub(crate) fn begin_version(&mut self, version: u64) -> Reader {
+        self.add(Reader { version, evictions: u64::MAX })
+    }
+
+    fn add(&mut self, reader: Reader) -> Reader {
+        *self.by_version.entry(reader.version).or_default() += 1;
+        *self.by_evictions.entry(reader.evictions).or_default() += 1;
+        reader
+    }
+
+    /// Ends a reader. Returns whether evicted frames wait for the end of readers.
+    pub(crate) fn end(&mut self, reader: Reader) -> bool {
+        remove(&mut self.by_version, reader.version);
+        remove(&mut self.by_evictions, reader.evictions);
+        !(self.evicted.is_empty() && self.contents.is_empty())
+    }
+
+    /// The oldest version that is read, now or by the next reader: it reads `newest`, while a transaction
+    /// may read a later one that is not durable yet.
+    pub(crate) fn oldest(&self, newest: u64) -> u64 {
+        self.by_version.first_key_value().map_or(newest, |(&oldest, _)| oldest.min(newest))
+    }
+
+    pub(crate) fn add_replaced(&mut self, replaced: Replaced) {
+        self.replaced.push_back(replaced);
+    }
+
+    /// The oldest replaced version that nobody can read, now that `newest` is the newest one.
+    pub(crate) fn take_replaced(&mut self, newest: u64) -> Option<Replaced> {
+        let oldest = self.oldest(newest);
+        self.replaced.pop_front_if(|replaced| replaced.by <= oldest)
+    }
+
+    /// Adds frames of pages that were just evicted.
+    pub(crate) fn add_evicted(&mut self, frames: Vec<u32>) {
+        self.evictions += 1;
+        self.evicted.extend(frames.into_iter().map(|frame| (self.evictions, frame)));
+    }
+
+    /// Adds large values that were just evicted.
+    pub(crate) fn add_contents(&mut self, contents: Vec<Box<[u8]>>) {
+        self.evictions += 1;
+        self.contents.extend(contents.into_iter().map(|contents| (self.evictions, contents)));
+    }
+
+    /// Evicted frames that readers may still use.
+    pub(crate) fn waiting(&self) -> usize {
+        self.evicted.len()
+    }
+
+    /// The evicted frames and large values that no reader can use: all of them began later.
+    pub(crate) fn take_evicted(&mut self) -> (Vec<u32>, Vec<Box<[u8]>>) {
+        let oldest = self.by_evictions.first_key_value().map_or(u64::MAX, |(&oldest, _)| oldest);
+        (take(&mut self.evicted, oldest), take(&mut self.contents, oldest))
+    }
+}
