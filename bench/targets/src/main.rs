@@ -8,7 +8,7 @@
 //! stop_rule           when a measurement ends: the result has settled, or time is up
 //! cell                a line: name, measured, interval, goal, ok | MISS | UNDECIDED | SKIP reason
 //! huge_page_ratio     whether huge pages are faster on this machine
-//! region, arrays, pages, translation, stacks, guard, paging, checkpoint   the sections of these names
+//! region, arrays, pages, translation, stacks, guard, paging, checkpoint, store   the sections of these names
 //! sharing             the section [sharing], and `make soak-sharing`
 //! ```
 //! Each goal of a section without a measurement (`goals::NOT_MEASURED_YET`) is printed as SKIP.
@@ -31,6 +31,7 @@ mod sharing;
 #[cfg_attr(not(target_arch = "x86_64"), path = "no_stacks.rs")]
 mod stacks;
 mod stop_rule;
+mod store;
 mod translation;
 
 use std::path::PathBuf;
@@ -58,6 +59,7 @@ const SECTIONS: &[(&str, MeasureSection)] = &[
     ("guard", guard::measure),
     ("paging", paging::measure),
     ("checkpoint", checkpoint::measure),
+    ("store", store::measure),
 ];
 
 /// Measure the goals of goals.toml, cell by cell
@@ -71,7 +73,7 @@ struct Arguments {
     limit: u64,
     /// Measure only cells whose name contains this. In [translation] the name includes the program:
     /// 'burst_miss_error cg'. In [sharing], 'objects clang-O2 list' prints a row of the table of
-    /// objects. In [paging]: 'vs_zram_zipf 25 %, 2 threads'
+    /// objects. In [paging]: 'vs_zram_zipf 25 %, 2 threads'. In [store]: 'ycsb_vs_best A'
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
     /// Runs of each program for wrong_results of [sharing] [default: as many as the limit allows]
