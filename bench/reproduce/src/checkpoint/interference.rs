@@ -175,7 +175,9 @@ impl Setting {
             sleep(WARM_UP);
             Ok((begin, Instant::now() - Duration::from_millis(1)))
         })?;
-        let unsaved_rate = progress.rate(begin, end).context("the writer ran")?;
+        let unsaved_rate = progress.rate(begin, end).context(
+            "the writer did not get a processor while nothing was saved: try again when the machine is idle",
+        )?;
         let mut saver = Saver::new(self.method, &heap)?;
         let save = |_| {
             writer.run_beside(|| {
