@@ -33,42 +33,45 @@ impl<'a> TableEntry<'a> {
     }
 }
 
+/// A table by its name and the names of its types.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Signature<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) key: &'a str,
+    pub(crate) value: &'a str,
+}
+
+impl Signature<'static> {
+    pub(crate) const fn of<K: Key + ?Sized, V: Value + ?Sized>(table: Table<K, V>) -> Self {
+        Self { name: table.name(), key: K::TYPE, value: V::TYPE }
+    }
+}
+
 /// The root of a table; `None` if it is absent.
-pub(crate) fn root<K: Key + ?Sized, V: Value + ?Sized>(
-    pages: &impl Pages,
-    shared: &Shared,
-    table: Table<K, V>,
-) -> Result<Option<u32>> {
+pub(crate) fn root(pages: &impl Pages, shared: &Shared, table: Signature<'_>) -> Result<Option<u32>> {
     let catalog = shared.header.catalog();
-    let Some(bytes) = tree::get(pages, catalog, table.name().as_bytes())? else { return Ok(None) };
+    let Some(bytes) = tree::get(pages, catalog, table.name.as_bytes())? else { return Ok(None) };
     let Some(entry) = TableEntry::decode(bytes) else {
         return Err(pages.wrong(catalog, "the catalog describes a table in an unknown way"));
     };
-    if (entry.key, entry.value) == (K::TYPE, V::TYPE) {
+    if (entry.key, entry.value) == (table.key, table.value) {
         return Ok(Some(entry.root));
     }
     let what = format!(
         "the table {} has keys of type {} and values of type {}, not {} and {}",
-        table.name(),
-        entry.key,
-        entry.value,
-        K::TYPE,
-        V::TYPE
+        table.name, entry.key, entry.value, table.key, table.value
     );
     Err(Error::new(ErrorKind::Type, &shared.path, what))
 }
 
 /// The root of a table, which is made if it is absent.
-pub(crate) fn root_or_new<K: Key + ?Sized, V: Value + ?Sized>(
-    editor: &mut Editor<'_>,
-    table: Table<K, V>,
-) -> Result<u32> {
+pub(crate) fn root_or_new(editor: &mut Editor<'_>, table: Signature<'_>) -> Result<u32> {
     if let Some(root) = root(editor, editor.shared, table)? {
         return Ok(root);
     }
     let root = editor.allocate()?;
     tree::plant(editor.edit(root)?);
-    let entry = TableEntry { root, key: K::TYPE, value: V::TYPE }.encode();
-    tree::insert(editor, editor.shared.header.catalog(), table.name().as_bytes(), Payload::Value(&entry))?;
+    let entry = TableEntry { root, key: table.key, value: table.value }.encode();
+    tree::insert(editor, editor.shared.header.catalog(), table.name.as_bytes(), Payload::Value(&entry))?;
     Ok(root)
 }

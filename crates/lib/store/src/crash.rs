@@ -1,11 +1,13 @@
 //! Tests of crashes: a disk that stops at any call and keeps an arbitrary part of what was not synced.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::check_tests::findings;
 use crate::data::{Key, Value};
 use crate::flush::Flusher;
 use crate::lock::lock;
@@ -16,20 +18,20 @@ use crate::storage::Storage;
 use crate::store::Open;
 use crate::{ErrorKind, Result, Store, Table};
 
-const TABLES: [Table<u32, [u8]>; 2] = [Table::new("one"), Table::new("two")];
+pub(crate) const TABLES: [Table<u32, [u8]>; 2] = [Table::new("one"), Table::new("two")];
 
 /// Memory of the stores: so little that they evict all the time.
 const MEMORY: usize = 16 * PAGE;
 
 /// What the model says is in the two tables.
-type Model = [BTreeMap<u32, Vec<u8>>; 2];
+pub(crate) type Model = [BTreeMap<u32, Vec<u8>>; 2];
 
 /// Random numbers (xorshift64).
 #[derive(Clone, Debug)]
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -46,13 +48,15 @@ struct Write {
 
 /// A disk with a cache.
 #[derive(Debug)]
-struct Disk {
+pub(crate) struct Disk {
     synced: Vec<u8>,
     writes: Vec<Write>,
     /// Calls until it stops.
     left: u64,
     random: Random,
     durable_writes: usize,
+    /// How long a durable write takes.
+    delay: Duration,
 }
 
 fn put(image: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
@@ -62,8 +66,15 @@ fn put(image: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
 }
 
 impl Disk {
-    fn new(synced: Vec<u8>, left: u64, random: Random) -> Arc<Mutex<Self>> {
-        Arc::new(Mutex::new(Self { synced, writes: Vec::new(), left, random, durable_writes: 0 }))
+    pub(crate) fn new(synced: Vec<u8>, left: u64, random: Random) -> Arc<Mutex<Self>> {
+        Arc::new(Mutex::new(Self {
+            synced,
+            writes: Vec::new(),
+            left,
+            random,
+            durable_writes: 0,
+            delay: Duration::ZERO,
+        }))
     }
 
     /// One more call.
@@ -73,10 +84,13 @@ impl Disk {
     }
 
     /// What programs read.
-    fn cached(&self) -> Vec<u8> {
+    pub(crate) fn cached(&self) -> Cow<'_, [u8]> {
+        if self.writes.is_empty() {
+            return Cow::Borrowed(&self.synced);
+        }
         let mut image = self.synced.clone();
         self.writes.iter().for_each(|write| put(&mut image, write.offset, &write.bytes));
-        image
+        Cow::Owned(image)
     }
 
     /// What is there after a crash: of writes that were not durable, any blocks.
@@ -95,7 +109,7 @@ impl Disk {
 
 /// The disk of a store.
 #[derive(Debug)]
-struct OnDisk(Arc<Mutex<Disk>>);
+pub(crate) struct OnDisk(pub(crate) Arc<Mutex<Disk>>);
 
 impl Storage for OnDisk {
     fn bytes(&self) -> io::Result<u64> {
@@ -111,7 +125,8 @@ impl Storage for OnDisk {
     }
 
     fn read(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
-        let cached = lock(&self.0).cached();
+        let disk = lock(&self.0);
+        let cached = disk.cached();
         let found = cached.get(offset as usize..).and_then(|rest| rest.get(..bytes.len()));
         bytes.copy_from_slice(found.ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
@@ -125,8 +140,7 @@ impl Storage for OnDisk {
     }
 
     fn write_durably(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        // Longer than it takes to append a commit.
-        std::thread::sleep(Duration::from_micros(100));
+        std::thread::sleep(lock(&self.0).delay);
         let mut disk = lock(&self.0);
         let alive = disk.call();
         disk.writes.push(Write { offset, bytes: bytes.to_vec(), is_durable: alive.is_ok() });
@@ -137,27 +151,27 @@ impl Storage for OnDisk {
     fn sync(&self) -> io::Result<()> {
         let mut disk = lock(&self.0);
         disk.call()?;
-        disk.synced = disk.cached();
+        disk.synced = disk.cached().into_owned();
         disk.writes.clear();
         Ok(())
     }
 }
 
 /// The bytes of an empty store with a log of a few pages.
-fn empty(log_pages: u32) -> Vec<u8> {
+pub(crate) fn empty(log_pages: u32) -> Vec<u8> {
     let file = tempfile::NamedTempFile::new().unwrap();
     write_new(file.as_file(), log_pages).unwrap();
     std::fs::read(file.path()).unwrap()
 }
 
-fn open(disk: &Arc<Mutex<Disk>>) -> Result<Store> {
+pub(crate) fn open(disk: &Arc<Mutex<Disk>>) -> Result<Store> {
     let (shared, header) = recover(PathBuf::from("disk"), Box::new(OnDisk(Arc::clone(disk))), MEMORY)?;
     let flusher = Flusher::start_thread(&shared, header)?;
     Ok(Store(Arc::new(Open { shared, flusher })))
 }
 
 /// Makes random changes to both the model and a transaction.
-fn change(store: &Store, model: &mut Model, random: &mut Random) -> Result<()> {
+pub(crate) fn change(store: &Store, model: &mut Model, random: &mut Random) -> Result<()> {
     store.write(|tx| {
         for _ in 0..=random.below(12) {
             let (which, key) = (random.below(2) as usize, random.below(400) as u32);
@@ -190,7 +204,7 @@ where
     now.table(table)?.iter()?.map(|entry| entry.map(|(key, value)| (key, value.to_vec()))).collect()
 }
 
-fn both(store: &Store) -> Result<Model> {
+pub(crate) fn both(store: &Store) -> Result<Model> {
     Ok([contents(store, TABLES[0])?, contents(store, TABLES[1])?])
 }
 
@@ -215,6 +229,9 @@ fn crash_often(rounds: u64, seed: u64) {
             assert!(both(&store).unwrap() == committed, "a failed commit is visible: round {round} of seed {seed}");
         }
         image = lock(&disk).crashed();
+        if round % 10 == 0 {
+            assert_eq!(findings(&image), [], "round {round} of seed {seed}");
+        }
         let after = Disk::new(image.clone(), u64::MAX, Random(1));
         let found =
             both(&open(&after).unwrap_or_else(|error| panic!("round {round} of seed {seed}: {error}"))).unwrap();
@@ -252,6 +269,8 @@ fn count_up(store: &Store, thread: u32, last: u32) -> u32 {
 fn commits_of_several_threads_share_writes() {
     let disk = Disk::new(empty(16), u64::MAX, Random(1));
     let store = open(&disk).unwrap();
+    // Longer than it takes to append a commit.
+    lock(&disk).delay = Duration::from_millis(1);
     let before = lock(&disk).durable_writes;
     std::thread::scope(|scope| {
         (0..8).for_each(|thread| {
@@ -271,6 +290,7 @@ fn commits_of_several_threads_share_writes() {
 fn commits_of_several_threads_that_returned_are_there_after_a_crash() {
     for calls in 0..60 {
         let disk = Disk::new(empty(4), calls, Random(calls + 1));
+        lock(&disk).delay = Duration::from_micros(100);
         let Ok(store) = open(&disk) else { continue };
         let returned: Vec<u32> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..3)

@@ -36,7 +36,12 @@ pub enum ErrorKind {
 
 /// A failed operation on a store.
 #[derive(Debug, thiserror::Error)]
-#[error("{}: {what}{}", path.display(), remedy.map(|remedy| format!("\ntry: {remedy}")).unwrap_or_default())]
+#[error(
+    "{}: {}{}",
+    path.display(),
+    message(*kind, *page, what),
+    remedy.map(|remedy| format!("\ntry: {remedy}")).unwrap_or_default()
+)]
 pub struct Error {
     kind: ErrorKind,
     path: PathBuf,
@@ -64,6 +69,23 @@ impl Error {
         self.page
     }
 
+    /// What failed: the text without the path and the remedy.
+    #[must_use]
+    pub fn message(&self) -> String {
+        message(self.kind, self.page, &self.what)
+    }
+
+    /// What to do about it, if something is known.
+    #[must_use]
+    pub const fn remedy(&self) -> Option<&'static str> {
+        self.remedy
+    }
+
+    /// What is wrong, without the place in the file.
+    pub(crate) fn what(&self) -> &str {
+        &self.what
+    }
+
     pub(crate) fn new(kind: ErrorKind, path: &Path, what: impl Into<String>) -> Self {
         Self { kind, path: path.to_owned(), what: what.into(), page: None, remedy: None }
     }
@@ -74,9 +96,8 @@ impl Error {
     }
 
     pub(crate) fn corrupt(path: &Path, page: Option<u32>, what: &str) -> Self {
-        let place = page.map(|page| format!("page {page} at byte {}: ", u64::from(page) * 4096)).unwrap_or_default();
-        let error = Self::new(ErrorKind::Corrupt, path, format!("the store is damaged: {place}{what}"));
-        Self { page, ..error }.with_remedy("fieldstone store check FILE, and a backup")
+        Self { page, ..Self::new(ErrorKind::Corrupt, path, what) }
+            .with_remedy("fieldstone store check FILE, and a backup")
     }
 
     /// A failed call of the system.
@@ -89,4 +110,11 @@ impl Error {
         };
         Self { remedy, ..Self::new(kind, path, format!("cannot {operation}: {source}")) }
     }
+}
+
+/// The text of an error. That of damage begins with its place.
+fn message(kind: ErrorKind, page: Option<u32>, what: &str) -> String {
+    let place = page.map(|page| format!("page {page} at byte {}: ", u64::from(page) * 4096)).unwrap_or_default();
+    let lead = if kind == ErrorKind::Corrupt { "the store is damaged: " } else { "" };
+    format!("{lead}{place}{what}")
 }

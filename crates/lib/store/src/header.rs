@@ -24,7 +24,8 @@ use crate::log::BLOCK;
 use crate::page::{PAGE, set_u32, set_u64, u32_at, u64_at};
 
 const MAGIC: &[u8; 8] = b"FSSTORE\n";
-const VERSION: u32 = 1;
+/// The version of the file format.
+pub(crate) const VERSION: u32 = 1;
 const CHECK: usize = 48;
 /// Pages of the two copies.
 const COPIES: u32 = 2;
@@ -61,7 +62,9 @@ impl Header {
             log_pages: u32_at(bytes, 40),
             end: u32_at(bytes, 44),
         };
-        let is_possible = header.log_pages < MOST_PAGES && header.end <= MOST_PAGES;
+        let is_possible = header.log_pages < MOST_PAGES
+            && header.end <= MOST_PAGES
+            && header.epoch.max(header.sequence) < u64::MAX / 2;
         if is_possible
             && header.bytes() == *bytes
             && header.log_pages >= 2

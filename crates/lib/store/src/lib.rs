@@ -25,6 +25,11 @@
 //! | `shared` | what all users of an open store share |
 //! | `storage` | the calls on the file |
 //! | `lock` | locks a mutex |
+//! | `store_file`, `log_records` | a file that is only read |
+//! | `check`, `finding` | verifies a file; what it has found |
+//! | `stat` | sizes and counts of a file |
+//! | `raw`, `contents`, `walk` | all entries as bytes, by a walk that passes damage |
+//! | `salvage` | pages to which unreadable branches have led |
 //! | `page` | the unit of the file |
 //! | `error` | failed operations |
 //!
@@ -39,33 +44,46 @@
 
 mod backup;
 mod catalog;
+mod check;
+#[cfg(test)]
+mod check_tests;
 mod commit;
 mod compact;
+mod contents;
 #[cfg(test)]
 mod crash;
+#[cfg(test)]
+mod damage_tests;
 mod data;
 mod durable;
 mod editor;
 mod error;
 mod extent;
+mod finding;
 mod flush;
 mod frames;
 mod header;
 mod lines;
 mod lock;
 mod log;
+mod log_records;
 mod node;
 mod page;
+mod raw;
 mod readers;
 mod recovery;
+mod salvage;
 mod shared;
 mod snapshot;
 mod space;
+mod stat;
 mod storage;
 mod store;
+mod store_file;
 mod table;
 mod transaction;
 mod tree;
+mod walk;
 
 /// Compiles and runs the example of the README.
 #[cfg(doctest)]
@@ -73,10 +91,15 @@ mod tree;
 struct Readme;
 
 pub use crate::{
+    check::{Checked, Scope, check},
     data::{Key, Value},
     error::{Error, ErrorKind, Result},
+    finding::{Finding, Lost},
+    raw::{RawItem, RawTable, RawTableWrite},
     snapshot::{Snapshot, TableRead},
+    stat::{CommitBytes, Stat, TableStat},
     store::{Store, StoreBuilder},
+    store_file::StoreFile,
     table::{Range, Table},
     transaction::{Savepoint, TableWrite, Transaction},
 };

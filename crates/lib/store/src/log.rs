@@ -101,7 +101,8 @@ pub(crate) struct Found {
     pub(crate) apart: u64,
     /// Bytes of the changes.
     pub(crate) bytes: usize,
-    entries: u32,
+    /// Pages that it changes.
+    pub(crate) entries: u32,
     check: u64,
 }
 

@@ -25,6 +25,8 @@
 //! Source: Bayer and Unterauer, *Prefix B-Trees*, TODS 2 (1977); heads and fences after Graefe, *Modern
 //! B-Tree Techniques* (2011).
 
+mod verify;
+
 use std::cmp::Ordering;
 use std::ops::Range;
 

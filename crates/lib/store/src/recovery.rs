@@ -54,7 +54,7 @@ pub(crate) fn open(path: &Path, log_pages: u32, memory: usize) -> Result<(Arc<Sh
 }
 
 /// The path, with which messages name the file wherever the process goes.
-fn absolute(path: &Path) -> Result<PathBuf> {
+pub(crate) fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|error| Error::io(path, "find", &error))
 }
 
@@ -129,17 +129,12 @@ pub(crate) fn write_start(file: &File, log_pages: u32) -> io::Result<Header> {
 }
 
 /// The newest header of a file.
-fn read_header(path: &Path, storage: &dyn Storage) -> Result<Header> {
+pub(crate) fn read_header(path: &Path, storage: &dyn Storage) -> Result<Header> {
     let bytes = storage.bytes().map_err(|error| Error::io(path, "read", &error))?;
     if bytes < 2 * PAGE as u64 {
         return Err(Error::corrupt(path, None, "the file is too short to be a store"));
     }
-    let copies = [0, 1].map(|page| {
-        let mut bytes = [0; BLOCK];
-        storage.read(&mut bytes, page * PAGE as u64).map_err(|_| Unusable::Damaged)?;
-        Header::parse(&bytes)
-            .and_then(|header| if header.offset() == page * PAGE as u64 { Ok(header) } else { Err(Unusable::Damaged) })
-    });
+    let copies = header_copies(storage);
     if let Some(header) = copies.iter().flatten().max_by_key(|header| header.epoch) {
         return Ok(*header);
     }
@@ -150,19 +145,35 @@ fn read_header(path: &Path, storage: &dyn Storage) -> Result<Header> {
     Err(Error::corrupt(path, Some(0), "neither copy of the header is whole"))
 }
 
-/// What the log says.
-struct Replayed {
-    pages: HashMap<u32, Box<Page>>,
-    /// The last commit and its epoch.
-    sequence: u64,
-    epoch: u64,
-    end: u32,
+/// Both copies of the header, as they are in the file.
+pub(crate) fn header_copies(storage: &dyn Storage) -> [std::result::Result<Header, Unusable>; 2] {
+    [0, 1].map(|page| {
+        let mut bytes = [0; BLOCK];
+        storage.read(&mut bytes, page * PAGE as u64).map_err(|_| Unusable::Damaged)?;
+        Header::parse(&bytes)
+            .and_then(|header| if header.offset() == page * PAGE as u64 { Ok(header) } else { Err(Unusable::Damaged) })
+    })
 }
 
-/// Reads all records from the epoch of the header on.
-fn replay(path: &Path, storage: &dyn Storage, header: &Header) -> Result<Replayed> {
-    let mut replayed =
-        Replayed { pages: HashMap::new(), sequence: header.sequence, epoch: header.epoch, end: header.end };
+/// What the log says.
+#[derive(Debug)]
+pub(crate) struct Replayed {
+    pub(crate) pages: HashMap<u32, Box<Page>>,
+    /// The last commit and its epoch.
+    pub(crate) sequence: u64,
+    epoch: u64,
+    pub(crate) end: u32,
+}
+
+impl Replayed {
+    /// The state before any record.
+    pub(crate) fn new(header: &Header) -> Self {
+        Self { pages: HashMap::new(), sequence: header.sequence, epoch: header.epoch, end: header.end }
+    }
+}
+
+/// Reads all records from the epoch of the header on. After an error, `replayed` has those before it.
+pub(crate) fn replay(replayed: &mut Replayed, path: &Path, storage: &dyn Storage, header: &Header) -> Result<()> {
     let bytes = storage.bytes().map_err(|error| Error::io(path, "read", &error))?;
     if bytes / (PAGE as u64) < header.first().into() {
         return Err(Error::corrupt(path, None, "the file ends inside of the log"));
@@ -174,6 +185,9 @@ fn replay(path: &Path, storage: &dyn Storage, header: &Header) -> Result<Replaye
         let mut rest = &half[..];
         while let Some(record) = log::find(rest, header.store, epoch, replayed.sequence + 1) {
             let damaged = |what| Error::corrupt(path, None, what);
+            if !(header.catalog() + 1..=MOST_PAGES).contains(&record.end) {
+                return Err(damaged("a record of the log has an impossible number of pages"));
+            }
             let mut apart = Vec::new();
             let lines = if record.apart == 0 {
                 record.lines(rest).unwrap_or_default()
@@ -191,7 +205,7 @@ fn replay(path: &Path, storage: &dyn Storage, header: &Header) -> Result<Replaye
             };
             for change in record.changes(lines) {
                 let change = change.ok_or_else(|| damaged("a record of the log contradicts itself"))?;
-                if change.number < header.first() || change.number >= record.end.min(MOST_PAGES) {
+                if change.number < header.first() || change.number >= record.end {
                     return Err(damaged("a record of the log changes a page outside of the file"));
                 }
                 change.apply(replayed.pages.entry(change.number).or_insert_with(|| Box::new([0; PAGE])));
@@ -202,14 +216,15 @@ fn replay(path: &Path, storage: &dyn Storage, header: &Header) -> Result<Replaye
             rest = rest.get(record.in_log()..).unwrap_or_default();
         }
     }
-    Ok(replayed)
+    Ok(())
 }
 
 /// Applies the log, so that the file has all commits and the log is empty.
 /// A quarter of the memory is for large values.
 pub(crate) fn recover(path: PathBuf, storage: Box<dyn Storage>, memory: usize) -> Result<(Arc<Shared>, Header)> {
     let mut header = read_header(&path, &*storage)?;
-    let replayed = replay(&path, &*storage, &header)?;
+    let mut replayed = Replayed::new(&header);
+    replay(&mut replayed, &path, &*storage, &header)?;
     let (frames, extents) = (Frames::new(&path, memory / 4 * 3)?, Extents::new(memory / 4));
     for (&number, page) in &replayed.pages {
         if kind(page) != MAP {

@@ -15,8 +15,8 @@ use crate::frames::{Frame, Frames, MOST_PAGES};
 use crate::header::Header;
 use crate::lock::lock;
 use crate::node::Node;
-use crate::page::{MAP, PAGE, Page, is_sealed, kind};
-use crate::storage::Storage;
+use crate::page::{MAP, Page, kind};
+use crate::storage::{Storage, Unreadable, read_page};
 
 /// An open store.
 #[derive(Debug)]
@@ -209,7 +209,10 @@ impl Shared {
             )
         })?;
         contents.resize(extent.bytes as usize, 0);
-        self.read_at(&mut contents, extent.start)?;
+        self.storage.read(&mut contents, extent.offset()).map_err(|error| match error.kind() {
+            std::io::ErrorKind::UnexpectedEof => self.wrong(extent.start, "the file ends in a large value"),
+            _ => Error::io(&self.path, "read", &error),
+        })?;
         if !extent.has(&contents) {
             return Err(self.wrong(extent.start, "the check of the large value that begins there is wrong"));
         }
@@ -222,13 +225,6 @@ impl Shared {
         reserved.map_err(|error| Error::io(&self.path, "make room for a large value", &error))?;
         let written = self.storage.write(contents, extent.offset());
         written.map_err(|error| self.fail("write a large value", &error))
-    }
-
-    fn read_at(&self, bytes: &mut [u8], number: u32) -> Result<()> {
-        self.storage.read(bytes, u64::from(number) * PAGE as u64).map_err(|error| match error.kind() {
-            std::io::ErrorKind::UnexpectedEof => self.wrong(number, "the file ends before the end of it"),
-            _ => Error::io(&self.path, "read", &error),
-        })
     }
 
     #[cold]
@@ -254,10 +250,10 @@ impl Shared {
 
     /// Reads a page of the file, and checks it.
     fn read(&self, number: u32, page: &mut Page) -> Result<()> {
-        self.read_at(page, number)?;
-        if !is_sealed(page, number, self.header.store) {
-            return Err(self.wrong(number, "its check is wrong"));
-        }
+        read_page(&*self.storage, number, self.header.store, page).map_err(|error| match error {
+            Unreadable::Io(error) => Error::io(&self.path, "read", &error),
+            Unreadable::Wrong(what) => self.wrong(number, what),
+        })?;
         if kind(page) != MAP {
             Node(page).check().map_err(|what| self.wrong(number, what))?;
         }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::backup;
-use crate::catalog;
+use crate::catalog::{self, Signature};
 use crate::data::{Key, Value};
 use crate::error::{Error, Result};
 use crate::extent::Extent;
@@ -43,7 +43,7 @@ impl Snapshot {
     /// # Errors
     /// [`crate::ErrorKind::Type`] if the table has other types.
     pub fn table<K: Key + ?Sized, V: Value + ?Sized>(&self, table: Table<K, V>) -> Result<TableRead<'_, K, V>> {
-        Ok(TableRead { snapshot: self, root: catalog::root(self, &self.open.shared, table)?, table })
+        Ok(TableRead { snapshot: self, root: catalog::root(self, &self.open.shared, Signature::of(table))?, table })
     }
 }
 

@@ -8,6 +8,8 @@ use std::path::Path;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::{Errno, ReadWriteFlags, pwritev2};
 
+use crate::page::{PAGE, Page, is_sealed, u32_at};
+
 /// The calls that a store makes on its file. Tests replace it by one that fails, tears and forgets.
 pub(crate) trait Storage: Send + Sync + std::fmt::Debug {
     /// Bytes of the file.
@@ -32,6 +34,31 @@ pub(crate) trait Storage: Send + Sync + std::fmt::Debug {
     fn sync(&self) -> io::Result<()>;
 }
 
+/// Why a page could not be read.
+#[derive(Debug)]
+pub(crate) enum Unreadable {
+    /// A call failed.
+    Io(io::Error),
+    /// It is not the page that was written there.
+    Wrong(&'static str),
+}
+
+/// Reads a page of the file of a store, and compares its number and its check.
+pub(crate) fn read_page(storage: &dyn Storage, number: u32, store: u64, page: &mut Page) -> Result<(), Unreadable> {
+    storage.read(page, u64::from(number) * PAGE as u64).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => Unreadable::Wrong("the file ends before it"),
+        _ => Unreadable::Io(error),
+    })?;
+    if is_sealed(page, number, store) {
+        return Ok(());
+    }
+    Err(Unreadable::Wrong(match u32_at(page, 8) {
+        _ if page.iter().all(|&byte| byte == 0) => "it contains zeros only",
+        other if other != number && is_sealed(page, other, store) => "it contains another page of this store",
+        _ => "its check is wrong",
+    }))
+}
+
 /// A file.
 #[derive(Debug)]
 pub(crate) struct DiskFile {
@@ -47,6 +74,11 @@ impl DiskFile {
         // Without the permission or the support, the page cache does.
         let direct = File::options().write(true).custom_flags(flags).open(path).ok();
         Self { file, direct }
+    }
+
+    /// A file that is only read.
+    pub(crate) const fn to_read(file: File) -> Self {
+        Self { file, direct: None }
     }
 }
 

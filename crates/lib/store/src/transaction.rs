@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
-use crate::catalog;
+use crate::catalog::{self, Signature};
 use crate::commit::Writer;
 use crate::compact::{self, Compaction};
 use crate::data::{Key, Value};
@@ -97,11 +97,30 @@ impl Transaction {
     /// # Errors
     /// [`ErrorKind::Type`] if the table has other types, and as [`TableWrite::insert`].
     pub fn table<K: Key + ?Sized, V: Value + ?Sized>(&mut self, table: Table<K, V>) -> Result<TableWrite<'_, K, V>> {
-        check_size(self.shared(), table.name().len(), 0)?;
-        // A table with other types changes nothing.
-        catalog::root(self, self.shared(), table)?;
-        let root = self.change(|editor| catalog::root_or_new(editor, table))?;
+        let root = self.table_root(Signature::of(table))?;
         Ok(TableWrite { transaction: self, root, table })
+    }
+
+    /// The root of a table, which is made if it is absent.
+    pub(crate) fn table_root(&mut self, table: Signature<'_>) -> Result<u32> {
+        check_size(self.shared(), table.name.len(), 0)?;
+        // A table with other types changes nothing.
+        match catalog::root(self, self.shared(), table)? {
+            Some(root) => Ok(root),
+            None => self.change(|editor| catalog::root_or_new(editor, table)),
+        }
+    }
+
+    /// Inserts an entry, or replaces its value. Returns whether the key is new.
+    pub(crate) fn insert_bytes(&mut self, root: u32, key: &[u8], value: Vec<u8>) -> Result<bool> {
+        check_size(self.shared(), key.len(), value.len())?;
+        self.change(|editor| {
+            if key.len() + value.len() <= LARGEST_ENTRY {
+                return tree::insert(editor, root, key, Payload::Value(&value));
+            }
+            let reference = editor.write_extent(value)?.encode();
+            tree::insert(editor, root, key, Payload::Reference(&reference))
+        })
     }
 
     /// A point to which the changes from now on can be undone.
@@ -204,18 +223,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> TableWrite<'_, K, V> {
     /// [`ErrorKind::TooLarge`], [`ErrorKind::Full`], [`ErrorKind::Corrupt`] and [`ErrorKind::Io`]. After
     /// the last three, the transaction cannot be committed.
     pub fn insert(&mut self, key: &K, value: &V) -> Result<bool> {
-        let root = self.root;
         with_key(key, |key| {
             let mut bytes = Vec::new();
             value.encode(&mut bytes);
-            check_size(self.transaction.shared(), key.len(), bytes.len())?;
-            self.transaction.change(|editor| {
-                if key.len() + bytes.len() <= LARGEST_ENTRY {
-                    return tree::insert(editor, root, key, Payload::Value(&bytes));
-                }
-                let reference = editor.write_extent(bytes)?.encode();
-                tree::insert(editor, root, key, Payload::Reference(&reference))
-            })
+            self.transaction.insert_bytes(self.root, key, bytes)
         })
     }
 

@@ -1,7 +1,7 @@
 //! Trees of pages: sorted keys with values.
 //!
-//! The page of the root never changes its number. When the root is full, its entries move to a new page
-//! below it.
+//! The page of the root keeps its number, unless the file is compacted. When the root is full, its entries
+//! move to a new page below it.
 
 use std::ops::Bound;
 
@@ -10,11 +10,11 @@ use crate::error::Result;
 use crate::extent::Extent;
 use crate::frames::MOST_PAGES;
 use crate::node::{self, Fences, Node, Payload};
-use crate::page::{PAGE, Page};
+use crate::page::{NODE, PAGE, Page, kind};
 use crate::shared::Shared;
 
 /// More levels than any tree has.
-const DEEPEST: usize = 24;
+pub(crate) const DEEPEST: usize = 24;
 /// A node whose entries take less is joined with a neighbour.
 const FEW: usize = PAGE / 4;
 
@@ -50,6 +50,12 @@ pub(crate) struct Way {
     pub(crate) leaf: u32,
 }
 
+/// A page that must be a node.
+fn node_at(pages: &impl Pages, number: u32) -> Result<Node<'_>> {
+    let page = pages.page(number)?;
+    if kind(page) == NODE { Ok(Node(page)) } else { Err(pages.wrong(number, "it is no node of a tree")) }
+}
+
 pub(crate) fn way(pages: &impl Pages, root: u32, key: &[u8]) -> Result<Way> {
     descend(pages, root, |node| node.child_of(key))
 }
@@ -58,7 +64,7 @@ pub(crate) fn way(pages: &impl Pages, root: u32, key: &[u8]) -> Result<Way> {
 fn descend(pages: &impl Pages, root: u32, choose: impl Fn(Node<'_>) -> usize) -> Result<Way> {
     let mut way = Way { steps: Vec::new(), leaf: root };
     loop {
-        let node = Node(pages.page(way.leaf)?);
+        let node = node_at(pages, way.leaf)?;
         if node.is_leaf() {
             return Ok(way);
         }
@@ -75,7 +81,7 @@ fn descend(pages: &impl Pages, root: u32, choose: impl Fn(Node<'_>) -> usize) ->
 pub(crate) fn get<'a>(pages: &'a impl Pages, root: u32, key: &[u8]) -> Result<Option<&'a [u8]>> {
     let mut number = root;
     for _ in 0..DEEPEST {
-        let node = Node(pages.page(number)?);
+        let node = node_at(pages, number)?;
         if node.is_leaf() {
             return node.find(key).ok().map(|index| value(pages, node, index)).transpose();
         }
@@ -98,6 +104,9 @@ pub(crate) fn walk(shared: &Shared, root: u32, mut read: impl FnMut(u32, &mut Pa
             return Err(shared.wrong(number, "the tree has too many levels or pages"));
         }
         read(number, &mut page)?;
+        if kind(&page) != NODE {
+            return Err(shared.wrong(number, "it is no node of a tree"));
+        }
         let node = Node(&page);
         if !node.is_leaf() {
             rest.extend((0..=node.count()).rev().map(|child| (node.child(child), depth + 1)));
@@ -195,7 +204,7 @@ fn grow(editor: &mut Editor<'_>, root: u32) -> Result<u32> {
 /// Removes a key. Returns whether it was there.
 pub(crate) fn remove(editor: &mut Editor<'_>, root: u32, key: &[u8]) -> Result<bool> {
     let way = way(editor, root, key)?;
-    let leaf = Node(editor.page(way.leaf)?);
+    let leaf = node_at(editor, way.leaf)?;
     let Ok(place) = leaf.find(key) else { return Ok(false) };
     let extent = leaf.extent(place);
     node::remove(editor.edit(way.leaf)?, place);
@@ -217,7 +226,7 @@ pub(crate) fn remove_range(editor: &mut Editor<'_>, root: u32, from: Bound<&[u8]
 /// Removes the keys of one leaf, from `first` up to a bound.
 fn remove_of_leaf(editor: &mut Editor<'_>, root: u32, first: &[u8], to: Bound<&[u8]>) -> Result<u64> {
     let way = way(editor, root, first)?;
-    let leaf = Node(editor.page(way.leaf)?);
+    let leaf = node_at(editor, way.leaf)?;
     let start = leaf.find(first).unwrap_or_else(|place| place);
     let end = match to {
         Bound::Included(key) if leaf.is_below_end(key) => leaf.find(key).map_or_else(|place| place, |place| place + 1),
@@ -236,14 +245,14 @@ fn remove_of_leaf(editor: &mut Editor<'_>, root: u32, first: &[u8], to: Bound<&[
 fn join_up(editor: &mut Editor<'_>, mut way: Way) -> Result<()> {
     let mut few = way.leaf;
     while let Some(parent) = way.steps.pop() {
-        if Node(editor.page(few)?).used() >= FEW {
+        if node_at(editor, few)?.used() >= FEW {
             return Ok(());
         }
         join(editor, parent)?;
         few = parent.page;
     }
     // A root with one child takes its entries.
-    let root = Node(editor.page(few)?);
+    let root = node_at(editor, few)?;
     if !root.is_leaf() && root.count() == 0 {
         let child = root.child(0);
         let entries = *editor.page(child)?;
@@ -255,7 +264,7 @@ fn join_up(editor: &mut Editor<'_>, mut way: Way) -> Result<()> {
 
 /// Joins a child with the one beside it, if their entries fit into one page.
 fn join(editor: &mut Editor<'_>, parent: Step) -> Result<()> {
-    let node = Node(editor.page(parent.page)?);
+    let node = node_at(editor, parent.page)?;
     if node.count() == 0 {
         return Ok(());
     }
@@ -264,7 +273,7 @@ fn join(editor: &mut Editor<'_>, parent: Step) -> Result<()> {
     node.append_key(left, &mut separator);
     let (first, second) = (node.child(left), node.child(left + 1));
     let mut joined = [0; PAGE];
-    if node::join(editor.page(first)?, editor.page(second)?, &separator, &mut joined) {
+    if node::join(node_at(editor, first)?.0, node_at(editor, second)?.0, &separator, &mut joined) {
         *editor.edit(first)? = joined;
         node::remove_child(editor.edit(parent.page)?, left + 1);
         editor.free(second)?;
@@ -298,7 +307,7 @@ impl Cursor {
             Bound::Unbounded if is_end => descend(pages, root, |node| node.count())?,
             Bound::Unbounded => descend(pages, root, |_| 0)?,
         };
-        let node = Node(pages.page(way.leaf)?);
+        let node = node_at(pages, way.leaf)?;
         let place = match bound {
             Bound::Unbounded if is_end => node.count(),
             Bound::Unbounded => 0,
@@ -313,14 +322,14 @@ impl Cursor {
     fn turn(&mut self, pages: &impl Pages, step: isize) -> Result<bool> {
         let depth = self.way.steps.len();
         while let Some(last) = self.way.steps.pop() {
-            let node = Node(pages.page(last.page)?);
+            let node = node_at(pages, last.page)?;
             let Some(child) = last.child.checked_add_signed(step).filter(|&child| child <= node.count()) else {
                 continue;
             };
             self.way.steps.push(Step { child, ..last });
             let mut number = node.child(child);
             while self.way.steps.len() < depth {
-                let node = Node(pages.page(number)?);
+                let node = node_at(pages, number)?;
                 if node.is_leaf() {
                     return Err(pages.wrong(number, "the tree has leaves at different levels"));
                 }
@@ -329,7 +338,7 @@ impl Cursor {
                 number = node.child(child);
             }
             self.way.leaf = number;
-            let node = Node(pages.page(number)?);
+            let node = node_at(pages, number)?;
             if !node.is_leaf() {
                 return Err(pages.wrong(number, "the tree has leaves at different levels"));
             }
@@ -358,7 +367,7 @@ impl<'a, P: Pages> Entries<'a, P> {
     /// Goes over the next entry from the front: its leaf, and its place there.
     fn advance(&mut self) -> Result<Option<(Node<'a>, usize)>> {
         while !self.is_over() {
-            let leaf = Node(self.pages.page(self.front.way.leaf)?);
+            let leaf = node_at(self.pages, self.front.way.leaf)?;
             if self.front.place < leaf.count() {
                 self.front.place += 1;
                 return Ok(Some((leaf, self.front.place - 1)));
@@ -373,7 +382,7 @@ impl<'a, P: Pages> Entries<'a, P> {
         while !self.is_over() {
             if let Some(place) = self.back.place.checked_sub(1) {
                 self.back.place = place;
-                return Ok(Some((Node(self.pages.page(self.back.way.leaf)?), place)));
+                return Ok(Some((node_at(self.pages, self.back.way.leaf)?, place)));
             }
             self.is_done = !self.back.turn(self.pages, -1)?;
         }

@@ -84,7 +84,8 @@ fn after_help(command: &Command) -> String {
 
 #[test]
 fn help_fits_80_columns_and_wraps_between_sentences_only() {
-    for command in subcommands().into_iter().chain([Arguments::command()]) {
+    let nested = subcommands().iter().flat_map(|command| command.get_subcommands().cloned()).collect::<Vec<_>>();
+    for command in subcommands().into_iter().chain(nested).chain([Arguments::command()]) {
         let name = command.get_name().to_owned();
         let text = after_help(&command);
         for line in text.lines().filter(|line| line.starts_with(' ')) {

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `run`, `profile`, `report`, `sharing` | the command of this name |
 //! | `attach`, `doctor`, `tlb`, `reproduce` | the command of this name |
+//! | `store` | checks, measures, prints and fills the file of a store |
 //! | `repair` | repairs of `run --repair` and `attach --repair`; prints their events |
 //! | `manual` | man pages and shell completions |
 //! | `output` | results to standard output, messages to standard error |
@@ -33,6 +34,7 @@ mod run;
 mod sharing;
 mod size;
 mod stats_file;
+mod store;
 mod target_process;
 mod text_file;
 mod tlb;
@@ -74,6 +76,7 @@ enum Command {
     Report(report::Arguments),
     Diff(report::DiffArguments),
     Reproduce(reproduce::Arguments),
+    Store(store::Arguments),
     Tlb(tlb::Arguments),
     Man(manual::ManArguments),
     Completions(manual::CompletionArguments),
@@ -98,6 +101,7 @@ fn main() -> ExitCode {
         Command::Report(arguments) => report::run(&arguments),
         Command::Diff(arguments) => report::diff(&arguments),
         Command::Reproduce(arguments) => reproduce::run(&arguments),
+        Command::Store(arguments) => store::run(&arguments),
         Command::Tlb(arguments) => tlb::run(&arguments),
         Command::Man(arguments) => manual::man(&arguments, Arguments::command()),
         Command::Completions(arguments) => manual::completions(&arguments, Arguments::command()),

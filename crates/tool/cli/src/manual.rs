@@ -39,12 +39,17 @@ pub(crate) fn man(arguments: &ManArguments, mut command: Command) -> anyhow::Res
     let directory = &arguments.directory;
     fs::create_dir_all(directory).map_err(|cause| Error::Write { path: directory.clone(), cause })?;
     command.build();
-    write_page(directory, "fieldstone", command.clone())?;
-    for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
-        let name = format!("fieldstone-{}", sub.get_name());
-        write_page(directory, &name, sub.clone().name(name.clone()))?;
-    }
+    write_pages(directory, "fieldstone", &command)?;
     Ok(0)
+}
+
+/// Writes the page of a command, and those of its subcommands.
+fn write_pages(directory: &Path, name: &str, command: &Command) -> anyhow::Result<()> {
+    write_page(directory, name, command.clone().name(name.to_owned()))?;
+    for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
+        write_pages(directory, &format!("{name}-{}", sub.get_name()), sub)?;
+    }
+    Ok(())
 }
 
 fn write_page(directory: &Path, name: &str, command: Command) -> anyhow::Result<()> {

@@ -1,0 +1,91 @@
+//! Random damage with right checks: every reader returns, and none panics.
+
+use std::convert::Infallible;
+use std::time::{Duration, Instant};
+
+use crate::check::{Checked, Scope, check_opened};
+use crate::check_tests::{change_page, disk, file, image, killed_image, page_mut, places};
+use crate::crash::{Random, both, open};
+use crate::log::BLOCK;
+use crate::page::{MAP, PAGE, kind, set_u32};
+use crate::{ErrorKind, Result};
+
+/// All that reads a file; errors are as good as results.
+fn read_everything(image: &[u8]) -> Result<Checked> {
+    let checked = check_opened(file(image), Scope::All, drop);
+    if let Ok(file) = file(image) {
+        let _ = file.stat();
+        let Ok(()) = file.read_all(|_| Ok::<(), Infallible>(()));
+        let Ok(()) = file.salvage(|_| Ok::<(), Infallible>(()));
+    }
+    if let Ok(store) = open(&disk(image)) {
+        let _ = both(&store);
+    }
+    checked
+}
+
+/// Damages one page, one header or the log, and corrects the checks.
+fn damage(image: &mut Vec<u8>, random: &mut Random) {
+    let Ok(file) = file(image) else { return };
+    let (header, end) = (file.header, file.end());
+    match random.below(8) {
+        0 => {
+            let mut fields = header;
+            match random.below(4) {
+                0 => fields.epoch = random.below(u64::MAX),
+                1 => fields.sequence = random.below(u64::MAX),
+                2 => fields.log_pages = random.below(40) as u32,
+                _ => fields.end = random.below(1 << 27) as u32,
+            }
+            image[header.offset() as usize..][..BLOCK].copy_from_slice(&fields.bytes());
+        }
+        1 => image.truncate(random.below(image.len() as u64) as usize),
+        2 => {
+            let at = header.half(header.epoch) as usize + random.below(header.half_bytes() as u64) as usize;
+            image.get_mut(at).into_iter().for_each(|byte| *byte ^= random.below(256) as u8);
+        }
+        _ => {
+            let page = header.first() + random.below(u64::from(end - header.first())) as u32;
+            if (page as usize + 1) * PAGE > image.len() {
+                return;
+            }
+            change_page(image, page, |page| {
+                for _ in 0..=random.below(6) {
+                    let near_start = 12 + random.below(80) as usize;
+                    let at = if random.below(2) == 0 { near_start } else { random.below(PAGE as u64) as usize };
+                    page[at] = random.below(256) as u8;
+                }
+                if random.below(6) == 0 {
+                    set_u32(page, 36, random.below(u64::from(end) + 2) as u32);
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn no_damage_with_right_checks_makes_a_reader_panic() {
+    let images = [image(), killed_image()];
+    let (start, mut random, mut rounds) = (Instant::now(), Random(4711), 0);
+    while rounds < 10 || start.elapsed() < Duration::from_millis(800) {
+        let mut image = images[rounds % 2].clone();
+        for _ in 0..=random.below(3) {
+            damage(&mut image, &mut random);
+        }
+        let _ = read_everything(&image);
+        rounds += 1;
+    }
+}
+
+#[test]
+fn a_map_in_a_tree_is_an_error() {
+    let whole = image();
+    let (header, _, _, root) = places(&whole);
+    let mut image = whole;
+    change_page(&mut image, root, |page| crate::node::set_first_child(page, header.first()));
+    // The map has bytes that would be a node with entries outside of the page.
+    change_page(&mut image, header.first(), |page| page[13..16].fill(0xff));
+    assert_eq!(kind(page_mut(&mut image, header.first())), MAP);
+    let error = open(&disk(&image)).and_then(|store| both(&store)).unwrap_err();
+    assert_eq!((error.kind(), error.page()), (ErrorKind::Corrupt, Some(header.first())));
+}

@@ -1,0 +1,142 @@
+//! `fieldstone store load`: inserts the entries of a dump.
+
+use std::collections::HashSet;
+use std::io::{self, BufRead};
+use std::path::PathBuf;
+
+use anyhow::{anyhow, bail};
+use clap::Args;
+use fieldstone_report::quantity::count;
+use fieldstone_report::saved;
+use fieldstone_store::{Result, Store, Transaction};
+use fieldstone_wire::Remedy;
+use serde_json::json;
+
+use super::record::{Line, Record};
+use super::{Format, failed};
+use crate::output::print;
+
+/// A transaction is committed when its keys and values have this many bytes.
+const TRANSACTION_BYTES: usize = 1 << 20;
+/// A transaction is committed when it has this many records.
+const TRANSACTION_RECORDS: usize = 10_000;
+
+/// Insert entries from standard input, in the form that `dump` prints
+///
+/// The store is made if the file is absent. An entry that is there already is replaced. A
+/// transaction has up to 10,000 lines, or about 1 MiB of keys and values.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  fieldstone store dump old.store | fieldstone store load new.store
+  fieldstone store load --format json app.store < entries.json
+
+Exit code: 0 success, 2 an error. After an error, earlier transactions are in the file; the message says how many \
+lines they had.")]
+pub(crate) struct Arguments {
+    /// Set the format of standard input and of the result
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+    /// The file of the store
+    file: PathBuf,
+}
+
+/// Lines that are read and not committed.
+#[derive(Default)]
+struct Batch {
+    records: Vec<Record>,
+    bytes: usize,
+}
+
+/// What was loaded.
+#[derive(Default)]
+struct Loaded {
+    /// Lines in committed transactions.
+    lines: u64,
+    entries: u64,
+    tables: HashSet<String>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
+    let store = Store::open(&arguments.file).map_err(|error| failed("load into", &arguments.file, &error))?;
+    let mut loaded = Loaded::default();
+    if let Err(error) = load(&store, arguments, &mut loaded) {
+        let text = error.to_string();
+        let (cause, remedy) = Remedy::split(&text);
+        bail!("{cause}; {} lines before are in the store{remedy}", count(loaded.lines));
+    }
+    let tables = loaded.tables.len();
+    print(&match arguments.format {
+        Format::Text => format!("loaded: {} entries of {} tables\n", count(loaded.entries), count(tables as u64)),
+        Format::Json => saved::to_json(&json!({
+            "schema": "fieldstone-store-load/1",
+            "entries": loaded.entries,
+            "tables": tables,
+        }))?,
+    })?;
+    Ok(0)
+}
+
+/// Commits all lines of standard input.
+fn load(store: &Store, arguments: &Arguments, loaded: &mut Loaded) -> anyhow::Result<()> {
+    let (mut input, mut line, mut batch) = (io::stdin().lock(), Vec::new(), Batch::default());
+    for number in 1_u64.. {
+        line.clear();
+        let read = input.read_until(b'\n', &mut line);
+        if read.map_err(|error| anyhow!("cannot read standard input: {error}"))? == 0 {
+            break;
+        }
+        let record = parse(&line, arguments.format).map_err(|what| {
+            let remedy = Remedy(Some("correct this line, or leave it out"));
+            anyhow!("cannot load line {number} of standard input: {what}{remedy}")
+        })?;
+        batch.add(record);
+        if batch.is_full() {
+            batch.commit(store, arguments, loaded)?;
+        }
+    }
+    batch.commit(store, arguments, loaded)
+}
+
+/// The record of a line with its end.
+fn parse(line: &[u8], format: Format) -> std::result::Result<Record, String> {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    let text = std::str::from_utf8(line).map_err(|_| "it is no UTF-8".to_owned())?;
+    match format {
+        Format::Text => Line::parse(text)?.record(),
+        Format::Json => serde_json::from_str::<Line<'_>>(text).map_err(|error| error.to_string())?.record(),
+    }
+}
+
+impl Batch {
+    fn add(&mut self, record: Record) {
+        self.bytes += record.entry.as_ref().map_or(0, |(key, value)| key.len() + value.len());
+        self.records.push(record);
+    }
+
+    fn is_full(&self) -> bool {
+        self.bytes >= TRANSACTION_BYTES || self.records.len() >= TRANSACTION_RECORDS
+    }
+
+    fn commit(&mut self, store: &Store, arguments: &Arguments, loaded: &mut Loaded) -> anyhow::Result<()> {
+        let committed = store.write(|tx| self.records.iter().try_for_each(|record| insert(tx, record)));
+        committed.map_err(|error| failed("load into", &arguments.file, &error))?;
+        loaded.lines += self.records.len() as u64;
+        for record in self.records.drain(..) {
+            loaded.entries += u64::from(record.entry.is_some());
+            if !loaded.tables.contains(&record.table.name) {
+                loaded.tables.insert(record.table.name);
+            }
+        }
+        self.bytes = 0;
+        Ok(())
+    }
+}
+
+fn insert(tx: &mut Transaction, record: &Record) -> Result<()> {
+    let mut table = tx.raw_table(&record.table)?;
+    if let Some((key, value)) = &record.entry {
+        table.insert(key, value)?;
+    }
+    Ok(())
+}
