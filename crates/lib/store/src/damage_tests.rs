@@ -42,7 +42,8 @@ fn damage(image: &mut Vec<u8>, random: &mut Random) {
         1 => image.truncate(random.below(image.len() as u64) as usize),
         2 => {
             let at = header.half(header.epoch) as usize + random.below(header.half_bytes() as u64) as usize;
-            image.get_mut(at).into_iter().for_each(|byte| *byte ^= random.below(256) as u8);
+            let flipped = random.below(256) as u8;
+            image.get_mut(at).into_iter().for_each(|byte| *byte ^= flipped);
         }
         _ => {
             let page = header.first() + random.below(u64::from(end - header.first())) as u32;

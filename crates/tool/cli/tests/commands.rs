@@ -309,7 +309,8 @@ fn man_pages_and_completions_are_written() {
     let directory = tempfile::tempdir().unwrap();
     let man = directory.path().join("man/man1");
     assert!(fieldstone(&["man", man.to_str().unwrap()]).status.success());
-    for name in ["fieldstone", "fieldstone-profile", "fieldstone-run", "fieldstone-doctor", "fieldstone-report"] {
+    for name in ["", "-profile", "-run", "-doctor", "-report", "-store", "-store-check", "-store-load"] {
+        let name = format!("fieldstone{name}");
         let page = fs::read_to_string(man.join(format!("{name}.1"))).unwrap();
         assert!(page.contains(".TH") && page.contains("SYNOPSIS"), "{name}");
     }
