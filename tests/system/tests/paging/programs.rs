@@ -28,7 +28,9 @@ fn gups_has_the_same_checksum_with_half_of_its_table_resident() {
     let [first, ..] = &process.waits[..] else { panic!("{process:?}") };
     assert!(first.place.contains(".rs:") && first.faults * 3 > first.of_faults, "{first:?}");
     assert!(first.of_faults * 40 > process.faults, "{first:?} of {} faults", process.faults);
-    let most = stats.samples.iter().map(|sample| sample.resident_bytes).max();
+    // The pager begins at three quarters of the bound; on a busy machine, the program may be past it by then.
+    let begun = stats.samples.iter().filter(|sample| sample.stored_bytes > 0);
+    let most = begun.map(|sample| sample.resident_bytes).max();
     assert!(most.is_some_and(|bytes| (16 * MIB..40 * MIB).contains(&bytes)), "{:?}", stats.samples);
     assert!(stats.samples.is_sorted_by_key(|sample| (sample.t_ms, sample.faults)), "{:?}", stats.samples);
 }
