@@ -1,6 +1,6 @@
 //! LMDB with its default flags: each commit is durable.
 
-#![allow(unsafe_code, reason = "LMDB maps its file, which nobody else may change")]
+#![allow(unsafe_code, reason = "LMDB maps its file: no other process may change it")]
 
 use std::ops::Bound;
 use std::path::Path;

@@ -69,8 +69,7 @@ impl Copy<'_> {
             self.page(number, page)?;
             let node = Node(page);
             for index in (0..node.count()).filter(|_| node.is_leaf()) {
-                let entry = TableEntry::decode(node.value(index));
-                roots.push(entry.ok_or_else(|| shared.wrong(number, "it describes a table in an unknown way"))?.root);
+                roots.push(TableEntry::decode_or(node.value(index), |what| shared.wrong(number, what))?.root);
             }
             Ok(())
         })?;

@@ -31,6 +31,11 @@ impl<'a> TableEntry<'a> {
         let (key, value) = std::str::from_utf8(types).ok()?.split_once('\0')?;
         Some(Self { root: u32_at(root, 0), key, value })
     }
+
+    /// The table that an entry of the catalog describes; `wrong` makes the error if it describes none.
+    pub(crate) fn decode_or<E>(bytes: &'a [u8], wrong: impl FnOnce(&'static str) -> E) -> std::result::Result<Self, E> {
+        Self::decode(bytes).ok_or_else(|| wrong("the catalog describes a table in an unknown way"))
+    }
 }
 
 /// A table by its name and the names of its types.
@@ -51,9 +56,7 @@ impl Signature<'static> {
 pub(crate) fn root(pages: &impl Pages, shared: &Shared, table: Signature<'_>) -> Result<Option<u32>> {
     let catalog = shared.header.catalog();
     let Some(bytes) = tree::get(pages, catalog, table.name.as_bytes())? else { return Ok(None) };
-    let Some(entry) = TableEntry::decode(bytes) else {
-        return Err(pages.wrong(catalog, "the catalog describes a table in an unknown way"));
-    };
+    let entry = TableEntry::decode_or(bytes, |what| pages.wrong(catalog, what))?;
     if (entry.key, entry.value) == (table.key, table.value) {
         return Ok(Some(entry.root));
     }

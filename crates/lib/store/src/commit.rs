@@ -118,7 +118,7 @@ impl Writer {
         }
         edits.frames.clear();
         edits.written.clear();
-        // Behind the changes of memory: who waits for the log may write it at once.
+        // After the pages in memory: another thread may write the queue at once, and make it visible.
         shared.queue.push(&record, offset, sequence, self.end);
         if is_large {
             shared.queue.wait(shared, sequence)?;

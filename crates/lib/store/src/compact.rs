@@ -68,9 +68,7 @@ impl Compaction {
         let Some(table) = &self.table else { return Ok(Some(catalog)) };
         let mut entries = Entries::new(&*editor, catalog, Bound::Included(table), Bound::Unbounded)?;
         let Some((name, bytes)) = entries.next()? else { return Ok(None) };
-        let Some(entry) = TableEntry::decode(bytes) else {
-            return Err(editor.wrong(catalog, "the catalog describes a table in an unknown way"));
-        };
+        let entry = TableEntry::decode_or(bytes, |what| editor.wrong(catalog, what))?;
         if name != table.as_slice() {
             self.key.clear();
         }

@@ -73,12 +73,11 @@ fn catalog<E>(walk: &mut Walk<'_>, visit: &mut dyn FnMut(Part<'_>) -> Result<(),
 fn listed(page: u32, node: Node<'_>, index: usize) -> Result<Listed, Box<Finding>> {
     let mut name = Vec::new();
     node.append_key(index, &mut name);
-    let entry = TableEntry::decode(node.value(index));
     let wrong = |what: &str, name: Vec<u8>| {
         let behind = [name.as_slice(), &[0]].concat();
         Box::new(Finding::at_page(page, what, Lost::Tables { from: name, to: Some(behind) }))
     };
-    let Some(entry) = entry else { return Err(wrong("the catalog describes a table in an unknown way", name)) };
+    let entry = TableEntry::decode_or(node.value(index), |what| wrong(what, name.clone()))?;
     match String::from_utf8(name) {
         Ok(name) => {
             let table = RawTable { name, key_type: entry.key.to_owned(), value_type: entry.value.to_owned() };

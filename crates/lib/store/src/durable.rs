@@ -44,7 +44,7 @@ impl Queue {
         waiting.last = (sequence, end);
     }
 
-    /// Waits until a commit is durable and visible, and writes the queue if nobody does.
+    /// Waits until a commit is durable and visible. Writes the queue, unless another thread does.
     ///
     /// # Errors
     /// If a write has failed: the store takes no more.
@@ -80,7 +80,7 @@ impl Shared {
         written.map_err(|error| self.fail("write to the log", &error))
     }
 
-    /// Makes a commit visible, and frees what nobody can read any more.
+    /// Makes a commit visible, and frees the frames that no reader can need any more.
     fn publish(&self, version: u64, end: u32) {
         self.set_published(version, end);
         self.frames.reclaim(version);

@@ -129,7 +129,7 @@ impl Extents {
         (place, evicted)
     }
 
-    /// Drops the contents of an extent that nobody can read any more.
+    /// Drops the contents of an extent that no reader can reach any more.
     pub(crate) fn remove(&self, start: u32) {
         let mut loaded = lock(&self.loaded);
         if loaded.remove(start).is_some() {

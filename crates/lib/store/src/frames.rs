@@ -7,7 +7,7 @@
 //! itself. A frame that was replaced is free when no snapshot is older than the version behind it.
 //!
 //! There is a bound on the number of frames. When it is reached, pages that the file contains as well are
-//! *evicted*, by the clock algorithm: those that nobody has read since the hand was there. What a snapshot
+//! *evicted*, by the clock algorithm: those that were not read since the hand was there. What a snapshot
 //! was lent must stay, so the frame of an evicted page is free when all snapshots that were there have
 //! ended. So there are more frames than the bound while a snapshot reads much, and in a transaction that
 //! changes much.
@@ -278,7 +278,7 @@ impl Frames {
         lock(&self.unused).free.extend(frames);
     }
 
-    /// Drops contents of large values once nobody who is registered now can use them.
+    /// Drops contents of large values when all readers that are registered now have ended.
     pub(crate) fn drop_later(&self, contents: Vec<Box<[u8]>>) {
         if !contents.is_empty() {
             lock(&self.readers).add_contents(contents);
@@ -288,16 +288,22 @@ impl Frames {
     /// Registers a reader. `published`, its version and the pages of the file, is called while nothing can
     /// be freed.
     pub(crate) fn begin(&self, published: impl FnOnce() -> (u64, u32)) -> (Reader, u32) {
-        let mut readers = lock(&self.readers);
-        let (version, end) = published();
-        (readers.begin(version), end)
+        self.register(published, Readers::begin)
     }
 
     /// Registers the reader of a version that keeps no evicted page in memory.
     pub(crate) fn begin_version(&self, published: impl FnOnce() -> (u64, u32)) -> (Reader, u32) {
+        self.register(published, Readers::begin_version)
+    }
+
+    fn register(
+        &self,
+        published: impl FnOnce() -> (u64, u32),
+        begin: impl FnOnce(&mut Readers, u64) -> Reader,
+    ) -> (Reader, u32) {
         let mut readers = lock(&self.readers);
         let (version, end) = published();
-        (readers.begin_version(version), end)
+        (begin(&mut readers, version), end)
     }
 
     /// Ends a reader.
@@ -307,7 +313,7 @@ impl Frames {
         }
     }
 
-    /// The oldest version that somebody reads; `version`, the newest one, if nobody reads.
+    /// The oldest version that a reader has or the next one gets, where `version` is the newest one.
     pub(crate) fn oldest(&self, version: u64) -> u64 {
         lock(&self.readers).oldest(version)
     }

@@ -17,7 +17,7 @@
 //! | `compact` | makes the file smaller |
 //! | `space` | which pages are in use |
 //! | `extent` | large values |
-//! | `frames`, `readers` | the pages in memory, their versions, and who reads them |
+//! | `frames`, `readers` | the pages in memory, their versions, and the readers of each |
 //! | `commit`, `log`, `lines` | how a commit gets into the log |
 //! | `durable` | how the log becomes durable |
 //! | `flush` | how the log becomes empty |

@@ -1,4 +1,4 @@
-//! Who reads which version, and which frames are kept for them.
+//! The readers of each version, and the frames that are kept for them.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -85,7 +85,7 @@ impl Readers {
         self.replaced.push_back(replaced);
     }
 
-    /// The oldest replaced version that nobody can read, now that `newest` is the newest one.
+    /// The oldest replaced version, if no reader can need it now that `newest` is the newest one.
     pub(crate) fn take_replaced(&mut self, newest: u64) -> Option<Replaced> {
         let oldest = self.oldest(newest);
         self.replaced.pop_front_if(|replaced| replaced.by <= oldest)

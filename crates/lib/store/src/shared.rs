@@ -16,7 +16,7 @@ use crate::header::Header;
 use crate::lock::lock;
 use crate::node::Node;
 use crate::page::{MAP, Page, kind};
-use crate::storage::{Storage, Unreadable, read_page};
+use crate::storage::{Storage, Unreadable, read_extent, read_page};
 
 /// An open store.
 #[derive(Debug)]
@@ -135,6 +135,13 @@ impl Shared {
         Error::corrupt(&self.path, Some(number), what)
     }
 
+    fn unreadable(&self, number: u32, error: Unreadable) -> Error {
+        match error {
+            Unreadable::Io(error) => Error::io(&self.path, "read", &error),
+            Unreadable::Wrong(what) => self.wrong(number, what),
+        }
+    }
+
     /// Copies a page as of a version, which the caller has registered. It does not stay in memory.
     pub(crate) fn copy_page(&self, number: u32, version: u64, copy: &mut Page) -> Result<()> {
         let is_copied = |copy: &mut Page| {
@@ -209,13 +216,8 @@ impl Shared {
             )
         })?;
         contents.resize(extent.bytes as usize, 0);
-        self.storage.read(&mut contents, extent.offset()).map_err(|error| match error.kind() {
-            std::io::ErrorKind::UnexpectedEof => self.wrong(extent.start, "the file ends in a large value"),
-            _ => Error::io(&self.path, "read", &error),
-        })?;
-        if !extent.has(&contents) {
-            return Err(self.wrong(extent.start, "the check of the large value that begins there is wrong"));
-        }
+        let read = read_extent(&*self.storage, extent, &mut contents);
+        read.map_err(|error| self.unreadable(extent.start, error))?;
         Ok(contents.into())
     }
 
@@ -250,10 +252,8 @@ impl Shared {
 
     /// Reads a page of the file, and checks it.
     fn read(&self, number: u32, page: &mut Page) -> Result<()> {
-        read_page(&*self.storage, number, self.header.store, page).map_err(|error| match error {
-            Unreadable::Io(error) => Error::io(&self.path, "read", &error),
-            Unreadable::Wrong(what) => self.wrong(number, what),
-        })?;
+        let read = read_page(&*self.storage, number, self.header.store, page);
+        read.map_err(|error| self.unreadable(number, error))?;
         if kind(page) != MAP {
             Node(page).check().map_err(|what| self.wrong(number, what))?;
         }

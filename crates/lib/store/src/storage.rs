@@ -8,6 +8,7 @@ use std::path::Path;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::{Errno, ReadWriteFlags, pwritev2};
 
+use crate::extent::Extent;
 use crate::page::{PAGE, Page, is_sealed, u32_at};
 
 /// The calls that a store makes on its file. Tests replace it by one that fails, tears and forgets.
@@ -57,6 +58,18 @@ pub(crate) fn read_page(storage: &dyn Storage, number: u32, store: u64, page: &m
         other if other != number && is_sealed(page, other, store) => "it contains another page of this store",
         _ => "its check is wrong",
     }))
+}
+
+/// Reads a large value of the file of a store into a buffer of its size, and compares its check.
+pub(crate) fn read_extent(storage: &dyn Storage, extent: Extent, contents: &mut [u8]) -> Result<(), Unreadable> {
+    storage.read(contents, extent.offset()).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => Unreadable::Wrong("the file ends in the large value that begins here"),
+        _ => Unreadable::Io(error),
+    })?;
+    if extent.has(contents) {
+        return Ok(());
+    }
+    Err(Unreadable::Wrong("the check of the large value that begins here is wrong"))
 }
 
 /// A file.

@@ -21,7 +21,7 @@ use crate::log_records;
 use crate::page::{MAP, PAGE, Page, kind};
 use crate::recovery::{Replayed, absolute, header_copies, read_header, replay};
 use crate::space::{GROUP, is_used};
-use crate::storage::{DiskFile, Storage, Unreadable, read_page};
+use crate::storage::{DiskFile, Storage, Unreadable, read_extent, read_page};
 
 /// A file of a store that no [`crate::Store`] has open. It is read and never changed; commits that
 /// are only in its log are read from there. Stores cannot open the file until this is dropped.
@@ -87,10 +87,7 @@ impl StoreFile {
             *page = **changed;
             return Ok(());
         }
-        read_page(&*self.storage, number, self.header.store, page).map_err(|error| match error {
-            Unreadable::Io(error) => format!("it cannot be read: {error}"),
-            Unreadable::Wrong(what) => what.to_owned(),
-        })
+        read_page(&*self.storage, number, self.header.store, page).map_err(what_is_wrong)
     }
 
     /// Whether an extent is where one can be.
@@ -105,12 +102,8 @@ impl StoreFile {
     /// Reads a large value. The error is what is wrong.
     pub(crate) fn extent(&self, extent: Extent) -> std::result::Result<Vec<u8>, String> {
         let mut contents = vec![0; extent.bytes as usize];
-        let read = self.storage.read(&mut contents, extent.offset());
-        read.map_err(|error| format!("the large value that begins here cannot be read: {error}"))?;
-        if extent.has(&contents) {
-            return Ok(contents);
-        }
-        Err("the check of the large value that begins here is wrong".to_owned())
+        read_extent(&*self.storage, extent, &mut contents).map_err(what_is_wrong)?;
+        Ok(contents)
     }
 
     /// Reads the map of a group: its first page.
@@ -125,6 +118,13 @@ impl StoreFile {
     /// The maps, by their page numbers.
     pub(crate) fn maps(&self) -> impl Iterator<Item = u32> + use<> {
         (self.header.first()..self.end()).step_by(GROUP as usize)
+    }
+}
+
+fn what_is_wrong(error: Unreadable) -> String {
+    match error {
+        Unreadable::Io(error) => format!("it cannot be read: {error}"),
+        Unreadable::Wrong(what) => what.to_owned(),
     }
 }
 
