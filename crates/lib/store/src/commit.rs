@@ -1,17 +1,16 @@
 //! Commits: the changed lines of a transaction are appended to the log.
 
-#![allow(unsafe_code, reason = "reads frames of the transaction and of the version before")]
+#![allow(unsafe_code, reason = "completes frames of the transaction, and reads those of the version before")]
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::editor::{Editor, Edits};
+use crate::editor::{ChangedPage, Editor, Edits};
 use crate::error::{Error, Result};
 use crate::extent::{Extent, Held};
 use crate::flush::Flusher;
-use crate::frames::Frame;
 use crate::log::{BLOCK, Record};
-use crate::page::PAGE;
+use crate::page::{PAGE, seal};
+use crate::page_set::PageSet;
 use crate::shared::Shared;
 
 /// Pages by which the file grows at least.
@@ -27,9 +26,9 @@ pub(crate) struct Writer {
     /// Bytes of that half that are used.
     pub(crate) position: usize,
     /// The pages that it contains.
-    pub(crate) logged: HashSet<u32>,
+    pub(crate) logged: PageSet,
     /// The pages that the other half contains.
-    pub(crate) logged_before: Arc<HashSet<u32>>,
+    pub(crate) logged_before: Arc<PageSet>,
     /// Removed pages that snapshots may still read.
     pub(crate) held: Held,
     /// Pages of the file.
@@ -46,7 +45,7 @@ impl Writer {
 
     /// Whether recovery may write a page.
     pub(crate) fn is_in_log(&self, page: u32) -> bool {
-        self.logged.contains(&page) || self.logged_before.contains(&page)
+        self.logged.contains(page) || self.logged_before.contains(page)
     }
 
     /// Releases the removed pages that no snapshot can read.
@@ -78,7 +77,7 @@ impl Writer {
 
     fn write(&mut self, shared: &Shared, flusher: &Flusher, edits: &mut Edits) -> Result<()> {
         shared.check_writable()?;
-        if edits.frames.is_empty() {
+        if edits.pages.is_empty() {
             return Ok(());
         }
         if edits.end > self.end {
@@ -88,18 +87,16 @@ impl Writer {
         if !edits.written.is_empty() {
             shared.storage.sync().map_err(|error| shared.fail("make large values durable", &error))?;
         }
-        let mut pages: Vec<(u32, Frame)> = edits.frames.iter().map(|(&page, &frame)| (page, frame)).collect();
+        let mut pages: Vec<(u32, ChangedPage)> = edits.pages.iter().map(|(&page, &changed)| (page, changed)).collect();
         pages.sort_unstable_by_key(|&(page, _)| page);
         let half = shared.header.half_bytes();
         // Large changes are elsewhere.
-        let in_log = |record: &Record| if record.bytes() > half { BLOCK } else { record.bytes() };
-        let mut record = self.record(shared, &pages);
-        if self.position + in_log(&record) > half {
+        let record = self.record(shared, &pages);
+        let (sequence, is_large) = (self.sequence + 1, record.bytes() > half);
+        let bytes = if is_large { BLOCK } else { record.bytes() };
+        if self.position + bytes > half {
             self.turn(shared, flusher)?;
-            // It has whole pages now.
-            record = self.record(shared, &pages);
         }
-        let (sequence, bytes, is_large) = (self.sequence + 1, in_log(&record), record.bytes() > half);
         let apart = if is_large {
             // It may still write pages that are behind the end by now.
             flusher.wait(shared, self.epoch)?;
@@ -111,15 +108,12 @@ impl Writer {
         let offset = shared.header.half(self.epoch) + self.position as u64;
         self.position += bytes;
         (self.sequence, self.end, self.group) = (sequence, edits.end, edits.group);
-        for (page, frame) in pages {
-            self.logged.insert(page);
-            shared.frames.publish(page, frame, sequence);
-            shared.frames.keep(page, self.epoch);
-        }
-        edits.frames.clear();
+        pages.iter().for_each(|&(page, _)| self.logged.insert(page));
+        shared.frames.publish_all(pages.iter().map(|&(page, changed)| (page, changed.frame)), sequence, self.epoch);
+        edits.pages.clear();
         edits.written.clear();
         // After the pages in memory: another thread may write the queue at once, and make it visible.
-        shared.queue.push(&record, offset, sequence, self.end);
+        shared.queue.push(record, offset, sequence, self.end);
         if is_large {
             shared.queue.wait(shared, sequence)?;
             // It is durable: an error is one of the next commit.
@@ -135,15 +129,16 @@ impl Writer {
         cut.map_err(|error| Error::io(&shared.path, "make the file smaller", &error))
     }
 
-    /// The record of these pages.
-    fn record(&self, shared: &Shared, pages: &[(u32, Frame)]) -> Record {
-        let mut record = Record::new();
-        for &(number, frame) in pages {
-            let old = self.logged.contains(&number).then(|| shared.frames.find(number, self.sequence)).flatten();
-            // SAFETY: the new frame belongs to the transaction; the old one is of its version, which is
-            // registered.
-            let (new, old) = unsafe { (shared.frames.contents(frame), old.map(|old| shared.frames.contents(old))) };
-            record.add(number, new, old);
+    /// The record of these pages, which get their checks.
+    fn record(&self, shared: &Shared, pages: &[(u32, ChangedPage)]) -> Record {
+        let mut record = Record::new(shared.queue.buffer());
+        for &(number, ChangedPage { frame, is_new }) in pages {
+            // SAFETY: the frame belongs to the transaction, whose pages are not lent during its commit.
+            let new = unsafe { shared.frames.contents_mut(frame) };
+            seal(new, number, shared.header.store);
+            let old = if is_new { None } else { shared.frames.find(number, self.sequence) };
+            // SAFETY: the old frame is of the version of the transaction, which is registered.
+            record.add(number, new, old.map(|old| unsafe { shared.frames.contents(old) }));
         }
         record
     }

@@ -94,7 +94,7 @@ impl Disk {
     }
 
     /// What is there after a crash: of writes that were not durable, any blocks.
-    fn crashed(&mut self) -> Vec<u8> {
+    pub(crate) fn crashed(&mut self) -> Vec<u8> {
         let mut image = self.synced.clone();
         for write in &self.writes {
             for (index, block) in write.bytes.chunks(BLOCK).enumerate() {

@@ -10,10 +10,17 @@
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
+use crate::aligned::AlignedBuffer;
 use crate::error::Result;
 use crate::lock::lock;
-use crate::log::BLOCK;
 use crate::shared::Shared;
+
+/// Buffers that are kept for later records: one of them is written while the next one is filled.
+const MOST_SPARE: usize = 2;
+/// Buffers of more bytes are not kept.
+const MOST_SPARE_BYTES: usize = 1 << 20;
+/// Bytes of a new buffer.
+const BUFFER: usize = 16 << 10;
 
 /// Records that are not durable yet.
 #[derive(Debug, Default)]
@@ -25,23 +32,41 @@ pub(crate) struct Queue {
 #[derive(Debug, Default)]
 struct Waiting {
     /// Adjacent in the log.
-    records: Vec<u8>,
+    records: Option<AlignedBuffer>,
     /// Where in the file they go.
     offset: u64,
     /// The last commit among them, and the pages of the file then.
     last: (u64, u32),
     is_writing: bool,
+    spare: Vec<AlignedBuffer>,
+}
+
+impl Waiting {
+    /// Keeps a buffer that is no longer needed.
+    fn keep(&mut self, buffer: AlignedBuffer) {
+        if self.spare.len() < MOST_SPARE && buffer.capacity() <= MOST_SPARE_BYTES {
+            self.spare.push(buffer);
+        }
+    }
 }
 
 impl Queue {
+    /// A buffer for a record, with any contents.
+    pub(crate) fn buffer(&self) -> AlignedBuffer {
+        lock(&self.waiting).spare.pop().unwrap_or_else(|| AlignedBuffer::with_capacity(BUFFER))
+    }
+
     /// Adds the record of a commit, after which the file has `end` pages.
-    pub(crate) fn push(&self, record: &[u8], offset: u64, sequence: u64, end: u32) {
+    pub(crate) fn push(&self, record: AlignedBuffer, offset: u64, sequence: u64, end: u32) {
         let mut waiting = lock(&self.waiting);
-        if waiting.records.is_empty() {
+        waiting.last = (sequence, end);
+        if let Some(records) = &mut waiting.records {
+            records.extend_from_slice(&record);
+            waiting.keep(record);
+        } else {
+            waiting.records = Some(record);
             waiting.offset = offset;
         }
-        waiting.records.extend_from_slice(record);
-        waiting.last = (sequence, end);
     }
 
     /// Waits until a commit is durable and visible. Writes the queue, unless another thread does.
@@ -59,15 +84,16 @@ impl Queue {
                 waiting = self.written.wait(waiting).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
-            let (records, offset, last) = (std::mem::take(&mut waiting.records), waiting.offset, waiting.last);
+            let (records, offset, last) = (waiting.records.take(), waiting.offset, waiting.last);
             waiting.is_writing = true;
             drop(waiting);
-            let written = shared.write_log(&records, offset);
+            let written = records.as_deref().map_or(Ok(()), |records| shared.write_log(records, offset));
             if written.is_ok() {
                 shared.publish(last.0, last.1);
             }
             waiting = lock(&self.waiting);
             waiting.is_writing = false;
+            records.into_iter().for_each(|buffer| waiting.keep(buffer));
             self.written.notify_all();
             written?;
         }
@@ -76,7 +102,7 @@ impl Queue {
 
 impl Shared {
     fn write_log(&self, records: &[u8], offset: u64) -> Result<()> {
-        let written = self.storage.write_durably(aligned(records).bytes(), offset);
+        let written = self.storage.write_durably(records, offset);
         written.map_err(|error| self.fail("write to the log", &error))
     }
 
@@ -85,24 +111,4 @@ impl Shared {
         self.set_published(version, end);
         self.frames.reclaim(version);
     }
-}
-
-/// Bytes at an address that direct writes may have.
-struct Aligned {
-    buffer: Vec<u8>,
-    start: usize,
-    length: usize,
-}
-
-impl Aligned {
-    fn bytes(&self) -> &[u8] {
-        &self.buffer[self.start..self.start + self.length]
-    }
-}
-
-fn aligned(bytes: &[u8]) -> Aligned {
-    let mut buffer = vec![0; bytes.len() + BLOCK];
-    let start = buffer.as_ptr().align_offset(BLOCK);
-    buffer[start..start + bytes.len()].copy_from_slice(bytes);
-    Aligned { buffer, start, length: bytes.len() }
 }

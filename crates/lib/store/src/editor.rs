@@ -2,22 +2,30 @@
 
 #![allow(unsafe_code, reason = "lends frames that the transaction has taken")]
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use crate::commit::Writer;
 use crate::error::{Error, Result};
 use crate::extent::Extent;
 use crate::frames::{Frame, MOST_PAGES};
 use crate::page::{PAGE, Page};
+use crate::page_set::PageMap;
 use crate::shared::Shared;
 use crate::space;
 use crate::tree::Pages;
 
+/// The copy of a page that a transaction changes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ChangedPage {
+    pub(crate) frame: Frame,
+    /// Whether it was not in use before: what the file contains there has nothing to do with it.
+    pub(crate) is_new: bool,
+}
+
 /// What a transaction has changed.
 #[derive(Debug, Default)]
 pub(crate) struct Edits {
-    /// The copy of each changed page.
-    pub(crate) frames: HashMap<u32, Frame>,
+    pub(crate) pages: PageMap<ChangedPage>,
     /// For each savepoint, what was there before the first change behind it.
     marks: Vec<Mark>,
     /// Pages of the file.
@@ -36,7 +44,7 @@ pub(crate) struct Edits {
 
 #[derive(Debug)]
 struct Mark {
-    before: HashMap<u32, Option<Frame>>,
+    before: PageMap<Option<ChangedPage>>,
     end: u32,
     /// Numbers of extents that were written and removed.
     written: usize,
@@ -51,7 +59,7 @@ impl Edits {
     /// Sets a savepoint; its number.
     pub(crate) fn mark(&mut self) -> usize {
         let (written, removed) = (self.written.len(), self.removed.len());
-        self.marks.push(Mark { before: HashMap::new(), end: self.end, written, removed });
+        self.marks.push(Mark { before: PageMap::default(), end: self.end, written, removed });
         self.marks.len()
     }
 
@@ -71,11 +79,11 @@ impl Edits {
             self.drop_written(undone.written, shared);
             for (page, before) in undone.before {
                 let now = match before {
-                    Some(before) => self.frames.insert(page, before),
-                    None => self.frames.remove(&page),
+                    Some(before) => self.pages.insert(page, before),
+                    None => self.pages.remove(&page),
                 };
-                if let Some(frame) = now {
-                    shared.frames.put(frame);
+                if let Some(now) = now {
+                    shared.frames.put(now.frame);
                 }
             }
         }
@@ -89,16 +97,16 @@ impl Edits {
 
     /// Ends all savepoints, and returns the frames that only they need.
     pub(crate) fn drop_marks(&mut self, shared: &Shared) {
-        for frame in self.marks.drain(..).flat_map(|mark| mark.before.into_values()).flatten() {
-            shared.frames.put(frame);
+        for before in self.marks.drain(..).flat_map(|mark| mark.before.into_values()).flatten() {
+            shared.frames.put(before.frame);
         }
     }
 
     /// A page with the changes so far.
     pub(crate) fn page<'a>(&'a self, shared: &'a Shared, number: u32, version: u64) -> Result<&'a Page> {
-        match self.frames.get(&number) {
+        match self.pages.get(&number) {
             // SAFETY: the frame belongs to this transaction, which is borrowed.
-            Some(&frame) => Ok(unsafe { shared.frames.contents_mut(frame) }),
+            Some(changed) => Ok(unsafe { shared.frames.contents_mut(changed.frame) }),
             None => shared.page(number, version),
         }
     }
@@ -107,8 +115,8 @@ impl Edits {
     pub(crate) fn drop_all(&mut self, shared: &Shared) {
         self.drop_marks(shared);
         self.drop_written(0, shared);
-        for (_, frame) in self.frames.drain() {
-            shared.frames.put(frame);
+        for (_, changed) in self.pages.drain() {
+            shared.frames.put(changed.frame);
         }
     }
 }
@@ -130,7 +138,7 @@ impl Editor<'_> {
 
     /// Records what a page was, before its first change behind a savepoint.
     fn remember(&mut self, number: u32) -> Result<()> {
-        let now = self.edits.frames.get(&number).copied();
+        let now = self.edits.pages.get(&number).copied();
         if self.edits.marks.last().is_none_or(|mark| mark.before.contains_key(&number)) {
             return Ok(());
         }
@@ -139,8 +147,8 @@ impl Editor<'_> {
             Some(now) => {
                 let copy = self.take()?;
                 // SAFETY: both frames belong to this transaction, which has lent neither.
-                unsafe { *self.shared.frames.contents_mut(copy) = *self.shared.frames.contents_mut(now) };
-                Some(copy)
+                unsafe { *self.shared.frames.contents_mut(copy) = *self.shared.frames.contents_mut(now.frame) };
+                Some(ChangedPage { frame: copy, ..now })
             }
         };
         if let Some(mark) = self.edits.marks.last_mut() {
@@ -152,15 +160,15 @@ impl Editor<'_> {
     /// A page to change.
     pub(crate) fn edit(&mut self, number: u32) -> Result<&mut Page> {
         self.remember(number)?;
-        let frame = match self.edits.frames.get(&number) {
-            Some(&frame) => frame,
+        let frame = match self.edits.pages.get(&number) {
+            Some(changed) => changed.frame,
             None => {
                 self.keep(number);
                 let old = self.shared.page(number, self.version)?;
                 let frame = self.take()?;
                 // SAFETY: the frame was just taken.
                 unsafe { *self.shared.frames.contents_mut(frame) = *old };
-                self.edits.frames.insert(number, frame);
+                self.edits.pages.insert(number, ChangedPage { frame, is_new: false });
                 frame
             }
         };
@@ -171,14 +179,14 @@ impl Editor<'_> {
     /// A page that is not in use, filled with zeros, to change.
     pub(crate) fn create(&mut self, number: u32) -> Result<&mut Page> {
         self.remember(number)?;
-        let frame = match self.edits.frames.get(&number) {
-            Some(&frame) => frame,
+        let frame = match self.edits.pages.get(&number) {
+            Some(changed) => changed.frame,
             None => {
                 self.keep(number);
                 self.take()?
             }
         };
-        self.edits.frames.insert(number, frame);
+        self.edits.pages.insert(number, ChangedPage { frame, is_new: true });
         // SAFETY: the frame belongs to this transaction, which is borrowed.
         let page = unsafe { self.shared.frames.contents_mut(frame) };
         page.fill(0);
@@ -216,8 +224,8 @@ impl Editor<'_> {
     /// Drops the changes of a page that is no longer needed. Snapshots may still read what is committed.
     pub(crate) fn forget(&mut self, number: u32) -> Result<()> {
         self.remember(number)?;
-        if let Some(frame) = self.edits.frames.remove(&number) {
-            self.shared.frames.put(frame);
+        if let Some(changed) = self.edits.pages.remove(&number) {
+            self.shared.frames.put(changed.frame);
         } else {
             self.keep(number);
             self.page(number)?;

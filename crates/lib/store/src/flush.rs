@@ -5,7 +5,6 @@
 //! this thread: pages of half 0 ─→ sync ─→ header: recovery begins with half 1
 //! ```
 
-use std::collections::HashSet;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -13,17 +12,18 @@ use std::thread::JoinHandle;
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::Header;
 use crate::lock::lock;
-use crate::page::{PAGE, seal};
+use crate::page::offset_of;
+use crate::page_set::PageSet;
 use crate::shared::Shared;
 
-/// Adjacent pages that are written at once.
-const RUN: usize = 64;
+/// Adjacent pages that are written by one call: 1 MiB.
+const RUN: usize = 256;
 
 /// What the thread does next.
 #[derive(Debug)]
 enum Job {
     /// Writes the pages of an epoch, then the header.
-    Pages(Arc<HashSet<u32>>, Header),
+    Pages(Arc<PageSet>, Header),
     /// Makes a commit durable, if it is not yet.
     Log(u64),
 }
@@ -63,7 +63,7 @@ impl Flusher {
     }
 
     /// Starts to write these pages, after which recovery begins with `epoch`.
-    pub(crate) fn start(&self, pages: Arc<HashSet<u32>>, epoch: u64, sequence: u64, end: u32) {
+    pub(crate) fn start(&self, pages: Arc<PageSet>, epoch: u64, sequence: u64, end: u32) {
         let header = Header { epoch, sequence, end, ..self.header };
         self.send(Job::Pages(pages, header));
     }
@@ -121,27 +121,26 @@ impl Progress {
                     continue;
                 }
             };
-            let written = write_pages(shared, pages.iter().copied().filter(|&page| page < header.end).collect())
-                .and_then(|()| write_header(shared, &header));
+            let pages: Vec<u32> = pages.iter().take_while(|&page| page < header.end).collect();
+            let written = write_pages(shared, &pages).and_then(|()| write_header(shared, &header));
             *lock(&self.epoch) = written.map(|()| header.epoch).map_err(|error| error.to_string());
             self.changed.notify_all();
         }
     }
 }
 
-/// Writes pages to their places, and makes them durable.
-pub(crate) fn write_pages(shared: &Shared, mut pages: Vec<u32>) -> Result<()> {
-    pages.sort_unstable();
+/// Writes pages to their places, and makes them durable. They are in memory, and in the order of their
+/// numbers. Each has its check since its commit.
+pub(crate) fn write_pages(shared: &Shared, pages: &[u32]) -> Result<()> {
     // The pages are not evicted before they are in the file.
     let (reader, _) = shared.frames.begin_version(|| shared.published());
-    let written = pages.chunk_by(|one, next| one + 1 == *next).flat_map(|run| run.chunks(RUN)).try_for_each(|run| {
-        let mut contents = Vec::with_capacity(run.len() * PAGE);
-        for &number in run {
-            let mut page = *shared.page(number, reader.version)?;
-            seal(&mut page, number, shared.header.store);
-            contents.extend_from_slice(&page);
-        }
-        let written = shared.storage.write(&contents, u64::from(run[0]) * PAGE as u64);
+    let mut runs = pages.chunk_by(|one, next| one + 1 == *next).flat_map(|run| run.chunks(RUN));
+    let written = runs.try_for_each(|run| {
+        let contents: Vec<&[u8]> = run
+            .iter()
+            .map(|&number| shared.page(number, reader.version).map(|page| &page[..]))
+            .collect::<Result<_>>()?;
+        let written = shared.storage.write_parts(&contents, offset_of(run[0]));
         written.map_err(|error| shared.fail("write pages", &error))
     });
     shared.frames.end(reader);

@@ -204,6 +204,26 @@ impl Frames {
 
     /// Makes a frame the newest one of a page, as of a commit. 0 is what the file contains.
     pub(crate) fn publish(&self, page: u32, frame: Frame, commit: u64) {
+        if let Some(replaced) = self.set_newest(page, frame, commit) {
+            lock(&self.readers).add_replaced(replaced);
+        }
+    }
+
+    /// Makes the frames of a commit the newest ones of their pages, which are kept in memory until the file
+    /// contains this epoch of the log.
+    pub(crate) fn publish_all(&self, pages: impl Iterator<Item = (u32, Frame)>, commit: u64, epoch: u64) {
+        let _hand = lock(&self.hand);
+        let mut readers = lock(&self.readers);
+        for (page, frame) in pages {
+            if let Some(replaced) = self.set_newest(page, frame, commit) {
+                readers.add_replaced(replaced);
+            }
+            self.kept.words()[page as usize].store(epoch, Relaxed);
+        }
+    }
+
+    /// Makes a frame the newest one of a page; what it has replaced.
+    fn set_newest(&self, page: u32, frame: Frame, commit: u64) -> Option<Replaced> {
         let (newest, record) = (self.newest(page), self.record(frame));
         let old = newest.load(Relaxed);
         record.made_by.store(commit, Relaxed);
@@ -211,9 +231,7 @@ impl Frames {
         record.page.store(page.into(), Relaxed);
         record.was_read.store(1, Relaxed);
         newest.store(u64::from(frame.0) + 1, Release);
-        if let Some(old) = old.checked_sub(1) {
-            lock(&self.readers).add_replaced(Replaced { by: commit, old: Frame(old as u32), new: frame });
-        }
+        old.checked_sub(1).map(|old| Replaced { by: commit, old: Frame(old as u32), new: frame })
     }
 
     /// Keeps a page in memory until the file contains an epoch of the log.

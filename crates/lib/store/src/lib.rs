@@ -19,7 +19,7 @@
 //! | `extent` | large values |
 //! | `frames`, `readers` | the pages in memory, their versions, and the readers of each |
 //! | `commit`, `log`, `lines` | how a commit gets into the log |
-//! | `durable` | how the log becomes durable |
+//! | `durable`, `aligned` | how the log becomes durable; buffers for direct writes |
 //! | `flush` | how the log becomes empty |
 //! | `recovery`, `header` | opening a file |
 //! | `shared` | what all users of an open store share |
@@ -30,7 +30,7 @@
 //! | `stat` | sizes and counts of a file |
 //! | `raw`, `contents`, `walk` | all entries as bytes, by a walk that passes damage |
 //! | `salvage` | pages to which unreadable branches have led |
-//! | `page` | the unit of the file |
+//! | `page`, `page_set` | the unit of the file; sets and maps of its numbers |
 //! | `error` | failed operations |
 //!
 //! Source: Appel and Li, *Virtual Memory Primitives for User Programs*, ASPLOS 1991, "Persistent stores".
@@ -42,6 +42,7 @@
     reason = "64-bit Linux: an offset of a page fits into 16 bits, a size of memory into 64"
 )]
 
+mod aligned;
 mod backup;
 mod catalog;
 mod check;
@@ -69,9 +70,12 @@ mod log;
 mod log_records;
 mod node;
 mod page;
+mod page_set;
 mod raw;
 mod readers;
 mod recovery;
+#[cfg(test)]
+mod repair_tests;
 mod salvage;
 mod shared;
 mod snapshot;

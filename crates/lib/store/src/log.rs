@@ -15,46 +15,71 @@
 //! 40 apart      where in the file the changes are, 0 for behind the header
 //! 48 check      of the changes, seeded with the store
 //! 56 reserved
-//! 64 changes    for each page: its number, 1 if the lines are a whole page, the mask of its lines, the lines
+//! 64 changes    for each page: 0 number   4 1 if it is new   8 mask of its lines   16 its check   24 lines
 //! ```
 //! The changes of a large transaction are behind the end of the file until its pages are in their places.
 //! Nothing else is committed before that.
 //!
-//! The first record of an epoch with a page contains it whole (lines of zeros left out). So recovery needs
-//! no page of the file, and a page that was torn when the file was written becomes whole.
+//! The lines of a page are those that differ from the version before, or from zeros if the page is new:
+//! nothing is known of what the file contains in the place of a new page. The check is the one that the
+//! page has after this change.
+//!
+//! *Recovery* applies the changes of a page to what its place contains, whatever its check is. Then it
+//! compares the check of the result with that of the last change. It repairs a page that was torn while
+//! it was written to its place, for these reasons:
+//! 1. Let *b* be the version of the page when the epoch of the header began. Before the header was written,
+//!    *b* or a later version was written to the place and synced. Since then, only later versions were
+//!    written there. Each of them was durable in the log before.
+//! 2. So each byte in the place is that byte of *b* or of a later version that the log contains.
+//! 3. A byte that differs between two of them is in a line that the log contains: applying the changes in
+//!    their order makes it the one of the last version. A byte that does not differ is right already.
+//!
+//! This needs no order of writes, and no size of the part of a page that is written as a whole. It needs
+//! that a byte whose write was interrupted is the old one or the new one. A page that was damaged otherwise
+//! has a wrong check in the end, and keeps it: see [`crate::recovery`].
+//!
+//! A page that was removed, and is in the log, stays as it is until the log has turned twice: no extent
+//! takes it ([`crate::commit::Writer::is_in_log`]). A page that is used again is new. Pages behind the end
+//! of the store may be cut off: recovery drops their changes.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use crate::aligned::AlignedBuffer;
 use crate::lines;
-use crate::page::{PAGE, Page, set_u32, set_u64, u32_at, u64_at};
+use crate::page::{PAGE, Page, check_of, set_check, set_u32, set_u64, u32_at, u64_at};
 
 /// The unit of writes.
 pub(crate) const BLOCK: usize = 512;
 const HEADER: usize = 64;
-const ENTRY: usize = 16;
+const ENTRY: usize = 24;
 
 static ZEROS: Page = [0; PAGE];
 
 /// A commit that is written to the log.
 #[derive(Debug)]
 pub(crate) struct Record {
-    bytes: Vec<u8>,
+    bytes: AlignedBuffer,
     entries: u32,
 }
 
 impl Record {
-    pub(crate) fn new() -> Self {
-        Self { bytes: vec![0; HEADER], entries: 0 }
+    /// A record without changes, in a buffer whose contents are dropped.
+    pub(crate) fn new(mut buffer: AlignedBuffer) -> Self {
+        buffer.resize(0);
+        buffer.resize(HEADER);
+        Self { bytes: buffer, entries: 0 }
     }
 
-    /// Adds the change of a page. Without an old version, the whole page.
+    /// Adds the change of a page, which has its check. A new page has no old version.
     pub(crate) fn add(&mut self, number: u32, new: &Page, old: Option<&Page>) {
         let entry = self.bytes.len();
-        self.bytes.resize(entry + ENTRY, 0);
+        self.bytes.resize(entry + ENTRY);
         let mask = lines::append(new, old.unwrap_or(&ZEROS), &mut self.bytes);
-        set_u32(&mut self.bytes, entry, number);
-        set_u32(&mut self.bytes, entry + 4, old.is_none().into());
-        set_u64(&mut self.bytes, entry + 8, mask);
+        let entry = &mut self.bytes[entry..][..ENTRY];
+        set_u32(entry, 0, number);
+        set_u32(entry, 4, old.is_none().into());
+        set_u64(entry, 8, mask);
+        set_u64(entry, 16, check_of(new));
         self.entries += 1;
     }
 
@@ -69,7 +94,7 @@ impl Record {
     }
 
     /// The bytes for the log: with the changes, or without them if they are `apart`.
-    pub(crate) fn finish(mut self, store: u64, epoch: u64, sequence: u64, end: u32, apart: u64) -> Vec<u8> {
+    pub(crate) fn finish(mut self, store: u64, epoch: u64, sequence: u64, end: u32, apart: u64) -> AlignedBuffer {
         let (bytes, check) = (self.changes().len() as u64, xxh3_64_with_seed(self.changes(), store));
         let header = &mut self.bytes[..HEADER];
         set_u64(header, 8, epoch);
@@ -84,10 +109,10 @@ impl Record {
         let blocks = if apart == 0 {
             self.bytes()
         } else {
-            self.bytes.truncate(HEADER);
+            self.bytes.resize(HEADER);
             BLOCK
         };
-        self.bytes.resize(blocks, 0);
+        self.bytes.resize(blocks);
         self.bytes
     }
 }
@@ -147,7 +172,8 @@ impl Found {
             let mask = u64_at(entry, 8);
             let (lines, behind) = behind.split_at_checked(mask.count_ones() as usize * 64)?;
             rest = behind;
-            Some(Change { number: u32_at(entry, 0), is_whole: u32_at(entry, 4) != 0, mask, lines })
+            let (number, is_new, check) = (u32_at(entry, 0), u32_at(entry, 4) != 0, u64_at(entry, 16));
+            Some(Change { number, is_new, mask, check, lines })
         })
     }
 }
@@ -156,18 +182,21 @@ impl Found {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Change<'a> {
     pub(crate) number: u32,
-    pub(crate) is_whole: bool,
+    /// Whether the change makes it what it is, whatever was in its place.
+    pub(crate) is_new: bool,
     mask: u64,
+    check: u64,
     lines: &'a [u8],
 }
 
 impl Change<'_> {
-    /// Makes the change.
+    /// Makes the change. The page has the check that it should have then, whether it is right or not.
     pub(crate) fn apply(&self, page: &mut Page) {
-        if self.is_whole {
+        if self.is_new {
             page.fill(0);
         }
         lines::apply(page, self.mask, self.lines);
+        set_check(page, self.check);
     }
 }
 
@@ -178,8 +207,8 @@ mod tests {
     #[test]
     fn a_record_is_found_as_it_was_written_and_only_then() {
         let (old, mut new): (Page, Page) = ([3; PAGE], [3; PAGE]);
-        new[100] = 4;
-        let mut record = Record::new();
+        (new[2], new[100]) = (5, 4);
+        let mut record = Record::new(AlignedBuffer::with_capacity(0));
         record.add(5, &new, Some(&old));
         record.add(6, &new, None);
         let bytes = record.finish(77, 2, 9, 40, 0);
@@ -187,7 +216,7 @@ mod tests {
         assert_eq!((found.end, found.in_log()), (40, bytes.len()));
         let changes: Vec<_> = found.changes(found.lines(&bytes).unwrap()).map(Option::unwrap).collect();
         assert_eq!(
-            changes.iter().map(|change| (change.number, change.is_whole)).collect::<Vec<_>>(),
+            changes.iter().map(|change| (change.number, change.is_new)).collect::<Vec<_>>(),
             [(5, false), (6, true)]
         );
         let (mut first, mut second) = (old, [9; PAGE]);
@@ -197,7 +226,7 @@ mod tests {
         for (store, epoch, sequence) in [(78, 2, 9), (77, 1, 9), (77, 2, 8)] {
             assert!(find(&bytes, store, epoch, sequence).is_none());
         }
-        let mut changed = bytes.clone();
+        let mut changed = bytes.to_vec();
         changed[200] ^= 1;
         assert!(find(&changed, 77, 2, 9).is_none() && find(&bytes[..BLOCK], 77, 2, 9).is_none());
     }

@@ -13,6 +13,9 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 /// Bytes of a page.
 pub(crate) const PAGE: usize = 4096;
 
+/// Bytes of the check with which a page begins.
+pub(crate) const CHECK: usize = 8;
+
 /// The contents of a page.
 pub(crate) type Page = [u8; PAGE];
 
@@ -56,18 +59,33 @@ pub(crate) fn set_kind(page: &mut Page, kind: u8) {
     page[KIND] = kind;
 }
 
+/// Where a page is in the file.
+pub(crate) fn offset_of(number: u32) -> u64 {
+    u64::from(number) * PAGE as u64
+}
+
+/// The check that a page contains.
+pub(crate) fn check_of(page: &Page) -> u64 {
+    u64_at(page, 0)
+}
+
+/// Replaces the check of a page.
+pub(crate) fn set_check(page: &mut Page, check: u64) {
+    set_u64(page, 0, check);
+}
+
 /// Prepares a page for its place in a file.
 pub(crate) fn seal(page: &mut Page, number: u32, store: u64) {
     set_u32(page, 8, number);
     let check = check(page, number, store);
-    set_u64(page, 0, check);
+    set_check(page, check);
 }
 
 /// Whether a page is the one that was sealed for this place.
 pub(crate) fn is_sealed(page: &Page, number: u32, store: u64) -> bool {
-    u32_at(page, 8) == number && u64_at(page, 0) == check(page, number, store)
+    u32_at(page, 8) == number && check_of(page) == check(page, number, store)
 }
 
 fn check(page: &Page, number: u32, store: u64) -> u64 {
-    xxh3_64_with_seed(&page[8..], store ^ u64::from(number) << 32)
+    xxh3_64_with_seed(&page[CHECK..], store ^ u64::from(number) << 32)
 }

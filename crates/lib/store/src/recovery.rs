@@ -1,8 +1,16 @@
 //! Opening: a new file, or one whose log is applied first.
+//!
+//! ```text
+//! log ─→ changes of a page, applied to what the file contains ─→ check as in the log ─→ memory, file
+//!                                                             └→ another check: damaged, file
+//! ```
+//! [`crate::log`] says why this repairs torn pages. A page that has another check in the end was damaged
+//! otherwise: bits have changed, or an earlier write was lost. It is written with the check that it should
+//! have, so each later read reports it. All other pages can be read.
 
 #![allow(unsafe_code, reason = "fills frames that were just taken")]
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -19,9 +27,9 @@ use crate::extent::Extents;
 use crate::flush::{write_header, write_pages};
 use crate::frames::{Frames, MOST_PAGES};
 use crate::header::{Header, Unusable};
-use crate::log::{self, BLOCK};
+use crate::log::{self, BLOCK, Change};
 use crate::node::Node;
-use crate::page::{MAP, PAGE, Page, kind, seal};
+use crate::page::{MAP, PAGE, Page, is_sealed, kind, offset_of, seal};
 use crate::shared::Shared;
 use crate::space;
 use crate::storage::{DiskFile, Storage};
@@ -158,7 +166,11 @@ pub(crate) fn header_copies(storage: &dyn Storage) -> [std::result::Result<Heade
 /// What the log says.
 #[derive(Debug)]
 pub(crate) struct Replayed {
-    pub(crate) pages: HashMap<u32, Box<Page>>,
+    /// The pages that it changes, with all changes. Each has the check that it should have: with another
+    /// one than that of its contents, it was damaged in the file.
+    pub(crate) pages: BTreeMap<u32, Box<Page>>,
+    /// Those of them that are not new and cannot be read.
+    pub(crate) unreadable: BTreeMap<u32, io::Error>,
     /// The last commit and its epoch.
     pub(crate) sequence: u64,
     epoch: u64,
@@ -168,7 +180,34 @@ pub(crate) struct Replayed {
 impl Replayed {
     /// The state before any record.
     pub(crate) fn new(header: &Header) -> Self {
-        Self { pages: HashMap::new(), sequence: header.sequence, epoch: header.epoch, end: header.end }
+        let (pages, unreadable) = (BTreeMap::new(), BTreeMap::new());
+        Self { pages, unreadable, sequence: header.sequence, epoch: header.epoch, end: header.end }
+    }
+
+    /// Makes a change of a page: of what the file contains, if it is the first one and the page is not new.
+    fn apply(&mut self, storage: &dyn Storage, change: &Change<'_>) {
+        let page = self.pages.entry(change.number).or_insert_with(|| {
+            let mut page = Box::new([0; PAGE]);
+            let read = if change.is_new { Ok(()) } else { storage.read(&mut *page, offset_of(change.number)) };
+            if let Err(error) = read {
+                page.fill(0);
+                // A page behind the end of the file has a wrong check in the end, unless it becomes new.
+                if error.kind() != io::ErrorKind::UnexpectedEof {
+                    self.unreadable.insert(change.number, error);
+                }
+            }
+            page
+        });
+        change.apply(page);
+        if change.is_new {
+            self.unreadable.remove(&change.number);
+        }
+    }
+
+    /// Drops what was changed behind the end of the store: the file may have been cut there.
+    fn cut(&mut self) {
+        self.pages.split_off(&self.end);
+        self.unreadable.split_off(&self.end);
     }
 }
 
@@ -208,7 +247,7 @@ pub(crate) fn replay(replayed: &mut Replayed, path: &Path, storage: &dyn Storage
                 if change.number < header.first() || change.number >= record.end {
                     return Err(damaged("a record of the log changes a page outside of the file"));
                 }
-                change.apply(replayed.pages.entry(change.number).or_insert_with(|| Box::new([0; PAGE])));
+                replayed.apply(storage, &change);
             }
             replayed.sequence += 1;
             replayed.epoch = epoch;
@@ -216,7 +255,28 @@ pub(crate) fn replay(replayed: &mut Replayed, path: &Path, storage: &dyn Storage
             rest = rest.get(record.in_log()..).unwrap_or_default();
         }
     }
+    replayed.cut();
     Ok(())
+}
+
+/// Brings the pages of the log that have the right check into memory. The error is that of a page that can
+/// have no such contents.
+fn load_pages(replayed: &Replayed, frames: &Frames, path: &Path, store: u64) -> Result<Vec<u32>> {
+    if let Some((number, error)) = replayed.unreadable.first_key_value() {
+        return Err(Error::io(path, &format!("read page {number}"), error));
+    }
+    let mut loaded = Vec::new();
+    for (&number, page) in replayed.pages.iter().filter(|&(&number, page)| is_sealed(page, number, store)) {
+        if kind(page) != MAP {
+            Node(page).check().map_err(|what| Error::corrupt(path, Some(number), what))?;
+        }
+        let frame = frames.take().ok_or_else(|| Error::new(ErrorKind::Memory, path, "there are no frames"))?;
+        // SAFETY: the frame was just taken, and is lent to nobody else.
+        unsafe { *frames.contents_mut(frame) = **page };
+        frames.publish(number, frame, 0);
+        loaded.push(number);
+    }
+    Ok(loaded)
 }
 
 /// Applies the log, so that the file has all commits and the log is empty.
@@ -226,21 +286,19 @@ pub(crate) fn recover(path: PathBuf, storage: Box<dyn Storage>, memory: usize) -
     let mut replayed = Replayed::new(&header);
     replay(&mut replayed, &path, &*storage, &header)?;
     let (frames, extents) = (Frames::new(&path, memory / 4 * 3)?, Extents::new(memory / 4));
-    for (&number, page) in &replayed.pages {
-        if kind(page) != MAP {
-            Node(page).check().map_err(|what| Error::corrupt(&path, Some(number), what))?;
-        }
-        let frame = frames.take().ok_or_else(|| Error::new(ErrorKind::Memory, &path, "there are no frames"))?;
-        // SAFETY: the frame was just taken.
-        unsafe { *frames.contents_mut(frame) = **page };
-        frames.publish(number, frame, 0);
-    }
+    let loaded = load_pages(&replayed, &frames, &path, header.store)?;
     // The other copy of the header is written, so the epoch is odd if the present one is even.
     let epoch = if replayed.epoch == header.epoch { header.epoch + 1 } else { header.epoch + 3 };
     let writer = Writer::new(replayed.sequence, epoch, replayed.end);
     let shared = Shared::new(path, storage, header, (frames, extents), writer);
+    for (&number, page) in &replayed.pages {
+        if loaded.binary_search(&number).is_err() {
+            let written = shared.storage.write(&**page, offset_of(number));
+            written.map_err(|error| shared.fail("write a damaged page", &error))?;
+        }
+    }
     if !replayed.pages.is_empty() {
-        write_pages(&shared, replayed.pages.into_keys().collect())?;
+        write_pages(&shared, &loaded)?;
     }
     header = Header { epoch, sequence: replayed.sequence, end: replayed.end, ..header };
     write_header(&shared, &header)?;

@@ -6,10 +6,13 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rustix::fs::{FallocateFlags, fallocate};
-use rustix::io::{Errno, ReadWriteFlags, pwritev2};
+use rustix::io::{Errno, ReadWriteFlags, pwritev, pwritev2};
 
 use crate::extent::Extent;
-use crate::page::{PAGE, Page, is_sealed, u32_at};
+use crate::page::{Page, is_sealed, offset_of, u32_at};
+
+/// Parts that a call of pwritev(2) takes on Linux (`IOV_MAX`).
+const MOST_PARTS: usize = 1024;
 
 /// The calls that a store makes on its file. Tests replace it by one that fails, tears and forgets.
 pub(crate) trait Storage: Send + Sync + std::fmt::Debug {
@@ -27,6 +30,16 @@ pub(crate) trait Storage: Send + Sync + std::fmt::Debug {
 
     /// Writes; a crash may lose it, or parts of it, until the next sync.
     fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+
+    /// Writes adjacent parts, as [`Storage::write`] does.
+    fn write_parts(&self, parts: &[&[u8]], offset: u64) -> io::Result<()> {
+        let mut offset = offset;
+        parts.iter().try_for_each(|part| {
+            self.write(part, offset)?;
+            offset += part.len() as u64;
+            Ok(())
+        })
+    }
 
     /// Writes, and returns when it is durable. Earlier writes need not be.
     fn write_durably(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
@@ -46,7 +59,7 @@ pub(crate) enum Unreadable {
 
 /// Reads a page of the file of a store, and compares its number and its check.
 pub(crate) fn read_page(storage: &dyn Storage, number: u32, store: u64, page: &mut Page) -> Result<(), Unreadable> {
-    storage.read(page, u64::from(number) * PAGE as u64).map_err(|error| match error.kind() {
+    storage.read(page, offset_of(number)).map_err(|error| match error.kind() {
         io::ErrorKind::UnexpectedEof => Unreadable::Wrong("the file ends before it"),
         _ => Unreadable::Io(error),
     })?;
@@ -122,6 +135,23 @@ impl Storage for DiskFile {
 
     fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.file.write_all_at(bytes, offset)
+    }
+
+    fn write_parts(&self, parts: &[&[u8]], offset: u64) -> io::Result<()> {
+        let (mut slices, mut offset): (Vec<_>, _) = (parts.iter().map(|part| IoSlice::new(part)).collect(), offset);
+        let mut rest = &mut slices[..];
+        while !rest.is_empty() {
+            match pwritev(&self.file, &rest[..rest.len().min(MOST_PARTS)], offset) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    offset += written as u64;
+                    IoSlice::advance_slices(&mut rest, written);
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
     }
 
     fn write_durably(&self, bytes: &[u8], offset: u64) -> io::Result<()> {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! file ─→ header ─→ log ─→ pages that the log changes, in memory
-//! page ─→ one of those, or else the page of the file
+//! page ─→ one of those, verified by the check in the log, or else the page of the file
 //! ```
 //! Invariants: nothing is written; a shared lock (flock(2)) keeps stores from opening the file.
 //! Cost: the log is read, and the pages that it changes stay in memory.
@@ -18,7 +18,7 @@ use crate::frames::MOST_PAGES;
 use crate::header::Header;
 use crate::log::BLOCK;
 use crate::log_records;
-use crate::page::{MAP, PAGE, Page, kind};
+use crate::page::{MAP, PAGE, Page, is_sealed, kind};
 use crate::recovery::{Replayed, absolute, header_copies, read_header, replay};
 use crate::space::{GROUP, is_used};
 use crate::storage::{DiskFile, Storage, Unreadable, read_extent, read_page};
@@ -83,9 +83,13 @@ impl StoreFile {
     /// Reads a page as recovery leaves it. Its contents are not verified further. The error is what
     /// is wrong.
     pub(crate) fn page(&self, number: u32, page: &mut Page) -> std::result::Result<(), String> {
+        if let Some(error) = self.log.unreadable.get(&number) {
+            return Err(cannot_read(error));
+        }
         if let Some(changed) = self.log.pages.get(&number) {
             *page = **changed;
-            return Ok(());
+            let is_right = is_sealed(page, number, self.header.store);
+            return if is_right { Ok(()) } else { Err("its check is not the one that the log has for it".to_owned()) };
         }
         read_page(&*self.storage, number, self.header.store, page).map_err(what_is_wrong)
     }
@@ -123,9 +127,13 @@ impl StoreFile {
 
 fn what_is_wrong(error: Unreadable) -> String {
     match error {
-        Unreadable::Io(error) => format!("it cannot be read: {error}"),
+        Unreadable::Io(error) => cannot_read(&error),
         Unreadable::Wrong(what) => what.to_owned(),
     }
+}
+
+fn cannot_read(error: &io::Error) -> String {
+    format!("it cannot be read: {error}")
 }
 
 /// Opens a file to read, with a lock that others who read can have as well.

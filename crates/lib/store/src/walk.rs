@@ -11,6 +11,7 @@ use std::collections::HashMap;
 
 use crate::node::{Fences, Node};
 use crate::page::{NODE, PAGE, Page, kind};
+use crate::page_set::PageSet;
 use crate::store_file::StoreFile;
 use crate::tree::DEEPEST;
 
@@ -187,28 +188,5 @@ fn push_children(place: &Place, node: Node<'_>, places: &mut Vec<Place>) {
             lower: child.checked_sub(1).map_or_else(|| place.lower.clone(), key),
             upper: if child < node.count() { Some(key(child)) } else { place.upper.clone() },
         });
-    }
-}
-
-/// A set of pages: a bit for each page of the file.
-pub(crate) struct PageSet(Vec<u64>);
-
-impl PageSet {
-    fn new(end: u32) -> Self {
-        Self(vec![0; end as usize / 64 + 1])
-    }
-
-    /// Adds a page of the file.
-    fn insert(&mut self, page: u32) {
-        self.0[page as usize / 64] |= 1 << (page % 64);
-    }
-
-    pub(crate) fn contains(&self, page: u32) -> bool {
-        self.0[page as usize / 64] >> (page % 64) & 1 == 1
-    }
-
-    /// The number of pages.
-    pub(crate) fn count(&self) -> u64 {
-        self.0.iter().map(|word| u64::from(word.count_ones())).sum()
     }
 }
