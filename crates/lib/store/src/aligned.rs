@@ -13,7 +13,7 @@ pub(crate) struct AlignedBuffer {
 }
 
 impl AlignedBuffer {
-    /// An empty buffer with room for so many bytes.
+    /// An empty buffer with room for `capacity` bytes.
     pub(crate) fn with_capacity(capacity: usize) -> Self {
         let mut bytes: Vec<u8> = Vec::with_capacity(capacity + BLOCK);
         let start = bytes.as_ptr().align_offset(BLOCK);

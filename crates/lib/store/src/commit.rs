@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::extent::{Extent, Held};
 use crate::flush::Flusher;
 use crate::log::{BLOCK, Record};
-use crate::page::{PAGE, seal};
+use crate::page::{PAGE, offset_of, seal};
 use crate::page_set::PageSet;
 use crate::shared::Shared;
 
@@ -125,7 +125,7 @@ impl Writer {
 
     /// Cuts the file behind the pages that somebody may read.
     pub(crate) fn cut(&self, shared: &Shared) -> Result<()> {
-        let cut = shared.storage.cut(file_bytes(self.end.max(self.held.end())));
+        let cut = shared.storage.cut(offset_of(self.end.max(self.held.end())));
         cut.map_err(|error| Error::io(&shared.path, "make the file smaller", &error))
     }
 

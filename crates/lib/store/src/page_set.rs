@@ -49,8 +49,8 @@ impl PageSet {
 /// Values by the number of their page.
 pub(crate) type PageMap<T> = HashMap<u32, T, BuildHasherDefault<PageHasher>>;
 
-/// Hashes a page number by one multiplication. The store itself chooses these numbers, so nobody can make
-/// them collide on purpose.
+/// Hashes a page number by one multiplication (Knuth, *The Art of Computer Programming*, volume 3, section
+/// 6.4). The store itself chooses these numbers, so no program can make them collide on purpose.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PageHasher(u64);
 
@@ -60,12 +60,13 @@ impl Hasher for PageHasher {
     }
 
     fn write_u32(&mut self, number: u32) {
-        // 2^64 divided by the golden ratio: adjacent numbers differ in the highest and in the lowest bits.
+        // 2^64 divided by the golden ratio.
         self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     }
 
+    /// The lowest bits of a product depend on the lowest bits of the number only, the highest on all.
     fn finish(&self) -> u64 {
-        self.0
+        self.0 ^ self.0 >> 32
     }
 }
 
@@ -85,15 +86,17 @@ mod tests {
     }
 
     #[test]
-    fn adjacent_pages_have_different_hashes_in_the_lowest_bits() {
-        let hash = |page: u32| {
-            let mut hasher = PageHasher::default();
-            hasher.write_u32(page);
-            hasher.finish() % 64
-        };
-        let mut found: Vec<_> = (1000..1064).map(hash).collect();
-        found.sort_unstable();
-        found.dedup();
-        assert_eq!(found.len(), 64);
+    fn numbers_with_a_stride_have_different_hashes_in_the_lowest_bits() {
+        for stride in [1, 2, 64, 4096, 1 << 20] {
+            let hash = |index: u32| {
+                let mut hasher = PageHasher::default();
+                hasher.write_u32(1000 + index * stride);
+                hasher.finish() % 64
+            };
+            let mut found: Vec<_> = (0..64).map(hash).collect();
+            found.sort_unstable();
+            found.dedup();
+            assert!(found.len() > 20, "stride {stride}: {}", found.len());
+        }
     }
 }

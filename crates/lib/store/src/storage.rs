@@ -11,9 +11,6 @@ use rustix::io::{Errno, ReadWriteFlags, pwritev, pwritev2};
 use crate::extent::Extent;
 use crate::page::{Page, is_sealed, offset_of, u32_at};
 
-/// Parts that a call of pwritev(2) takes on Linux (`IOV_MAX`).
-const MOST_PARTS: usize = 1024;
-
 /// The calls that a store makes on its file. Tests replace it by one that fails, tears and forgets.
 pub(crate) trait Storage: Send + Sync + std::fmt::Debug {
     /// Bytes of the file.
@@ -31,7 +28,7 @@ pub(crate) trait Storage: Send + Sync + std::fmt::Debug {
     /// Writes; a crash may lose it, or parts of it, until the next sync.
     fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
-    /// Writes adjacent parts, as [`Storage::write`] does.
+    /// Writes at most 1024 parts (`IOV_MAX`), which become adjacent, as [`Storage::write`] does.
     fn write_parts(&self, parts: &[&[u8]], offset: u64) -> io::Result<()> {
         let mut offset = offset;
         parts.iter().try_for_each(|part| {
@@ -141,7 +138,7 @@ impl Storage for DiskFile {
         let (mut slices, mut offset): (Vec<_>, _) = (parts.iter().map(|part| IoSlice::new(part)).collect(), offset);
         let mut rest = &mut slices[..];
         while !rest.is_empty() {
-            match pwritev(&self.file, &rest[..rest.len().min(MOST_PARTS)], offset) {
+            match pwritev(&self.file, rest, offset) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => {
                     offset += written as u64;

@@ -14,9 +14,13 @@ use crate::shared::Shared;
 use crate::snapshot::Snapshot;
 use crate::transaction::Transaction;
 
-/// The smallest log, and the one that a store has unless another is chosen.
+/// The smallest log.
 const LEAST_LOG: usize = 64 << 10;
-const DEFAULT_LOG: usize = 8 << 20;
+/// The log that a store has unless another is chosen. A larger one is emptied less often, and each page is
+/// written less often then; but it is a part of the file. With 200,000 entries of 116 bytes, a commit of 100
+/// updates takes 0.88 of this time with 8 MiB and 1.20 with 2 MiB, while the log is 0.36, 0.18 and 0.09 of
+/// the bytes of the entries with 8, 4 and 2 MiB.
+const DEFAULT_LOG: usize = 4 << 20;
 /// The least memory for what was read.
 const LEAST_MEMORY: usize = 1 << 20;
 
@@ -46,7 +50,7 @@ pub struct StoreBuilder {
 }
 
 impl StoreBuilder {
-    /// The size of the log of a store that is made now: 64 KiB or more, default 8 MiB. With a small log,
+    /// The size of the log of a store that is made now: 64 KiB or more, default 4 MiB. With a small log,
     /// pages are written to their places more often.
     #[must_use]
     pub const fn log_bytes(mut self, bytes: usize) -> Self {

@@ -61,7 +61,7 @@ typedef struct fs_bytes {
 
 /* Zero is the default of each option. */
 typedef struct fs_store_options {
-    uint64_t log_bytes;    /* of a store that is made now: at least 64 KiB, default 8 MiB */
+    uint64_t log_bytes;    /* of a store that is made now: at least 64 KiB, default 4 MiB */
     uint64_t memory_bytes; /* for what was read: at least 1 MiB, default half of the memory. It is exceeded by
                             * what living snapshots have read, and by what a transaction changes */
 } fs_store_options;
