@@ -9,10 +9,12 @@ use std::sync::{Arc, Mutex};
 use crate::check::{Scope, check_opened};
 use crate::check_tests::{disk, file, findings, image, page_mut};
 use crate::crash::{Disk, Model, OnDisk, Random, TABLES, both, empty, open};
+use crate::flush::Flusher;
 use crate::lock::lock;
 use crate::page::{CHECK, PAGE, Page, offset_of};
 use crate::recovery::recover;
 use crate::storage::Storage;
+use crate::store::Open;
 use crate::store_file::StoreFile;
 use crate::{ErrorKind, Store};
 
@@ -144,6 +146,22 @@ fn changes_of_pages_that_were_cut_off_are_dropped() {
     assert_eq!(findings(&killed), []);
     let found = both(&open(&disk_of(killed)).unwrap()).unwrap();
     assert!(found[0].keys().copied().eq(0..20));
+}
+
+#[test]
+fn a_page_that_an_extent_had_meanwhile_does_not_need_its_old_contents() {
+    let disk = Disk::new(empty(4), u64::MAX, Random(1));
+    // All versions stay in memory.
+    let (shared, header) = recover(PathBuf::from("disk"), Box::new(OnDisk(Arc::clone(&disk))), 1 << 24).unwrap();
+    let flusher = Flusher::start_thread(&shared, header).unwrap();
+    let store = Store(Arc::new(Open { shared, flusher }));
+    for bytes in [300, 3 * PAGE, 310, 3 * PAGE, 320] {
+        for key in 0..40_u8 {
+            store.write(|tx| tx.table(TABLES[0])?.insert(&key.into(), &vec![key; bytes])).unwrap();
+            assert_eq!(findings(&lock(&disk).cached()), [], "entry {key} with {bytes} bytes");
+        }
+        store.write(|tx| tx.table(TABLES[0])?.remove_range::<u32>(..)).unwrap();
+    }
 }
 
 /// A disk that cannot read some of its bytes.
