@@ -52,14 +52,29 @@ impl Signature<'static> {
     }
 }
 
+impl Signature<'_> {
+    /// Bytes of the entry of the catalog.
+    pub(crate) const fn entry_bytes(&self) -> usize {
+        self.name.len() + 4 + self.key.len() + 1 + self.value.len()
+    }
+
+    /// The root in an entry of the catalog, if the entry has these types.
+    fn root_of(&self, entry: &[u8]) -> Option<u32> {
+        let (root, types) = entry.split_at_checked(4)?;
+        let (key, value) = types.split_at_checked(self.key.len())?;
+        let is_same = key == self.key.as_bytes() && value.split_first() == Some((&0, self.value.as_bytes()));
+        is_same.then(|| u32_at(root, 0))
+    }
+}
+
 /// The root of a table; `None` if it is absent.
 pub(crate) fn root(pages: &impl Pages, shared: &Shared, table: Signature<'_>) -> Result<Option<u32>> {
     let catalog = shared.header.catalog();
     let Some(bytes) = tree::get(pages, catalog, table.name.as_bytes())? else { return Ok(None) };
-    let entry = TableEntry::decode_or(bytes, |what| pages.wrong(catalog, what))?;
-    if (entry.key, entry.value) == (table.key, table.value) {
-        return Ok(Some(entry.root));
+    if let Some(root) = table.root_of(bytes) {
+        return Ok(Some(root));
     }
+    let entry = TableEntry::decode_or(bytes, |what| pages.wrong(catalog, what))?;
     let what = format!(
         "the table {} has keys of type {} and values of type {}, not {} and {}",
         table.name, entry.key, entry.value, table.key, table.value

@@ -69,10 +69,11 @@ impl Compaction {
         let mut entries = Entries::new(&*editor, catalog, Bound::Included(table), Bound::Unbounded)?;
         let Some((name, bytes)) = entries.next()? else { return Ok(None) };
         let entry = TableEntry::decode_or(bytes, |what| editor.wrong(catalog, what))?;
-        if name != table.as_slice() {
+        let name = name.to_vec();
+        if name != *table {
             self.key.clear();
         }
-        let (name, root) = (name.to_vec(), entry.root);
+        let root = entry.root;
         let moved = if root >= self.end {
             let mut entry = bytes.to_vec();
             self.move_page(editor, root)?.map(|new| {
@@ -90,12 +91,12 @@ impl Compaction {
     fn visit_leaf(&mut self, editor: &mut Editor<'_>, root: u32) -> Result<Option<Vec<u8>>> {
         let way = tree::way(editor, root, &self.key)?;
         let mut parent = root;
-        for (depth, step) in way.steps.iter().enumerate() {
-            let mut child = way.steps.get(depth + 1).map_or(way.leaf, |below| below.page);
+        for (depth, step) in way.steps().iter().enumerate() {
+            let mut child = way.steps().get(depth + 1).map_or(way.leaf, |below| below.page);
             if child >= self.end
                 && let Some(new) = self.move_page(editor, child)?
             {
-                node::set_child(editor.edit(parent)?, step.child, new);
+                node::set_child(editor.edit(parent)?, step.child(), new);
                 child = new;
             }
             parent = child;
@@ -106,12 +107,13 @@ impl Compaction {
 
     /// Moves a node to an unused page before it; `None` if there is none.
     fn move_page(&mut self, editor: &mut Editor<'_>, old: u32) -> Result<Option<u32>> {
+        let contents = *editor.page(old)?;
         let new = editor.allocate()?;
-        if new > old {
+        // Equal if the map is wrong.
+        if new >= old {
             editor.free(new)?;
             return Ok(None);
         }
-        let contents = *editor.page(old)?;
         *editor.edit(new)? = contents;
         editor.free(old)?;
         self.moved += 1;

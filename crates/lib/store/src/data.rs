@@ -10,6 +10,13 @@ pub trait Value {
     /// Appends the bytes of a value.
     fn encode(&self, bytes: &mut Vec<u8>);
 
+    /// Calls `use_bytes` with the bytes of a value. A type that has its bytes in memory lends them.
+    fn with_bytes<T>(&self, use_bytes: impl FnOnce(&[u8]) -> T) -> T {
+        let mut bytes = Vec::new();
+        self.encode(&mut bytes);
+        use_bytes(&bytes)
+    }
+
     /// The value of stored bytes; `None` if they are none of this type.
     fn decode(bytes: &[u8]) -> Option<Self::Lent<'_>>;
 }
@@ -21,6 +28,11 @@ pub trait Key: Value {
 
     /// The key of stored bytes; `None` if they are none of this type.
     fn decode_key(bytes: &[u8]) -> Option<Self::Owned>;
+
+    /// As [`Key::decode_key`], of bytes that are stored in two parts.
+    fn decode_key_parts(prefix: &[u8], rest: &[u8]) -> Option<Self::Owned> {
+        Self::decode_key(&[prefix, rest].concat())
+    }
 }
 
 macro_rules! numbers {
@@ -30,9 +42,13 @@ macro_rules! numbers {
             const TYPE: &'static str = stringify!($number);
 
             fn encode(&self, bytes: &mut Vec<u8>) {
+                self.with_bytes(|ordered| bytes.extend_from_slice(ordered));
+            }
+
+            fn with_bytes<T>(&self, use_bytes: impl FnOnce(&[u8]) -> T) -> T {
                 // Negative numbers come before the others.
                 let ordered = self.cast_unsigned_bits() ^ Self::SIGN;
-                bytes.extend_from_slice(&ordered.to_be_bytes());
+                use_bytes(&ordered.to_be_bytes())
             }
 
             fn decode(bytes: &[u8]) -> Option<Self> {
@@ -46,6 +62,17 @@ macro_rules! numbers {
 
             fn decode_key(bytes: &[u8]) -> Option<Self> {
                 Self::decode(bytes)
+            }
+
+            fn decode_key_parts(prefix: &[u8], rest: &[u8]) -> Option<Self> {
+                let mut bytes = [0; size_of::<Self>()];
+                let (start, end) = bytes.split_at_mut_checked(prefix.len())?;
+                start.copy_from_slice(prefix);
+                if end.len() != rest.len() {
+                    return None;
+                }
+                end.copy_from_slice(rest);
+                Self::decode(&bytes)
             }
         }
     )*};
@@ -99,6 +126,10 @@ impl Value for [u8] {
         bytes.extend_from_slice(self);
     }
 
+    fn with_bytes<T>(&self, use_bytes: impl FnOnce(&[u8]) -> T) -> T {
+        use_bytes(self)
+    }
+
     fn decode(bytes: &[u8]) -> Option<&[u8]> {
         Some(bytes)
     }
@@ -110,6 +141,10 @@ impl Key for [u8] {
     fn decode_key(bytes: &[u8]) -> Option<Vec<u8>> {
         Some(bytes.to_vec())
     }
+
+    fn decode_key_parts(prefix: &[u8], rest: &[u8]) -> Option<Vec<u8>> {
+        Some([prefix, rest].concat())
+    }
 }
 
 impl Value for str {
@@ -118,6 +153,10 @@ impl Value for str {
 
     fn encode(&self, bytes: &mut Vec<u8>) {
         bytes.extend_from_slice(self.as_bytes());
+    }
+
+    fn with_bytes<T>(&self, use_bytes: impl FnOnce(&[u8]) -> T) -> T {
+        use_bytes(self.as_bytes())
     }
 
     fn decode(bytes: &[u8]) -> Option<&str> {
@@ -130,6 +169,10 @@ impl Key for str {
 
     fn decode_key(bytes: &[u8]) -> Option<String> {
         String::from_utf8(bytes.to_vec()).ok()
+    }
+
+    fn decode_key_parts(prefix: &[u8], rest: &[u8]) -> Option<String> {
+        String::from_utf8([prefix, rest].concat()).ok()
     }
 }
 

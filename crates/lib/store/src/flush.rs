@@ -133,7 +133,7 @@ impl Progress {
 /// numbers. Each has its check since its commit.
 pub(crate) fn write_pages(shared: &Shared, pages: &[u32]) -> Result<()> {
     // The pages are not evicted before they are in the file.
-    let (reader, _) = shared.frames.begin_version(|| shared.published());
+    let (reader, _) = shared.frames.begin_published_version();
     let mut runs = pages.chunk_by(|one, next| one + 1 == *next).flat_map(|run| run.chunks(RUN));
     let written = runs.try_for_each(|run| {
         let contents: Vec<&[u8]> = run

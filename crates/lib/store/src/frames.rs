@@ -106,8 +106,11 @@ impl Frames {
                     .with_remedy("a larger limit of address space (ulimit -v)")
             })
         };
+        let contents = reserve(u64::from(MOST_FRAMES) * PAGE as u64)?;
+        // Random pages of a large store miss in the table of addresses otherwise.
+        contents.advise_huge();
         Ok(Self {
-            contents: reserve(u64::from(MOST_FRAMES) * PAGE as u64)?,
+            contents,
             newest: reserve(u64::from(MOST_PAGES) * 8)?,
             kept: reserve(u64::from(MOST_PAGES) * 8)?,
             records: reserve(u64::from(MOST_FRAMES) * RECORD as u64 * 8)?,
@@ -119,10 +122,12 @@ impl Frames {
         })
     }
 
+    #[inline]
     fn newest(&self, page: u32) -> &AtomicU64 {
         &self.newest.words()[page as usize]
     }
 
+    #[inline]
     fn record(&self, frame: Frame) -> FrameRecord<'_> {
         let words = &self.records.words()[frame.0 as usize * RECORD..][..RECORD];
         FrameRecord { made_by: &words[0], older: &words[1], page: &words[2], was_read: &words[3] }
@@ -155,6 +160,7 @@ impl Frames {
         lock(&self.unused).free.push(frame.0);
     }
 
+    #[inline]
     fn start(&self, frame: Frame) -> *mut Page {
         // SAFETY: each frame that was taken is inside the mapping.
         unsafe { self.contents.as_ptr().add(frame.0 as usize * PAGE).cast() }
@@ -165,6 +171,7 @@ impl Frames {
     /// # Safety
     /// The caller keeps a snapshot of this version or an older one, or is the only writer, while it uses
     /// the result.
+    #[inline]
     pub(crate) unsafe fn contents(&self, frame: Frame) -> &Page {
         // SAFETY: a published frame never changes, and it is not free while the caller reads.
         unsafe { &*self.start(frame) }
@@ -181,6 +188,7 @@ impl Frames {
     }
 
     /// The newest frame of a page that is not newer than a version.
+    #[inline]
     pub(crate) fn find(&self, page: u32, version: u64) -> Option<Frame> {
         let mut next = self.newest(page).load(Acquire);
         loop {
@@ -303,25 +311,33 @@ impl Frames {
         }
     }
 
-    /// Registers a reader. `published`, its version and the pages of the file, is called while nothing can
-    /// be freed.
-    pub(crate) fn begin(&self, published: impl FnOnce() -> (u64, u32)) -> (Reader, u32) {
-        self.register(published, Readers::begin)
+    /// The last durable commit, and the pages of the file then.
+    pub(crate) fn published(&self) -> (u64, u32) {
+        lock(&self.readers).published
     }
 
-    /// Registers the reader of a version that keeps no evicted page in memory.
-    pub(crate) fn begin_version(&self, published: impl FnOnce() -> (u64, u32)) -> (Reader, u32) {
-        self.register(published, Readers::begin_version)
+    pub(crate) fn set_published(&self, version: u64, end: u32) {
+        lock(&self.readers).published = (version, end);
     }
 
-    fn register(
-        &self,
-        published: impl FnOnce() -> (u64, u32),
-        begin: impl FnOnce(&mut Readers, u64) -> Reader,
-    ) -> (Reader, u32) {
+    /// Registers a reader of a version that is not older than the last durable commit, or that is
+    /// registered.
+    pub(crate) fn begin(&self, version: u64) -> Reader {
+        lock(&self.readers).begin(version)
+    }
+
+    /// Registers a reader of the last durable commit. Returns it and the pages of the file then.
+    pub(crate) fn begin_published(&self) -> (Reader, u32) {
         let mut readers = lock(&self.readers);
-        let (version, end) = published();
-        (begin(&mut readers, version), end)
+        let (version, end) = readers.published;
+        (readers.begin(version), end)
+    }
+
+    /// As [`Frames::begin_published`], of a reader that keeps no evicted page in memory.
+    pub(crate) fn begin_published_version(&self) -> (Reader, u32) {
+        let mut readers = lock(&self.readers);
+        let (version, end) = readers.published;
+        (readers.begin_version(version), end)
     }
 
     /// Ends a reader.
@@ -371,7 +387,7 @@ mod tests {
     fn a_snapshot_reads_its_version_until_it_ends() {
         let frames = Frames::new(Path::new("test"), 1 << 30).unwrap();
         let first = publish(&frames, 7, 1);
-        let (snapshot, _) = frames.begin(|| (1, 8));
+        let snapshot = frames.begin(1);
         let second = publish(&frames, 7, 2);
         assert_eq!((frames.find(7, 1), frames.find(7, 2), frames.find(8, 2)), (Some(first), Some(second), None));
         // SAFETY: the snapshot keeps the frame, which was published.
@@ -409,7 +425,7 @@ mod tests {
         for page in 0..4 {
             publish(&frames, page, 1);
         }
-        let (reader, _) = frames.begin(|| (1, 8));
+        let reader = frames.begin(1);
         let lent = frames.find(2, 1).unwrap();
         for page in 100..120 {
             let frame = publish(&frames, page, 1);

@@ -12,6 +12,9 @@
 //! | `table`, `data` | tables and their types |
 //! | `catalog` | the names of the tables |
 //! | `tree`, `node` | sorted entries, and a page of them |
+//! | `tree/entries` | the entries between two keys, from either end |
+//! | `node/search` | the search for a key in a node |
+//! | `node/verify` | checks of a node of any bytes |
 //! | `editor` | the pages of a transaction |
 //! | `backup` | a snapshot as a new file |
 //! | `compact` | makes the file smaller |

@@ -7,10 +7,7 @@
 //! The checks of the two pages are not compared: an entry of the log contains the new one.
 
 use crate::aligned::AlignedBuffer;
-use crate::page::{CHECK, PAGE, Page};
-
-/// Bytes of a line.
-const LINE: usize = 64;
+use crate::page::{CHECK, LINE, PAGE, Page};
 
 /// Whether two lines differ. All words are compared, so that vector instructions are used.
 fn differs(one: &[u8; LINE], other: &[u8; LINE]) -> bool {

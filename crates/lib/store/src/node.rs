@@ -25,13 +25,13 @@
 //! Source: Bayer and Unterauer, *Prefix B-Trees*, TODS 2 (1977); heads and fences after Graefe, *Modern
 //! B-Tree Techniques* (2011).
 
+mod search;
 mod verify;
 
-use std::cmp::Ordering;
 use std::ops::Range;
 
 use crate::extent::Extent;
-use crate::page::{NODE, PAGE, Page, kind, set_kind, set_u16, set_u32, u16_at, u32_at};
+use crate::page::{NODE, PAGE, Page, set_kind, set_u16, set_u32, u16_at, u32_at};
 
 const LEVEL: usize = 13;
 const COUNT: usize = 14;
@@ -57,7 +57,7 @@ pub(crate) const LARGEST_ENTRY: usize = 1024;
 pub(crate) const LARGEST_KEY: usize = 512;
 
 /// A node that is read.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Node<'a>(pub(crate) &'a Page);
 
 /// What an entry has beside its key.
@@ -96,36 +96,53 @@ impl Fences<'_> {
     }
 }
 
+/// The first bytes of a key behind the prefix; the offset of its cell; the length of its rest.
+type Slot = [u8; SLOT];
+/// Bytes of a key in its slot.
+const HEAD: usize = 4;
+
+/// The head of the key of a slot.
+#[inline]
+const fn head_in(slot: Slot) -> u32 {
+    u64::from_le_bytes(slot) as u32
+}
+
+/// The offset of a cell, and the length of the rest of its key.
+#[inline]
+const fn cell_of(slot: Slot) -> (usize, usize) {
+    let slot = u64::from_le_bytes(slot);
+    ((slot >> 32) as u16 as usize, (slot >> 48) as usize)
+}
+
 /// How many bytes two keys have in common at their beginning.
 pub(crate) fn common(one: &[u8], other: &[u8]) -> usize {
     one.iter().zip(other).take_while(|(one, other)| one == other).count()
 }
 
 /// The first four bytes, as a number that is ordered like them.
+#[inline]
 fn head_of(key: &[u8]) -> u32 {
-    key.first_chunk().map_or_else(
-        || {
-            let mut bytes = [0; 4];
-            bytes[..key.len()].copy_from_slice(key);
-            u32::from_be_bytes(bytes)
-        },
-        |&bytes| u32::from_be_bytes(bytes),
-    )
+    let short = || key.iter().enumerate().fold(0, |head, (index, &byte)| head | u32::from(byte) << (24 - 8 * index));
+    key.first_chunk().map_or_else(short, |&bytes| u32::from_be_bytes(bytes))
 }
 
 impl<'a> Node<'a> {
+    #[inline]
     pub(crate) fn level(self) -> u8 {
         self.0[LEVEL]
     }
 
+    #[inline]
     pub(crate) fn is_leaf(self) -> bool {
         self.level() == 0
     }
 
+    #[inline]
     pub(crate) fn count(self) -> usize {
         u16_at(self.0, COUNT)
     }
 
+    #[inline]
     pub(crate) fn fences(self) -> Fences<'a> {
         let (lower, upper) = (u16_at(self.0, LOWER), u16_at(self.0, UPPER));
         let start = PAGE - lower;
@@ -134,30 +151,51 @@ impl<'a> Node<'a> {
     }
 
     /// Whether a key is below the upper fence.
+    #[inline]
     pub(crate) fn is_below_end(self, key: &[u8]) -> bool {
         self.fences().upper.is_none_or(|upper| key < upper)
     }
 
-    fn prefix(self) -> &'a [u8] {
-        &self.fences().lower[..u16_at(self.0, PREFIX)]
+    #[inline]
+    pub(crate) fn prefix_length(self) -> usize {
+        u16_at(self.0, PREFIX)
     }
 
-    fn slot(self, index: usize) -> usize {
-        SLOTS + index * SLOT
+    /// The bytes that all keys here begin with.
+    #[inline]
+    pub(crate) fn prefix(self) -> &'a [u8] {
+        &self.fences().lower[..self.prefix_length()]
+    }
+
+    #[inline]
+    fn slots(self) -> &'a [Slot] {
+        let (slots, _) = self.0[SLOTS..].as_chunks();
+        slots.get(..self.count()).unwrap_or_default()
     }
 
     /// The bytes of an entry behind those of its value's length or its child, and the part of them that
     /// is its key.
+    #[inline]
     fn cell(self, index: usize) -> (usize, usize) {
-        let slot = self.slot(index);
-        (u16_at(self.0, slot + 4), u16_at(self.0, slot + 6))
+        cell_of(self.slots()[index])
     }
 
     /// The key of an entry behind the prefix.
+    #[inline]
     pub(crate) fn rest(self, index: usize) -> &'a [u8] {
         let (at, length) = self.cell(index);
         let start = at + if self.is_leaf() { 2 } else { 4 };
         &self.0[start..start + length]
+    }
+
+    /// An entry of a leaf: its key behind the prefix, and what the leaf has of its value.
+    #[inline]
+    pub(crate) fn entry(self, index: usize) -> (&'a [u8], Payload<'a>) {
+        let (at, length) = self.cell(index);
+        let (size, contents) = (u16_at(self.0, at), &self.0[at + 2..]);
+        let (rest, contents) = contents.split_at(length);
+        let value = &contents[..size & !IN_EXTENT];
+        (rest, if size & IN_EXTENT == 0 { Payload::Value(value) } else { Payload::Reference(value) })
     }
 
     /// Appends the key of an entry.
@@ -168,17 +206,18 @@ impl<'a> Node<'a> {
 
     /// What a leaf has of the value of an entry: all of it, or a reference.
     pub(crate) fn value(self, index: usize) -> &'a [u8] {
-        let (at, length) = self.cell(index);
-        &self.0[at + 2 + length..][..u16_at(self.0, at) & !IN_EXTENT]
+        let (_, Payload::Value(value) | Payload::Reference(value)) = self.entry(index) else { return &[] };
+        value
     }
 
     /// The extent with the value of an entry of a leaf; `None` if the value is here.
     pub(crate) fn extent(self, index: usize) -> Option<Extent> {
-        let is_in_extent = u16_at(self.0, self.cell(index).0) & IN_EXTENT != 0;
-        is_in_extent.then(|| Extent::decode(self.value(index)))
+        let (_, Payload::Reference(reference)) = self.entry(index) else { return None };
+        Some(Extent::decode(reference))
     }
 
     /// A child: 0 is the one with the keys below the first entry.
+    #[inline]
     pub(crate) fn child(self, index: usize) -> u32 {
         match index.checked_sub(1) {
             None => u32_at(self.0, FIRST_CHILD),
@@ -187,39 +226,16 @@ impl<'a> Node<'a> {
     }
 
     fn payload(self, index: usize) -> Payload<'a> {
-        if !self.is_leaf() {
-            return Payload::Child(self.child(index + 1));
-        }
-        let value = self.value(index);
-        if self.extent(index).is_some() { Payload::Reference(value) } else { Payload::Value(value) }
+        if self.is_leaf() { self.entry(index).1 } else { Payload::Child(self.child(index + 1)) }
     }
 
-    /// The place of a key: that of the entry with this key, or where such an entry would be inserted.
-    pub(crate) fn find(self, key: &[u8]) -> Result<usize, usize> {
-        let key = &key[u16_at(self.0, PREFIX).min(key.len())..];
-        let head = head_of(key);
-        let (mut low, mut high) = (0, self.count());
-        while low < high {
-            let middle = usize::midpoint(low, high);
-            let other = u32_at(self.0, self.slot(middle));
-            let order = other.cmp(&head).then_with(|| self.rest(middle).cmp(key));
-            match order {
-                Ordering::Less => low = middle + 1,
-                Ordering::Greater => high = middle,
-                Ordering::Equal => return Ok(middle),
-            }
-        }
-        Err(low)
-    }
-
-    /// The child with a key.
-    pub(crate) fn child_of(self, key: &[u8]) -> usize {
-        self.find(key).map_or_else(|place| place, |entry| entry + 1)
+    fn slots_end(self) -> usize {
+        SLOTS + self.count() * SLOT
     }
 
     /// Bytes between the slots and the cells.
     fn gap(self) -> usize {
-        u16_at(self.0, CELLS) - self.slot(self.count())
+        u16_at(self.0, CELLS) - self.slots_end()
     }
 
     /// Bytes that its entries take, with their slots.
@@ -230,43 +246,6 @@ impl<'a> Node<'a> {
     /// Bytes that entries from elsewhere take here.
     fn room(self) -> usize {
         self.gap() + u16_at(self.0, UNUSED)
-    }
-
-    /// Checks everything that the other functions rely on, so that none of them leaves the page.
-    pub(crate) fn check(self) -> Result<(), &'static str> {
-        if kind(self.0) != NODE {
-            return Err("it is no node of a tree");
-        }
-        let (lower, upper) = (u16_at(self.0, LOWER), u16_at(self.0, UPPER));
-        let fences = lower + if upper == NO_FENCE { 0 } else { upper };
-        let (cells, slots) = (u16_at(self.0, CELLS), self.slot(self.count()));
-        if self.count() > PAGE / SLOT || slots > cells || cells + fences > PAGE {
-            return Err("its parts overlap");
-        }
-        if u16_at(self.0, PREFIX) > lower || u16_at(self.0, UNUSED) > PAGE - cells - fences {
-            return Err("its lengths contradict each other");
-        }
-        for index in 0..self.count() {
-            let (at, length) = self.cell(index);
-            let start = at + if self.is_leaf() { 2 } else { 4 };
-            if at < cells || start + length > PAGE - fences {
-                return Err("an entry is outside of its cells");
-            }
-            if self.is_leaf() {
-                let value = u16_at(self.0, at);
-                if start + length + (value & !IN_EXTENT) > PAGE - fences {
-                    return Err("a value is outside of its cells");
-                }
-                if value & IN_EXTENT != 0 && value & !IN_EXTENT != Extent::REFERENCE {
-                    return Err("a reference to a large value has a wrong length");
-                }
-            }
-        }
-        if (1..self.count()).all(|index| self.rest(index - 1) < self.rest(index)) {
-            Ok(())
-        } else {
-            Err("its keys are not sorted")
-        }
     }
 }
 
@@ -309,7 +288,7 @@ pub(crate) fn set_reference(page: &mut Page, place: usize, reference: &[u8; Exte
 /// Whether an entry fits, perhaps after [`compact`].
 pub(crate) fn fits(page: &Page, key: &[u8], payload: Payload<'_>) -> bool {
     let node = Node(page);
-    SLOT + payload.bytes() + key.len() - u16_at(page, PREFIX) <= node.room()
+    SLOT + payload.bytes() + key.len() - node.prefix_length() <= node.room()
 }
 
 /// Inserts an entry that fits at its place.

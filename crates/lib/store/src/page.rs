@@ -8,6 +8,8 @@
 //! ```
 //! All numbers are little-endian.
 
+#![allow(unsafe_code, reason = "an instruction that brings memory into the cache")]
+
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Bytes of a page.
@@ -15,6 +17,9 @@ pub(crate) const PAGE: usize = 4096;
 
 /// Bytes of the check with which a page begins.
 pub(crate) const CHECK: usize = 8;
+/// Bytes of a line of the cache of the processor, and such lines of a page.
+pub(crate) const LINE: usize = 64;
+pub(crate) const LINES: usize = PAGE / LINE;
 
 /// The contents of a page.
 pub(crate) type Page = [u8; PAGE];
@@ -26,14 +31,17 @@ pub(crate) const MAP: u8 = 2;
 
 const KIND: usize = 12;
 
+#[inline]
 pub(crate) fn u16_at(page: &[u8], at: usize) -> usize {
     u16::from_le_bytes([page[at], page[at + 1]]).into()
 }
 
+#[inline]
 pub(crate) fn u32_at(page: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([page[at], page[at + 1], page[at + 2], page[at + 3]])
 }
 
+#[inline]
 pub(crate) fn u64_at(page: &[u8], at: usize) -> u64 {
     u64::from(u32_at(page, at)) | u64::from(u32_at(page, at + 4)) << 32
 }
@@ -51,6 +59,7 @@ pub(crate) fn set_u64(page: &mut [u8], at: usize, number: u64) {
     page[at..at + 8].copy_from_slice(&number.to_le_bytes());
 }
 
+#[inline]
 pub(crate) fn kind(page: &Page) -> u8 {
     page[KIND]
 }
@@ -72,6 +81,19 @@ pub(crate) fn check_of(page: &Page) -> u64 {
 /// Replaces the check of a page.
 pub(crate) fn set_check(page: &mut Page, check: u64) {
     set_u64(page, 0, check);
+}
+
+/// Brings a line of a page into the cache of the processor, without waiting for it.
+#[inline]
+pub(crate) fn prefetch(page: &Page, line: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the instruction reads nothing and never faults, whatever its address is.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(page.as_ptr().wrapping_add(line * LINE).cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (page, line);
 }
 
 /// Prepares a page for its place in a file.

@@ -185,7 +185,7 @@ impl RawTableWrite<'_> {
     /// # Errors
     /// As [`crate::TableWrite::insert`].
     pub fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<bool> {
-        self.transaction.insert_bytes(self.root, key, value.to_vec())
+        self.transaction.insert_bytes(self.root, key, value)
     }
 
     /// The table.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::frames::Frame;
 
 /// A snapshot or a transaction.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reader {
     /// The commit whose state it reads.
     pub(crate) version: u64,
@@ -25,7 +25,13 @@ pub(crate) struct Replaced {
 /// The readers, and what is kept for them.
 #[derive(Debug, Default)]
 pub(crate) struct Readers {
-    /// How many there are of each version, and since each number of evictions.
+    /// The last commit that is durable, and the pages of the file then.
+    pub(crate) published: (u64, u32),
+    /// The readers that began with the same commit and the same number of evictions as the last one: only
+    /// their number is kept, because most readers begin and end between two commits.
+    last: Reader,
+    last_count: usize,
+    /// How many others there are of each version, and since each number of evictions.
     by_version: BTreeMap<u64, usize>,
     by_evictions: BTreeMap<u64, usize>,
     /// Versions that were replaced, oldest first.
@@ -63,22 +69,38 @@ impl Readers {
     }
 
     fn add(&mut self, reader: Reader) -> Reader {
-        *self.by_version.entry(reader.version).or_default() += 1;
-        *self.by_evictions.entry(reader.evictions).or_default() += 1;
+        if self.last != reader {
+            if self.last_count > 0 {
+                *self.by_version.entry(self.last.version).or_default() += self.last_count;
+                *self.by_evictions.entry(self.last.evictions).or_default() += self.last_count;
+            }
+            (self.last, self.last_count) = (reader, 0);
+        }
+        self.last_count += 1;
         reader
     }
 
     /// Ends a reader. Returns whether evicted frames wait for the end of readers.
     pub(crate) fn end(&mut self, reader: Reader) -> bool {
-        remove(&mut self.by_version, reader.version);
-        remove(&mut self.by_evictions, reader.evictions);
+        if self.last == reader && self.last_count > 0 {
+            self.last_count -= 1;
+        } else {
+            remove(&mut self.by_version, reader.version);
+            remove(&mut self.by_evictions, reader.evictions);
+        }
         !(self.evicted.is_empty() && self.contents.is_empty())
     }
 
     /// The oldest version that is read, now or by the next reader: it reads `newest`, while a transaction
     /// may read a later one that is not durable yet.
     pub(crate) fn oldest(&self, newest: u64) -> u64 {
-        self.by_version.first_key_value().map_or(newest, |(&oldest, _)| oldest.min(newest))
+        self.least(&self.by_version, self.last.version).unwrap_or(newest).min(newest)
+    }
+
+    /// The least of these keys and, if there are readers like the last one, of theirs.
+    fn least(&self, counts: &BTreeMap<u64, usize>, last: u64) -> Option<u64> {
+        let others = counts.first_key_value().map(|(&key, _)| key);
+        others.into_iter().chain((self.last_count > 0).then_some(last)).min()
     }
 
     pub(crate) fn add_replaced(&mut self, replaced: Replaced) {
@@ -110,7 +132,44 @@ impl Readers {
 
     /// The evicted frames and large values that no reader can use: all of them began later.
     pub(crate) fn take_evicted(&mut self) -> (Vec<u32>, Vec<Box<[u8]>>) {
-        let oldest = self.by_evictions.first_key_value().map_or(u64::MAX, |(&oldest, _)| oldest);
+        let oldest = self.least(&self.by_evictions, self.last.evictions).unwrap_or(u64::MAX);
         (take(&mut self.evicted, oldest), take(&mut self.contents, oldest))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_version_is_that_of_any_reader() {
+        let mut readers = Readers::default();
+        let (first, second) = (readers.begin(3), readers.begin(3));
+        let later = readers.begin(5);
+        assert_eq!((readers.oldest(9), readers.oldest(2)), (3, 2));
+        // One of each reader that is counted with others, and of the last one.
+        readers.end(first);
+        assert_eq!(readers.oldest(9), 3);
+        let again = readers.begin(3);
+        readers.end(second);
+        assert_eq!(readers.oldest(9), 3);
+        readers.end(again);
+        assert_eq!(readers.oldest(9), 5);
+        readers.end(later);
+        assert_eq!(readers.oldest(9), 9);
+    }
+
+    #[test]
+    fn evicted_frames_are_kept_for_readers_that_began_before() {
+        let mut readers = Readers::default();
+        let first = readers.begin(1);
+        readers.add_evicted(vec![7]);
+        let second = readers.begin(1);
+        readers.add_evicted(vec![8]);
+        assert_eq!(readers.take_evicted().0, []);
+        assert!(readers.end(first));
+        assert_eq!(readers.take_evicted().0, [7]);
+        assert!(readers.end(second));
+        assert_eq!(readers.take_evicted().0, [8]);
     }
 }

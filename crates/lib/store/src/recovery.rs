@@ -28,9 +28,8 @@ use crate::flush::{write_header, write_pages};
 use crate::frames::{Frames, MOST_PAGES};
 use crate::header::{Header, Unusable};
 use crate::log::{self, BLOCK, Change};
-use crate::node::Node;
-use crate::page::{MAP, PAGE, Page, is_sealed, kind, offset_of, seal};
-use crate::shared::Shared;
+use crate::page::{PAGE, Page, is_sealed, offset_of, seal};
+use crate::shared::{Shared, check_contents};
 use crate::space;
 use crate::storage::{DiskFile, Storage};
 use crate::tree;
@@ -261,15 +260,13 @@ pub(crate) fn replay(replayed: &mut Replayed, path: &Path, storage: &dyn Storage
 
 /// Brings the pages of the log that have the right check into memory. The error is that of a page that can
 /// have no such contents.
-fn load_pages(replayed: &Replayed, frames: &Frames, path: &Path, store: u64) -> Result<Vec<u32>> {
+fn load_pages(replayed: &Replayed, frames: &Frames, path: &Path, header: &Header) -> Result<Vec<u32>> {
     if let Some((number, error)) = replayed.unreadable.first_key_value() {
         return Err(Error::io(path, &format!("read page {number}"), error));
     }
     let mut loaded = Vec::new();
-    for (&number, page) in replayed.pages.iter().filter(|&(&number, page)| is_sealed(page, number, store)) {
-        if kind(page) != MAP {
-            Node(page).check().map_err(|what| Error::corrupt(path, Some(number), what))?;
-        }
+    for (&number, page) in replayed.pages.iter().filter(|&(&number, page)| is_sealed(page, number, header.store)) {
+        check_contents(page, number, header.first()).map_err(|what| Error::corrupt(path, Some(number), what))?;
         let frame = frames.take().ok_or_else(|| Error::new(ErrorKind::Memory, path, "there are no frames"))?;
         // SAFETY: the frame was just taken, and is lent to nobody else.
         unsafe { *frames.contents_mut(frame) = **page };
@@ -286,7 +283,7 @@ pub(crate) fn recover(path: PathBuf, storage: Box<dyn Storage>, memory: usize) -
     let mut replayed = Replayed::new(&header);
     replay(&mut replayed, &path, &*storage, &header)?;
     let (frames, extents) = (Frames::new(&path, memory / 4 * 3)?, Extents::new(memory / 4));
-    let loaded = load_pages(&replayed, &frames, &path, header.store)?;
+    let loaded = load_pages(&replayed, &frames, &path, &header)?;
     // The other copy of the header is written, so the epoch is odd if the present one is even.
     let epoch = if replayed.epoch == header.epoch { header.epoch + 1 } else { header.epoch + 3 };
     let writer = Writer::new(replayed.sequence, epoch, replayed.end);

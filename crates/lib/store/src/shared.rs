@@ -16,6 +16,7 @@ use crate::header::Header;
 use crate::lock::lock;
 use crate::node::Node;
 use crate::page::{MAP, Page, kind};
+use crate::space::{GROUP, is_used};
 use crate::storage::{Storage, Unreadable, read_extent, read_page};
 
 /// An open store.
@@ -29,8 +30,6 @@ pub(crate) struct Shared {
     pub(crate) header: Header,
     /// The map of the first group of pages.
     pub(crate) first: u32,
-    /// The last commit that is durable, and the pages of the file then.
-    published: Mutex<(u64, u32)>,
     /// Commits that are not durable yet.
     pub(crate) queue: Queue,
     /// Held while a page is read from the file.
@@ -51,6 +50,7 @@ impl Shared {
         (frames, extents): (Frames, Extents),
         writer: Writer,
     ) -> Self {
+        frames.set_published(writer.sequence, writer.end);
         Self {
             path,
             storage,
@@ -58,7 +58,6 @@ impl Shared {
             extents,
             header,
             first: header.first(),
-            published: Mutex::new((writer.sequence, writer.end)),
             queue: Queue::default(),
             loading: Mutex::default(),
             writer: Mutex::new(Some(writer)),
@@ -70,11 +69,11 @@ impl Shared {
 
     /// The last durable commit, and the pages of the file then.
     pub(crate) fn published(&self) -> (u64, u32) {
-        *lock(&self.published)
+        self.frames.published()
     }
 
     pub(crate) fn set_published(&self, version: u64, end: u32) {
-        *lock(&self.published) = (version, end);
+        self.frames.set_published(version, end);
     }
 
     /// Takes the writer, once no other transaction has it.
@@ -145,7 +144,7 @@ impl Shared {
     /// Copies a page as of a version, which the caller has registered. It does not stay in memory.
     pub(crate) fn copy_page(&self, number: u32, version: u64, copy: &mut Page) -> Result<()> {
         let is_copied = |copy: &mut Page| {
-            let (reader, _) = self.frames.begin(|| (version, 0));
+            let reader = self.frames.begin(version);
             let frame = self.frames.find(number.min(MOST_PAGES - 1), version);
             if let Some(frame) = frame {
                 // SAFETY: this version is registered, and so is a reader since before the frame was found.
@@ -165,13 +164,24 @@ impl Shared {
     }
 
     /// A page as of a version, which the caller has registered for as long as it uses the result.
+    #[inline]
     pub(crate) fn page(&self, number: u32, version: u64) -> Result<&Page> {
-        let frame = match self.frames.find(number.min(MOST_PAGES - 1), version) {
-            Some(frame) => frame,
-            None => self.load(number, version)?,
-        };
+        match self.page_in_memory(number, version) {
+            Some(page) => Ok(page),
+            None => {
+                let frame = self.load(number, version)?;
+                // SAFETY: the caller has registered the version while it uses the page.
+                Ok(unsafe { self.frames.contents(frame) })
+            }
+        }
+    }
+
+    /// As [`Shared::page`], without reading the file.
+    #[inline]
+    pub(crate) fn page_in_memory(&self, number: u32, version: u64) -> Option<&Page> {
+        let frame = self.frames.find(number.min(MOST_PAGES - 1), version)?;
         // SAFETY: the caller has registered the version while it uses the page.
-        Ok(unsafe { self.frames.contents(frame) })
+        Some(unsafe { self.frames.contents(frame) })
     }
 
     /// A large value of a version, which the caller has registered for as long as it uses the result.
@@ -254,9 +264,16 @@ impl Shared {
     fn read(&self, number: u32, page: &mut Page) -> Result<()> {
         let read = read_page(&*self.storage, number, self.header.store, page);
         read.map_err(|error| self.unreadable(number, error))?;
-        if kind(page) != MAP {
-            Node(page).check().map_err(|what| self.wrong(number, what))?;
-        }
-        Ok(())
+        check_contents(page, number, self.first).map_err(|what| self.wrong(number, what))
     }
+}
+
+/// Checks the contents of a page of any bytes, so that no read and no change of it fails. `first` is the
+/// map of the first group.
+pub(crate) fn check_contents(page: &Page, number: u32, first: u32) -> std::result::Result<(), &'static str> {
+    let Some(place) = number.checked_sub(first) else { return Err("it is a page of the header or the log") };
+    if !place.is_multiple_of(GROUP) {
+        return Node(page).check();
+    }
+    if kind(page) == MAP && is_used(page, 0) { Ok(()) } else { Err("it is not a map of pages in use") }
 }

@@ -34,7 +34,7 @@ impl fmt::Debug for Snapshot {
 
 impl Snapshot {
     pub(crate) fn new(open: Arc<Open>) -> Self {
-        let (reader, end) = open.shared.frames.begin(|| open.shared.published());
+        let (reader, end) = open.shared.frames.begin_published();
         Self { open, reader, end }
     }
 
@@ -65,8 +65,14 @@ impl Drop for Snapshot {
 }
 
 impl Pages for Snapshot {
+    #[inline]
     fn page(&self, number: u32) -> Result<&Page> {
         self.open.shared.page(number, self.reader.version)
+    }
+
+    #[inline]
+    fn page_in_memory(&self, number: u32) -> Option<&Page> {
+        self.open.shared.page_in_memory(number, self.reader.version)
     }
 
     fn extent(&self, extent: Extent) -> Result<&[u8]> {

@@ -112,7 +112,7 @@ impl Store {
     /// As [`Snapshot::backup`].
     pub fn backup(&self, path: impl AsRef<Path>) -> Result<()> {
         let shared = &self.0.shared;
-        let (reader, end) = shared.frames.begin_version(|| shared.published());
+        let (reader, end) = shared.frames.begin_published_version();
         let written = backup::write(shared, reader.version, end, path.as_ref());
         shared.frames.end(reader);
         written

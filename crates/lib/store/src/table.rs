@@ -1,14 +1,13 @@
 //! Tables: their names and types, and what is read of them.
 
 use std::borrow::Borrow;
-use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
 
 use crate::data::{Key, Value};
 use crate::error::Result;
-use crate::tree::{self, Entries, Pages};
+use crate::tree::{self, Entries, KeyParts, Pages};
 
 /// A table: its name, and the types of its keys and values. They are kept in the file, and checked.
 pub struct Table<K: ?Sized, V: ?Sized> {
@@ -44,25 +43,8 @@ impl<K: ?Sized, V: ?Sized> fmt::Debug for Table<K, V> {
     }
 }
 
-/// The bytes of a key.
-pub(crate) fn key_bytes<K: Key + ?Sized>(key: &K) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    key.encode(&mut bytes);
-    bytes
-}
-
-/// Calls `use_bytes` with the bytes of a key, in memory that is used again.
-pub(crate) fn with_key<K: Key + ?Sized, T>(key: &K, use_bytes: impl FnOnce(&[u8]) -> T) -> T {
-    thread_local!(static BYTES: Cell<Vec<u8>> = const { Cell::new(Vec::new()) });
-    let mut bytes = BYTES.take();
-    bytes.clear();
-    key.encode(&mut bytes);
-    let result = use_bytes(&bytes);
-    BYTES.set(bytes);
-    result
-}
-
 /// The value of a key in a tree.
+#[inline]
 pub(crate) fn get<'a, P: Pages, K: Key + ?Sized, V: Value + ?Sized>(
     pages: &'a P,
     root: Option<u32>,
@@ -70,10 +52,11 @@ pub(crate) fn get<'a, P: Pages, K: Key + ?Sized, V: Value + ?Sized>(
     _table: Table<K, V>,
 ) -> Result<Option<V::Lent<'a>>> {
     let Some(root) = root else { return Ok(None) };
-    let Some(bytes) = with_key(key, |key| tree::get(pages, root, key))? else { return Ok(None) };
+    let Some(bytes) = key.with_bytes(|key| tree::get(pages, root, key))? else { return Ok(None) };
     Ok(Some(V::decode(bytes).ok_or_else(|| wrong_value::<P, V>(pages, root))?))
 }
 
+#[cold]
 fn wrong_value<P: Pages, V: Value + ?Sized>(pages: &P, root: u32) -> crate::Error {
     pages.wrong(root, &format!("its tree contains bytes that are no {}", V::TYPE))
 }
@@ -89,55 +72,61 @@ pub struct Range<'a, P, K: ?Sized, V: ?Sized> {
 }
 
 /// The entries between two keys.
+#[inline]
 pub(crate) fn range<'a, P: Pages, K: Key + ?Sized, V: Value + ?Sized, Q: Borrow<K>>(
     pages: &'a P,
     root: Option<u32>,
     keys: &impl RangeBounds<Q>,
     _table: Table<K, V>,
 ) -> Result<Range<'a, P, K, V>> {
-    let [from, to] = bounds(keys);
-    let entries = root.map(|root| Entries::new(pages, root, slice(&from), slice(&to))).transpose()?;
-    Ok(Range { pages, entries, root: root.unwrap_or(0), types: PhantomData })
+    let Some(root) = root else { return Ok(Range { pages, entries: None, root: 0, types: PhantomData }) };
+    let entries =
+        with_bound(keys.start_bound(), |from| with_bound(keys.end_bound(), |to| Entries::new(pages, root, from, to)))?;
+    Ok(Range { pages, entries: Some(entries), root, types: PhantomData })
 }
 
-/// The bounds of a range, as bytes.
-pub(crate) fn bounds<K: Key + ?Sized, Q: Borrow<K>>(keys: &impl RangeBounds<Q>) -> [Bound<Vec<u8>>; 2] {
-    [keys.start_bound(), keys.end_bound()].map(|bound| bound.map(|key| key_bytes(key.borrow())))
-}
-
-/// A bound by its bytes.
-pub(crate) fn slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
-    bound.as_ref().map(Vec::as_slice)
+/// Calls `use_bytes` with a bound as bytes.
+#[inline]
+pub(crate) fn with_bound<K: Key + ?Sized, Q: Borrow<K>, T>(
+    bound: Bound<&Q>,
+    use_bytes: impl FnOnce(Bound<&[u8]>) -> T,
+) -> T {
+    match bound {
+        Bound::Included(key) => key.borrow().with_bytes(|key| use_bytes(Bound::Included(key))),
+        Bound::Excluded(key) => key.borrow().with_bytes(|key| use_bytes(Bound::Excluded(key))),
+        Bound::Unbounded => use_bytes(Bound::Unbounded),
+    }
 }
 
 impl<'a, P: Pages, K: Key + ?Sized, V: Value + ?Sized> Range<'a, P, K, V> {
-    fn decode(&self, key: &[u8], value: &'a [u8]) -> Result<(K::Owned, V::Lent<'a>)> {
-        K::decode_key(key).zip(V::decode(value)).ok_or_else(|| wrong_value::<P, V>(self.pages, self.root))
-    }
-
-    fn step(&mut self, is_back: bool) -> Option<Result<(K::Owned, V::Lent<'a>)>> {
-        let mut entries = self.entries.take()?;
-        let entry = if is_back { entries.next_back() } else { entries.next() };
-        let entry = match entry {
-            Ok(entry) => entry.map(|(key, value)| self.decode(key, value)),
-            // An error is the last entry.
-            Err(error) => return Some(Err(error)),
-        };
-        self.entries = Some(entries);
-        entry
+    /// The key and the value of an entry.
+    #[inline]
+    fn decode(
+        entry: Result<Option<(KeyParts<'a>, &'a [u8])>>,
+        (pages, root): (&P, u32),
+    ) -> Option<Result<(K::Owned, V::Lent<'a>)>> {
+        match entry {
+            Ok(entry) => {
+                let (key, value) = entry?;
+                let decoded = K::decode_key_parts(key.prefix, key.rest).zip(V::decode(value));
+                Some(decoded.ok_or_else(|| wrong_value::<P, V>(pages, root)))
+            }
+            Err(error) => Some(Err(error)),
+        }
     }
 }
 
 impl<'a, P: Pages, K: Key + ?Sized, V: Value + ?Sized> Iterator for Range<'a, P, K, V> {
     type Item = Result<(K::Owned, V::Lent<'a>)>;
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        self.step(false)
+        Self::decode(self.entries.as_mut()?.next(), (self.pages, self.root))
     }
 }
 
 impl<P: Pages, K: Key + ?Sized, V: Value + ?Sized> DoubleEndedIterator for Range<'_, P, K, V> {
     fn next_back(&mut self) -> Option<Self::Item> {
-        self.step(true)
+        Self::decode(self.entries.as_mut()?.next_back(), (self.pages, self.root))
     }
 }

@@ -17,7 +17,7 @@ use crate::page::Page;
 use crate::readers::Reader;
 use crate::shared::Shared;
 use crate::store::Open;
-use crate::table::{Range, Table, bounds, get, range, slice, with_key};
+use crate::table::{Range, Table, get, range, with_bound};
 use crate::tree::{self, Pages};
 
 /// Changes of a store. It sees its own; others see them when it has committed. Dropped without a commit, it
@@ -51,7 +51,7 @@ impl Transaction {
             return Err(error);
         }
         writer.release_pages(&open.shared);
-        let (reader, _) = open.shared.frames.begin(|| (writer.sequence, writer.end));
+        let reader = open.shared.frames.begin(writer.sequence);
         let edits = Edits::new(writer.end, writer.group);
         Ok(Self { open, writer, edits, reader, has_failed: false })
     }
@@ -104,6 +104,10 @@ impl Transaction {
     /// The root of a table, which is made if it is absent.
     pub(crate) fn table_root(&mut self, table: Signature<'_>) -> Result<u32> {
         check_size(self.shared(), table.name.len(), 0)?;
+        if table.entry_bytes() > LARGEST_ENTRY {
+            let what = format!("the names of the types of the table {} are too long", table.name);
+            return Err(Error::new(ErrorKind::TooLarge, &self.shared().path, what));
+        }
         // A table with other types changes nothing.
         match catalog::root(self, self.shared(), table)? {
             Some(root) => Ok(root),
@@ -112,13 +116,13 @@ impl Transaction {
     }
 
     /// Inserts an entry, or replaces its value. Returns whether the key is new.
-    pub(crate) fn insert_bytes(&mut self, root: u32, key: &[u8], value: Vec<u8>) -> Result<bool> {
+    pub(crate) fn insert_bytes(&mut self, root: u32, key: &[u8], value: &[u8]) -> Result<bool> {
         check_size(self.shared(), key.len(), value.len())?;
         self.change(|editor| {
             if key.len() + value.len() <= LARGEST_ENTRY {
-                return tree::insert(editor, root, key, Payload::Value(&value));
+                return tree::insert(editor, root, key, Payload::Value(value));
             }
-            let reference = editor.write_extent(value)?.encode();
+            let reference = editor.write_extent(value.to_vec())?.encode();
             tree::insert(editor, root, key, Payload::Reference(&reference))
         })
     }
@@ -223,11 +227,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> TableWrite<'_, K, V> {
     /// [`ErrorKind::TooLarge`], [`ErrorKind::Full`], [`ErrorKind::Corrupt`] and [`ErrorKind::Io`]. After
     /// the last three, the transaction cannot be committed.
     pub fn insert(&mut self, key: &K, value: &V) -> Result<bool> {
-        with_key(key, |key| {
-            let mut bytes = Vec::new();
-            value.encode(&mut bytes);
-            self.transaction.insert_bytes(self.root, key, bytes)
-        })
+        key.with_bytes(|key| value.with_bytes(|value| self.transaction.insert_bytes(self.root, key, value)))
     }
 
     /// Removes an entry. Returns whether it was there.
@@ -236,7 +236,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> TableWrite<'_, K, V> {
     /// As [`TableWrite::insert`].
     pub fn remove(&mut self, key: &K) -> Result<bool> {
         let root = self.root;
-        with_key(key, |key| self.transaction.change(|editor| tree::remove(editor, root, key)))
+        key.with_bytes(|key| self.transaction.change(|editor| tree::remove(editor, root, key)))
     }
 
     /// Removes all entries between two keys; how many they were.
@@ -244,8 +244,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> TableWrite<'_, K, V> {
     /// # Errors
     /// As [`TableWrite::insert`].
     pub fn remove_range<Q: Borrow<K>>(&mut self, keys: impl RangeBounds<Q>) -> Result<u64> {
-        let ([from, to], root) = (bounds(&keys), self.root);
-        self.transaction.change(|editor| tree::remove_range(editor, root, slice(&from), slice(&to)))
+        let root = self.root;
+        with_bound(keys.start_bound(), |from| {
+            with_bound(keys.end_bound(), |to| {
+                self.transaction.change(|editor| tree::remove_range(editor, root, from, to))
+            })
+        })
     }
 
     /// The value of a key, as of now.

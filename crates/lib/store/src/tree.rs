@@ -3,6 +3,8 @@
 //! The page of the root keeps its number, unless the file is compacted. When the root is full, its entries
 //! move to a new page below it.
 
+mod entries;
+
 use std::ops::Bound;
 
 use crate::editor::Editor;
@@ -10,8 +12,10 @@ use crate::error::Result;
 use crate::extent::Extent;
 use crate::frames::MOST_PAGES;
 use crate::node::{self, Fences, Node, Payload};
-use crate::page::{NODE, PAGE, Page, kind};
+use crate::page::{NODE, PAGE, Page, kind, prefetch};
 use crate::shared::Shared;
+
+pub(crate) use entries::{Entries, KeyParts};
 
 /// More levels than any tree has.
 pub(crate) const DEEPEST: usize = 24;
@@ -26,6 +30,11 @@ pub trait Pages {
     /// If it cannot be read, or is damaged.
     fn page(&self, number: u32) -> Result<&Page>;
 
+    /// The contents of a page that is in memory, to be read soon.
+    fn page_in_memory(&self, _number: u32) -> Option<&Page> {
+        None
+    }
+
     /// A large value.
     ///
     /// # Errors
@@ -37,62 +46,122 @@ pub trait Pages {
 }
 
 /// A branch on the way to a leaf, and the child that was taken.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Step {
     pub(crate) page: u32,
-    pub(crate) child: usize,
+    pub(crate) child: u16,
 }
 
-/// The way to a leaf.
-#[derive(Debug)]
-pub(crate) struct Way {
-    pub(crate) steps: Vec<Step>,
-    pub(crate) leaf: u32,
-}
-
-/// A page that must be a node.
-fn node_at(pages: &impl Pages, number: u32) -> Result<Node<'_>> {
-    let page = pages.page(number)?;
-    if kind(page) == NODE { Ok(Node(page)) } else { Err(pages.wrong(number, "it is no node of a tree")) }
-}
-
-pub(crate) fn way(pages: &impl Pages, root: u32, key: &[u8]) -> Result<Way> {
-    descend(pages, root, |node| node.child_of(key))
-}
-
-/// Goes down from the root, by the child that `choose` takes of each branch.
-fn descend(pages: &impl Pages, root: u32, choose: impl Fn(Node<'_>) -> usize) -> Result<Way> {
-    let mut way = Way { steps: Vec::new(), leaf: root };
-    loop {
-        let node = node_at(pages, way.leaf)?;
-        if node.is_leaf() {
-            return Ok(way);
-        }
-        if way.steps.len() == DEEPEST {
-            return Err(pages.wrong(way.leaf, "the tree has too many levels"));
-        }
-        let child = choose(node);
-        way.steps.push(Step { page: way.leaf, child });
-        way.leaf = node.child(child);
+impl Step {
+    pub(crate) fn child(self) -> usize {
+        self.child.into()
     }
 }
 
+/// The way to a leaf.
+#[derive(Clone, Debug)]
+pub(crate) struct Way {
+    branches: [Step; DEEPEST],
+    depth: usize,
+    pub(crate) leaf: u32,
+}
+
+impl Way {
+    /// A way without branches.
+    fn new(leaf: u32) -> Self {
+        Self { branches: [Step::default(); DEEPEST], depth: 0, leaf }
+    }
+
+    /// The branches from the root downwards.
+    pub(crate) fn steps(&self) -> &[Step] {
+        &self.branches[..self.depth]
+    }
+
+    /// Adds a branch, in which `child` was taken. Returns false if there are too many.
+    fn push(&mut self, page: u32, child: usize) -> bool {
+        let Some(step) = self.branches.get_mut(self.depth) else { return false };
+        *step = Step { page, child: child as u16 };
+        self.depth += 1;
+        true
+    }
+
+    /// Removes the lowest branch.
+    fn pop(&mut self) -> Option<Step> {
+        self.depth = self.depth.checked_sub(1)?;
+        Some(self.branches[self.depth])
+    }
+}
+
+/// A page that must be a node.
+#[inline]
+fn node_at(pages: &impl Pages, number: u32) -> Result<Node<'_>> {
+    let page = pages.page(number)?;
+    // The lines behind the one with the kind: the search looks at several of them.
+    (1..4).for_each(|line| prefetch(page, line));
+    if kind(page) == NODE { Ok(Node(page)) } else { Err(no_node(pages, number)) }
+}
+
+#[cold]
+fn no_node(pages: &impl Pages, number: u32) -> crate::Error {
+    pages.wrong(number, "it is no node of a tree")
+}
+
+#[cold]
+fn too_deep(pages: &impl Pages, number: u32) -> crate::Error {
+    pages.wrong(number, "the tree has too many levels")
+}
+
+/// A child, whose level and fences must be those that its parent has for it. So whatever the file
+/// contains, a change sees only nodes that belong together.
+fn child_at<'a>(pages: &'a impl Pages, parent: Node<'_>, child: usize) -> Result<(u32, Node<'a>)> {
+    let number = parent.child(child);
+    let node = node_at(pages, number)?;
+    if !node.is_child_of(parent, child) {
+        return Err(pages.wrong(number, "its level or its fences are not those that its parent has for it"));
+    }
+    Ok((number, node))
+}
+
+/// The way to the leaf with a key, to change it.
+pub(crate) fn way(pages: &impl Pages, root: u32, key: &[u8]) -> Result<Way> {
+    let (mut way, mut node) = (Way::new(root), node_at(pages, root)?);
+    let fences = node.fences();
+    if !fences.lower.is_empty() || fences.upper.is_some() {
+        return Err(pages.wrong(root, "it is the root of a tree, and has fences"));
+    }
+    while !node.is_leaf() {
+        let child = node.child_of(key);
+        if !way.push(way.leaf, child) {
+            return Err(too_deep(pages, way.leaf));
+        }
+        (way.leaf, node) = child_at(pages, node, child)?;
+    }
+    Ok(way)
+}
+
 /// The value of a key.
+#[inline]
 pub(crate) fn get<'a>(pages: &'a impl Pages, root: u32, key: &[u8]) -> Result<Option<&'a [u8]>> {
     let mut number = root;
     for _ in 0..DEEPEST {
         let node = node_at(pages, number)?;
         if node.is_leaf() {
-            return node.find(key).ok().map(|index| value(pages, node, index)).transpose();
+            let Ok(index) = node.find(key) else { return Ok(None) };
+            return value(pages, node.entry(index).1).map(Some);
         }
         number = node.child(node.child_of(key));
     }
-    Err(pages.wrong(number, "the tree has too many levels"))
+    Err(too_deep(pages, number))
 }
 
-/// The value of an entry, in its leaf or in an extent.
-fn value<'a>(pages: &'a impl Pages, leaf: Node<'a>, index: usize) -> Result<&'a [u8]> {
-    leaf.extent(index).map_or_else(|| Ok(leaf.value(index)), |extent| pages.extent(extent))
+/// The value of an entry of a leaf, or of the extent that it refers to.
+#[inline]
+fn value<'a>(pages: &'a impl Pages, payload: Payload<'a>) -> Result<&'a [u8]> {
+    match payload {
+        Payload::Value(value) => Ok(value),
+        Payload::Reference(reference) => pages.extent(Extent::decode(reference)),
+        Payload::Child(_) => Ok(&[]),
+    }
 }
 
 /// Goes over the pages of a tree: `read` gets the number of each, and reads it.
@@ -149,23 +218,23 @@ pub(crate) fn insert(editor: &mut Editor<'_>, root: u32, key: &[u8], value: Payl
 fn split(editor: &mut Editor<'_>, mut way: Way, place: usize, key: &[u8]) -> Result<()> {
     let (mut full, mut place) = (way.leaf, place);
     loop {
-        if way.steps.is_empty() {
+        if way.depth == 0 {
             let below = grow(editor, full)?;
-            way.steps.push(Step { page: full, child: 0 });
+            way.push(full, 0);
             full = below;
         }
         let old = *editor.page(full)?;
         let at = node::division(&old, place, key);
         let separator = separator_at(Node(&old), at, key);
         // The parent is divided first, so that this page has one with room.
-        let Some(parent) = way.steps.pop() else { return Ok(()) };
+        let Some(parent) = way.pop() else { return Ok(()) };
         let page = editor.edit(parent.page)?;
         if !node::fits(page, &separator, Payload::Child(0)) {
-            (full, place) = (parent.page, parent.child);
+            (full, place) = (parent.page, parent.child());
             continue;
         }
         let right = editor.allocate()?;
-        node::insert(editor.edit(parent.page)?, parent.child, &separator, Payload::Child(right));
+        node::insert(editor.edit(parent.page)?, parent.child(), &separator, Payload::Child(right));
         let mut divided = [0; PAGE];
         node::divide(&old, at, &separator, editor.edit(full)?, &mut divided);
         *editor.edit(right)? = divided;
@@ -217,7 +286,7 @@ pub(crate) fn remove(editor: &mut Editor<'_>, root: u32, key: &[u8]) -> Result<b
 pub(crate) fn remove_range(editor: &mut Editor<'_>, root: u32, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Result<u64> {
     let mut removed = 0;
     loop {
-        let first = Entries::new(&*editor, root, from, to)?.next_key()?.map(<[u8]>::to_vec);
+        let first = Entries::new(&*editor, root, from, to)?.next_key()?.map(KeyParts::to_vec);
         let Some(first) = first else { return Ok(removed) };
         removed += remove_of_leaf(editor, root, &first, to)?;
     }
@@ -227,7 +296,7 @@ pub(crate) fn remove_range(editor: &mut Editor<'_>, root: u32, from: Bound<&[u8]
 fn remove_of_leaf(editor: &mut Editor<'_>, root: u32, first: &[u8], to: Bound<&[u8]>) -> Result<u64> {
     let way = way(editor, root, first)?;
     let leaf = node_at(editor, way.leaf)?;
-    let start = leaf.find(first).unwrap_or_else(|place| place);
+    let Ok(start) = leaf.find(first) else { return Err(editor.wrong(way.leaf, "it has not the keys of its place")) };
     let end = match to {
         Bound::Included(key) if leaf.is_below_end(key) => leaf.find(key).map_or_else(|place| place, |place| place + 1),
         Bound::Excluded(key) if leaf.is_below_end(key) => leaf.find(key).unwrap_or_else(|place| place),
@@ -244,7 +313,7 @@ fn remove_of_leaf(editor: &mut Editor<'_>, root: u32, first: &[u8], to: Bound<&[
 /// Joins nodes with few entries with a neighbour, from the leaf upwards.
 fn join_up(editor: &mut Editor<'_>, mut way: Way) -> Result<()> {
     let mut few = way.leaf;
-    while let Some(parent) = way.steps.pop() {
+    while let Some(parent) = way.pop() {
         if node_at(editor, few)?.used() >= FEW {
             return Ok(());
         }
@@ -254,8 +323,8 @@ fn join_up(editor: &mut Editor<'_>, mut way: Way) -> Result<()> {
     // A root with one child takes its entries.
     let root = node_at(editor, few)?;
     if !root.is_leaf() && root.count() == 0 {
-        let child = root.child(0);
-        let entries = *editor.page(child)?;
+        let (child, below) = child_at(editor, root, 0)?;
+        let entries = *below.0;
         *editor.edit(few)? = entries;
         editor.free(child)?;
     }
@@ -268,163 +337,15 @@ fn join(editor: &mut Editor<'_>, parent: Step) -> Result<()> {
     if node.count() == 0 {
         return Ok(());
     }
-    let left = parent.child.min(node.count() - 1);
+    let left = parent.child().min(node.count() - 1);
     let mut separator = Vec::new();
     node.append_key(left, &mut separator);
-    let (first, second) = (node.child(left), node.child(left + 1));
+    let ((first, lower), (second, upper)) = (child_at(editor, node, left)?, child_at(editor, node, left + 1)?);
     let mut joined = [0; PAGE];
-    if node::join(node_at(editor, first)?.0, node_at(editor, second)?.0, &separator, &mut joined) {
+    if node::join(lower.0, upper.0, &separator, &mut joined) {
         *editor.edit(first)? = joined;
         node::remove_child(editor.edit(parent.page)?, left + 1);
         editor.free(second)?;
     }
     Ok(())
-}
-
-/// The entries of a tree between two keys, in order from either end.
-#[derive(Debug)]
-pub(crate) struct Entries<'a, P> {
-    pages: &'a P,
-    /// Before the next entry from the front, and behind the next one from the back.
-    front: Cursor,
-    back: Cursor,
-    is_done: bool,
-    key: Vec<u8>,
-}
-
-/// A place between the entries of a leaf.
-#[derive(Debug)]
-struct Cursor {
-    way: Way,
-    place: usize,
-}
-
-impl Cursor {
-    /// The place before the entries of a bound, or behind them.
-    fn at(pages: &impl Pages, root: u32, bound: Bound<&[u8]>, is_end: bool) -> Result<Self> {
-        let way = match bound {
-            Bound::Included(key) | Bound::Excluded(key) => way(pages, root, key)?,
-            Bound::Unbounded if is_end => descend(pages, root, |node| node.count())?,
-            Bound::Unbounded => descend(pages, root, |_| 0)?,
-        };
-        let node = node_at(pages, way.leaf)?;
-        let place = match bound {
-            Bound::Unbounded if is_end => node.count(),
-            Bound::Unbounded => 0,
-            Bound::Included(key) => node.find(key).map_or_else(|place| place, |place| place + usize::from(is_end)),
-            Bound::Excluded(key) => node.find(key).map_or_else(|place| place, |place| place + usize::from(!is_end)),
-        };
-        Ok(Self { way, place })
-    }
-
-    /// Goes to the neighbouring leaf: the next one with `step` 1, the one before with -1. Returns false if
-    /// there is none.
-    fn turn(&mut self, pages: &impl Pages, step: isize) -> Result<bool> {
-        let depth = self.way.steps.len();
-        while let Some(last) = self.way.steps.pop() {
-            let node = node_at(pages, last.page)?;
-            let Some(child) = last.child.checked_add_signed(step).filter(|&child| child <= node.count()) else {
-                continue;
-            };
-            self.way.steps.push(Step { child, ..last });
-            let mut number = node.child(child);
-            while self.way.steps.len() < depth {
-                let node = node_at(pages, number)?;
-                if node.is_leaf() {
-                    return Err(pages.wrong(number, "the tree has leaves at different levels"));
-                }
-                let child = if step > 0 { 0 } else { node.count() };
-                self.way.steps.push(Step { page: number, child });
-                number = node.child(child);
-            }
-            self.way.leaf = number;
-            let node = node_at(pages, number)?;
-            if !node.is_leaf() {
-                return Err(pages.wrong(number, "the tree has leaves at different levels"));
-            }
-            self.place = if step > 0 { 0 } else { node.count() };
-            return Ok(true);
-        }
-        Ok(false)
-    }
-}
-
-impl<'a, P: Pages> Entries<'a, P> {
-    /// The entries between two bounds.
-    pub(crate) fn new(pages: &'a P, root: u32, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Result<Self> {
-        let front = Cursor::at(pages, root, from, false)?;
-        let back = Cursor::at(pages, root, to, true)?;
-        let is_done = is_empty(from, to);
-        Ok(Self { pages, front, back, is_done, key: Vec::new() })
-    }
-
-    /// Whether all entries were taken.
-    fn is_over(&mut self) -> bool {
-        self.is_done |= self.front.way.leaf == self.back.way.leaf && self.front.place >= self.back.place;
-        self.is_done
-    }
-
-    /// Goes over the next entry from the front: its leaf, and its place there.
-    fn advance(&mut self) -> Result<Option<(Node<'a>, usize)>> {
-        while !self.is_over() {
-            let leaf = node_at(self.pages, self.front.way.leaf)?;
-            if self.front.place < leaf.count() {
-                self.front.place += 1;
-                return Ok(Some((leaf, self.front.place - 1)));
-            }
-            self.is_done = !self.front.turn(self.pages, 1)?;
-        }
-        Ok(None)
-    }
-
-    /// Goes over the next entry from the back.
-    fn advance_back(&mut self) -> Result<Option<(Node<'a>, usize)>> {
-        while !self.is_over() {
-            if let Some(place) = self.back.place.checked_sub(1) {
-                self.back.place = place;
-                return Ok(Some((node_at(self.pages, self.back.way.leaf)?, place)));
-            }
-            self.is_done = !self.back.turn(self.pages, -1)?;
-        }
-        Ok(None)
-    }
-
-    /// The next entry from the front: its key is lent until the next one is taken.
-    pub(crate) fn next(&mut self) -> Result<Option<(&[u8], &'a [u8])>> {
-        let entry = self.advance()?;
-        self.lend(entry)
-    }
-
-    /// The next entry from the back.
-    pub(crate) fn next_back(&mut self) -> Result<Option<(&[u8], &'a [u8])>> {
-        let entry = self.advance_back()?;
-        self.lend(entry)
-    }
-
-    /// The key of the next entry from the front, without its value.
-    pub(crate) fn next_key(&mut self) -> Result<Option<&[u8]>> {
-        let entry = self.advance()?;
-        Ok(entry.map(|(leaf, place)| self.key_of(leaf, place)))
-    }
-
-    fn key_of(&mut self, leaf: Node<'_>, place: usize) -> &[u8] {
-        self.key.clear();
-        leaf.append_key(place, &mut self.key);
-        &self.key
-    }
-
-    fn lend(&mut self, entry: Option<(Node<'a>, usize)>) -> Result<Option<(&[u8], &'a [u8])>> {
-        let Some((leaf, place)) = entry else { return Ok(None) };
-        let value = value(self.pages, leaf, place)?;
-        Ok(Some((self.key_of(leaf, place), value)))
-    }
-}
-
-/// Whether no key is between two bounds.
-fn is_empty(from: Bound<&[u8]>, to: Bound<&[u8]>) -> bool {
-    match (from, to) {
-        (Bound::Included(from), Bound::Included(to)) => from > to,
-        (Bound::Included(from) | Bound::Excluded(from), Bound::Included(to) | Bound::Excluded(to)) => from >= to,
-        _ => false,
-    }
 }
