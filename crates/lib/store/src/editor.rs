@@ -205,7 +205,7 @@ impl Editor<'_> {
     /// Takes an unused page, filled with zeros.
     pub(crate) fn allocate(&mut self) -> Result<u32> {
         let number = space::allocate(self, self.shared.first)?;
-        if self.edits.frames.contains_key(&number) {
+        if self.edits.pages.contains_key(&number) {
             return Err(self.wrong(number, "it is in use, and its map says that it is not"));
         }
         self.create(number)?;
