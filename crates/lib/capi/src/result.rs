@@ -167,6 +167,7 @@ const fn store_code(kind: fieldstone_store::ErrorKind) -> (c_int, c_int) {
         ErrorKind::Type => (-14, libc::EINVAL),
         ErrorKind::Busy => (-16, libc::EBUSY),
         ErrorKind::Exists => (-16, libc::EEXIST),
+        ErrorKind::TooOld => (-17, libc::ESTALE),
         _ => (-7, libc::ENOTRECOVERABLE),
     }
 }

@@ -213,6 +213,31 @@ fn maps_are_compared_with_the_trees() {
 }
 
 #[test]
+fn pages_that_are_swapped_or_zero_are_damaged() {
+    let whole = image();
+    let (header, map, end, root) = places(&whole);
+    let is_in_use = |number: &u32| is_used(&map, number - header.first());
+    let others: Vec<u32> = (header.first()..end).filter(|number| is_in_use(number) && *number != root).collect();
+    let root_page = *page_mut(&mut whole.clone(), root);
+    for other in others {
+        let mut image = whole.clone();
+        let other_page = std::mem::replace(page_mut(&mut image, other), root_page);
+        *page_mut(&mut image, root) = other_page;
+        assert!(is_found(&image, root), "pages {root} and {other}");
+        let mut image = whole.clone();
+        page_mut(&mut image, other).fill(0);
+        let lost = findings(&image);
+        // Pages of a large value are zeros of that value.
+        assert!(lost.iter().any(|found| (found.page()..found.page() + 3).contains(&u64::from(other))), "page {other}");
+    }
+    let mut image = whole;
+    page_mut(&mut image, root).fill(0);
+    let error = open(&disk(&image)).and_then(|store| crate::crash::both(&store)).unwrap_err();
+    assert_eq!((error.kind(), error.page()), (ErrorKind::Corrupt, Some(root)));
+    assert!(error.to_string().contains("zeros only"), "{error}");
+}
+
+#[test]
 fn each_truncation_is_found() {
     let whole = image();
     let (_, _, end, _) = places(&whole);

@@ -13,6 +13,7 @@ use crate::flush::Flusher;
 use crate::lock::lock;
 use crate::log::BLOCK;
 use crate::page::PAGE;
+use crate::progress::OnRecovery;
 use crate::recovery::{recover, write_new};
 use crate::storage::Storage;
 use crate::store::Open;
@@ -165,7 +166,8 @@ pub(crate) fn empty(log_pages: u32) -> Vec<u8> {
 }
 
 pub(crate) fn open(disk: &Arc<Mutex<Disk>>) -> Result<Store> {
-    let (shared, header) = recover(PathBuf::from("disk"), Box::new(OnDisk(Arc::clone(disk))), MEMORY)?;
+    let (shared, header) =
+        recover(PathBuf::from("disk"), Box::new(OnDisk(Arc::clone(disk))), MEMORY, &OnRecovery::default())?;
     let flusher = Flusher::start_thread(&shared, header)?;
     Ok(Store(Arc::new(Open { shared, flusher })))
 }

@@ -26,6 +26,8 @@ pub enum ErrorKind {
     Poisoned,
     /// The store was opened before a fork, and this is the child.
     Forked,
+    /// The snapshot is older than the versions of pages that are kept in memory.
+    TooOld,
     /// A table has other types of keys or values.
     Type,
     /// A key or a value is too large.

@@ -122,7 +122,7 @@ impl Progress {
                 }
             };
             let pages: Vec<u32> = pages.iter().take_while(|&page| page < header.end).collect();
-            let written = write_pages(shared, &pages).and_then(|()| write_header(shared, &header));
+            let written = write_pages(shared, &pages, drop).and_then(|()| write_header(shared, &header));
             *lock(&self.epoch) = written.map(|()| header.epoch).map_err(|error| error.to_string());
             self.changed.notify_all();
         }
@@ -130,10 +130,10 @@ impl Progress {
 }
 
 /// Writes pages to their places, and makes them durable. They are in memory, and in the order of their
-/// numbers. Each has its check since its commit.
-pub(crate) fn write_pages(shared: &Shared, pages: &[u32]) -> Result<()> {
+/// numbers. Each has its check since its commit. `report` is called with the number of pages of each write.
+pub(crate) fn write_pages(shared: &Shared, pages: &[u32], mut report: impl FnMut(usize)) -> Result<()> {
     // The pages are not evicted before they are in the file.
-    let (reader, _) = shared.frames.begin_published_version();
+    let (reader, _) = shared.frames.begin_published_pinned();
     let mut runs = pages.chunk_by(|one, next| one + 1 == *next).flat_map(|run| run.chunks(RUN));
     let written = runs.try_for_each(|run| {
         let contents: Vec<&[u8]> = run
@@ -141,6 +141,7 @@ pub(crate) fn write_pages(shared: &Shared, pages: &[u32]) -> Result<()> {
             .map(|&number| shared.page(number, reader.version).map(|page| &page[..]))
             .collect::<Result<_>>()?;
         let written = shared.storage.write_parts(&contents, offset_of(run[0]));
+        report(run.len());
         written.map_err(|error| shared.fail("write pages", &error))
     });
     shared.frames.end(reader);

@@ -19,7 +19,8 @@
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::fence;
 
 use fieldstone_pages::Memory;
 
@@ -32,8 +33,8 @@ use crate::readers::{Reader, Readers, Replaced};
 pub(crate) const MOST_PAGES: u32 = 1 << 26;
 /// Frames at one time.
 const MOST_FRAMES: u32 = 1 << 26;
-/// Words that describe a frame.
-const RECORD: usize = 4;
+/// Words that describe a frame: those that are used, and room up to a cache line.
+const RECORD: usize = 8;
 /// Frames that the hand of the clock passes at a time, and those that it evicts at most.
 const SWEEP: u32 = 4096;
 const BATCH: usize = 128;
@@ -65,6 +66,8 @@ pub(crate) struct Frames {
     hand: Mutex<Hand>,
     /// Frames above which pages are evicted.
     bound: u32,
+    /// Versions below this one are too old to be read.
+    floor: AtomicU64,
 }
 
 /// What is known of a frame.
@@ -77,6 +80,8 @@ struct FrameRecord<'a> {
     page: &'a AtomicU64,
     /// Whether it was read since the hand of the clock was here.
     was_read: &'a AtomicU64,
+    /// The oldest version for which it was found.
+    lent_to: &'a AtomicU64,
 }
 
 /// The hand of the clock.
@@ -119,6 +124,7 @@ impl Frames {
             flushed: AtomicU64::new(0),
             hand: Mutex::default(),
             bound: u32::try_from(memory / PAGE).unwrap_or(MOST_FRAMES).min(MOST_FRAMES),
+            floor: AtomicU64::new(0),
         })
     }
 
@@ -130,7 +136,7 @@ impl Frames {
     #[inline]
     fn record(&self, frame: Frame) -> FrameRecord<'_> {
         let words = &self.records.words()[frame.0 as usize * RECORD..][..RECORD];
-        FrameRecord { made_by: &words[0], older: &words[1], page: &words[2], was_read: &words[3] }
+        FrameRecord { made_by: &words[0], older: &words[1], page: &words[2], was_read: &words[3], lent_to: &words[4] }
     }
 
     /// A frame that is not published, with any contents; `None` if there is no memory for more.
@@ -187,7 +193,7 @@ impl Frames {
         unsafe { &mut *self.start(frame) }
     }
 
-    /// The newest frame of a page that is not newer than a version.
+    /// The newest frame of a page that is not newer than a version; `None` as well if the version is too old.
     #[inline]
     pub(crate) fn find(&self, page: u32, version: u64) -> Option<Frame> {
         let mut next = self.newest(page).load(Acquire);
@@ -199,10 +205,34 @@ impl Frames {
                 if record.was_read.load(Relaxed) == 0 {
                     record.was_read.store(1, Relaxed);
                 }
-                return Some(frame);
+                return self.lend(frame, version).then_some(frame);
             }
             next = record.older.load(Acquire);
         }
+    }
+
+    /// Marks a frame as lent to a version. Returns whether the version is not too old: only then may the
+    /// frame be used. Either this sees the new floor, or [`Self::reclaim`], which raises the floor first,
+    /// sees the mark.
+    pub(crate) fn lend(&self, frame: Frame, version: u64) -> bool {
+        let lent_to = self.record(frame).lent_to;
+        if lent_to.load(SeqCst) > version {
+            lent_to.fetch_min(version, SeqCst);
+        }
+        // A frame that was freed and published again was so after the floor had been raised.
+        fence(Acquire);
+        !self.is_too_old(version)
+    }
+
+    /// Whether a version can no longer be read.
+    pub(crate) fn is_too_old(&self, version: u64) -> bool {
+        version < self.floor.load(SeqCst)
+    }
+
+    /// Limits the memory for replaced versions of pages, in bytes. Beyond it the oldest readers become too
+    /// old.
+    pub(crate) fn limit_old_versions(&self, bytes: usize) {
+        lock(&self.readers).limit_replaced(bytes / PAGE);
     }
 
     /// Whether a page is in memory.
@@ -234,10 +264,13 @@ impl Frames {
     fn set_newest(&self, page: u32, frame: Frame, commit: u64) -> Option<Replaced> {
         let (newest, record) = (self.newest(page), self.record(frame));
         let old = newest.load(Relaxed);
+        // Pairs with the fence of `lend`.
+        fence(Release);
         record.made_by.store(commit, Relaxed);
         record.older.store(old, Relaxed);
         record.page.store(page.into(), Relaxed);
         record.was_read.store(1, Relaxed);
+        record.lent_to.store(u64::MAX, Relaxed);
         newest.store(u64::from(frame.0) + 1, Release);
         old.checked_sub(1).map(|old| Replaced { by: commit, old: Frame(old as u32), new: frame })
     }
@@ -287,7 +320,7 @@ impl Frames {
         let page = record.page.load(Relaxed) as u32;
         let newest = self.newest(page);
         // A frame that is free, or that a transaction has, is not the newest one of a page.
-        if newest.load(Acquire) != u64::from(frame.0) + 1 || record.older.load(Relaxed) != 0 {
+        if newest.load(Acquire) != u64::from(frame.0) + 1 || record.older.load(Acquire) != 0 {
             return false;
         }
         if self.kept.words()[page as usize].load(Relaxed) >= flushed || record.was_read.swap(0, Relaxed) != 0 {
@@ -333,6 +366,13 @@ impl Frames {
         (readers.begin(version), end)
     }
 
+    /// As [`Frames::begin_published_version`], of a version that never becomes too old.
+    pub(crate) fn begin_published_pinned(&self) -> (Reader, u32) {
+        let mut readers = lock(&self.readers);
+        let (version, end) = readers.published;
+        (readers.begin_pinned(version), end)
+    }
+
     /// As [`Frames::begin_published`], of a reader that keeps no evicted page in memory.
     pub(crate) fn begin_published_version(&self) -> (Reader, u32) {
         let mut readers = lock(&self.readers);
@@ -352,14 +392,20 @@ impl Frames {
         lock(&self.readers).oldest(version)
     }
 
-    /// Frees the frames that no snapshot can need, now that `version` is the newest one.
+    /// Frees the frames that no snapshot can need, now that `version` is the newest one. If there are too
+    /// many replaced ones, the oldest snapshots become too old: what they were lent stays until they end.
     pub(crate) fn reclaim(&self, version: u64) {
         let mut readers = lock(&self.readers);
+        self.floor.store(readers.end_oldest(version), SeqCst);
         let mut unused = lock(&self.unused);
         while let Some(replaced) = readers.take_replaced(version) {
             // Whoever reads this page now stops at the newer frame.
             self.record(replaced.new).older.store(0, Release);
-            unused.free.push(replaced.old.0);
+            if readers.is_lent(replaced, self.record(replaced.old).lent_to.load(SeqCst)) {
+                readers.add_lent(replaced.old);
+            } else {
+                unused.free.push(replaced.old.0);
+            }
         }
     }
 

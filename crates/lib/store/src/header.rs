@@ -101,6 +101,17 @@ impl Header {
         COPIES as u64 * PAGE as u64 + (epoch % 2) * self.half_bytes() as u64
     }
 
+    /// The epochs whose records recovery applies.
+    pub(crate) const fn epochs(&self) -> [u64; 2] {
+        [self.epoch, self.epoch.saturating_add(1)]
+    }
+
+    /// The epoch after a recovery, where `last` is that of the last record that was applied. It is new in both
+    /// halves, and its header replaces the other copy: it is odd if the present one is even.
+    pub(crate) const fn epoch_after_recovery(&self, last: u64) -> u64 {
+        if last == self.epoch { self.epoch + 1 } else { self.epoch + 3 }
+    }
+
     pub(crate) const fn half_bytes(&self) -> usize {
         self.log_pages as usize / 2 * PAGE
     }

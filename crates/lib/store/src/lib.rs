@@ -25,6 +25,7 @@
 //! | `durable`, `aligned` | how the log becomes durable; buffers for direct writes |
 //! | `flush` | how the log becomes empty |
 //! | `recovery`, `header` | opening a file |
+//! | `progress` | how far a recovery is |
 //! | `shared` | what all users of an open store share |
 //! | `storage` | the calls on the file |
 //! | `lock` | locks a mutex |
@@ -66,14 +67,24 @@ mod extent;
 mod finding;
 mod flush;
 mod frames;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
+#[cfg(test)]
+mod gate_tests;
 mod header;
 mod lines;
 mod lock;
 mod log;
+#[cfg(test)]
+mod log_model;
+#[cfg(test)]
+mod log_order;
 mod log_records;
 mod node;
 mod page;
 mod page_set;
+mod progress;
 mod raw;
 mod readers;
 mod recovery;
@@ -97,11 +108,29 @@ mod walk;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+/// The entries of a table are borrowed while they are read, so no change can be made meanwhile:
+/// ```compile_fail,E0502
+/// use fieldstone_store::{Result, Table, Transaction};
+///
+/// const NUMBERS: Table<u64, u64> = Table::new("numbers");
+///
+/// fn remove_some(tx: &mut Transaction) -> Result<()> {
+///     let mut table = tx.table(NUMBERS)?;
+///     for entry in table.range(1..5)? {
+///         table.remove(&entry?.0)?;
+///     }
+///     Ok(())
+/// }
+/// ```
+#[cfg(doctest)]
+struct NoChangeWhileEntriesAreRead;
+
 pub use crate::{
     check::{Checked, Scope, check},
     data::{Key, Value},
     error::{Error, ErrorKind, Result},
     finding::{Finding, Lost},
+    progress::RecoveryProgress,
     raw::{RawItem, RawTable, RawTableWrite},
     snapshot::{Snapshot, TableRead},
     stat::{CommitBytes, Stat, TableStat},

@@ -61,7 +61,7 @@ pub(crate) fn damage(
 ) -> io::Result<Option<Finding>> {
     let first = sequence.saturating_add(1);
     let (mut stop, mut damaged, mut last) = (header.half(header.epoch), None, first);
-    for epoch in [header.epoch, header.epoch.saturating_add(1)] {
+    for epoch in header.epochs() {
         let (half, base) = (half(storage, header, epoch)?, header.half(epoch));
         let mut end = 0;
         for (at, record) in leading(&half, header.store) {

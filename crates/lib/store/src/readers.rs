@@ -11,6 +11,8 @@ pub(crate) struct Reader {
     pub(crate) version: u64,
     /// Evictions before it began.
     evictions: u64,
+    /// Whether its version is kept beyond the bound of old versions.
+    is_pinned: bool,
 }
 
 /// A version of a page that was replaced.
@@ -23,7 +25,7 @@ pub(crate) struct Replaced {
 }
 
 /// The readers, and what is kept for them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Readers {
     /// The last commit that is durable, and the pages of the file then.
     pub(crate) published: (u64, u32),
@@ -34,8 +36,15 @@ pub(crate) struct Readers {
     /// How many others there are of each version, and since each number of evictions.
     by_version: BTreeMap<u64, usize>,
     by_evictions: BTreeMap<u64, usize>,
+    pinned: BTreeMap<u64, usize>,
+    /// Versions below this one are too old: they are read no more.
+    floor: u64,
+    /// Replaced versions of pages that are kept at most.
+    most_replaced: usize,
     /// Versions that were replaced, oldest first.
     replaced: VecDeque<Replaced>,
+    /// Replaced versions that a reader was lent that is too old, with the number of the eviction.
+    lent: VecDeque<(u64, u32)>,
     /// What was evicted, with the number of the eviction, oldest first: frames of pages, and large values.
     evicted: VecDeque<(u64, u32)>,
     contents: VecDeque<(u64, Box<[u8]>)>,
@@ -58,14 +67,40 @@ fn remove(counts: &mut BTreeMap<u64, usize>, key: u64) {
     }
 }
 
+impl Default for Readers {
+    fn default() -> Self {
+        Self {
+            published: (0, 0),
+            last: Reader::default(),
+            last_count: 0,
+            by_version: BTreeMap::new(),
+            by_evictions: BTreeMap::new(),
+            pinned: BTreeMap::new(),
+            floor: 0,
+            most_replaced: usize::MAX,
+            replaced: VecDeque::new(),
+            lent: VecDeque::new(),
+            evicted: VecDeque::new(),
+            contents: VecDeque::new(),
+            evictions: 0,
+        }
+    }
+}
+
 impl Readers {
     pub(crate) fn begin(&mut self, version: u64) -> Reader {
-        self.add(Reader { version, evictions: self.evictions })
+        self.add(Reader { version, evictions: self.evictions, is_pinned: false })
     }
 
     /// Begins a reader for which its version is kept, but no page that is evicted.
     pub(crate) fn begin_version(&mut self, version: u64) -> Reader {
-        self.add(Reader { version, evictions: u64::MAX })
+        self.add(Reader { version, evictions: u64::MAX, is_pinned: false })
+    }
+
+    /// The same, for a version that never becomes too old.
+    pub(crate) fn begin_pinned(&mut self, version: u64) -> Reader {
+        *self.pinned.entry(version).or_default() += 1;
+        self.add(Reader { version, evictions: u64::MAX, is_pinned: true })
     }
 
     fn add(&mut self, reader: Reader) -> Reader {
@@ -88,29 +123,80 @@ impl Readers {
             remove(&mut self.by_version, reader.version);
             remove(&mut self.by_evictions, reader.evictions);
         }
-        !(self.evicted.is_empty() && self.contents.is_empty())
+        if reader.is_pinned {
+            remove(&mut self.pinned, reader.version);
+        }
+        !(self.evicted.is_empty() && self.contents.is_empty() && self.lent.is_empty())
     }
 
     /// The oldest version that is read, now or by the next reader: it reads `newest`, while a transaction
     /// may read a later one that is not durable yet.
     pub(crate) fn oldest(&self, newest: u64) -> u64 {
-        self.least(&self.by_version, self.last.version).unwrap_or(newest).min(newest)
+        self.oldest_from(0).unwrap_or(newest).min(newest)
     }
 
-    /// The least of these keys and, if there are readers like the last one, of theirs.
-    fn least(&self, counts: &BTreeMap<u64, usize>, last: u64) -> Option<u64> {
-        let others = counts.first_key_value().map(|(&key, _)| key);
-        others.into_iter().chain((self.last_count > 0).then_some(last)).min()
+    /// The readers like the last one, if there are any.
+    fn last(&self) -> Option<Reader> {
+        (self.last_count > 0).then_some(self.last)
+    }
+
+    /// The least number of evictions before a reader began.
+    fn least_eviction(&self) -> Option<u64> {
+        let others = self.by_evictions.first_key_value().map(|(&evictions, _)| evictions);
+        others.into_iter().chain(self.last().map(|last| last.evictions)).min()
     }
 
     pub(crate) fn add_replaced(&mut self, replaced: Replaced) {
         self.replaced.push_back(replaced);
     }
 
+    /// Limits the replaced versions that are kept.
+    pub(crate) const fn limit_replaced(&mut self, versions: usize) {
+        self.most_replaced = versions;
+    }
+
+    /// The oldest version from `first` on that is read.
+    fn oldest_from(&self, first: u64) -> Option<u64> {
+        let others = self.by_version.range(first..).next().map(|(&version, _)| version);
+        let last = self.last().map(|last| last.version).filter(|&version| version >= first);
+        others.into_iter().chain(last).min()
+    }
+
+    /// The oldest version that is not too old and that is read, now or by the next reader.
+    fn oldest_kept(&self, newest: u64) -> u64 {
+        self.oldest_from(self.floor).map_or(newest, |oldest| oldest.min(newest))
+    }
+
+    /// Ends versions, the oldest first, until the replaced ones that others need are within their bound.
+    /// Returns the first version that is not too old.
+    pub(crate) fn end_oldest(&mut self, newest: u64) -> u64 {
+        let most = self.pinned.first_key_value().map_or(newest, |(&pinned, _)| pinned.min(newest));
+        while self.replaced.len() > self.most_replaced {
+            let oldest = self.oldest_kept(newest);
+            let kept = self.replaced.len() - self.replaced.partition_point(|replaced| replaced.by <= oldest);
+            if kept <= self.most_replaced || oldest >= most {
+                break;
+            }
+            self.floor = oldest + 1;
+        }
+        self.floor
+    }
+
     /// The oldest replaced version, if no reader can need it now that `newest` is the newest one.
     pub(crate) fn take_replaced(&mut self, newest: u64) -> Option<Replaced> {
-        let oldest = self.oldest(newest);
+        let oldest = self.oldest_kept(newest);
         self.replaced.pop_front_if(|replaced| replaced.by <= oldest)
+    }
+
+    /// Whether a reader that is too old may use a replaced version, which was lent to `lent_to` and later ones.
+    pub(crate) fn is_lent(&self, replaced: Replaced, lent_to: u64) -> bool {
+        self.oldest_from(lent_to).is_some_and(|version| version < replaced.by)
+    }
+
+    /// Adds a replaced version that stays until the readers of now have ended.
+    pub(crate) fn add_lent(&mut self, frame: Frame) {
+        self.evictions += 1;
+        self.lent.push_back((self.evictions, frame.0));
     }
 
     /// Adds frames of pages that were just evicted.
@@ -132,8 +218,10 @@ impl Readers {
 
     /// The evicted frames and large values that no reader can use: all of them began later.
     pub(crate) fn take_evicted(&mut self) -> (Vec<u32>, Vec<Box<[u8]>>) {
-        let oldest = self.least(&self.by_evictions, self.last.evictions).unwrap_or(u64::MAX);
-        (take(&mut self.evicted, oldest), take(&mut self.contents, oldest))
+        let oldest = self.least_eviction().unwrap_or(u64::MAX);
+        let mut frames = take(&mut self.evicted, oldest);
+        frames.append(&mut take(&mut self.lent, oldest));
+        (frames, take(&mut self.contents, oldest))
     }
 }
 

@@ -29,6 +29,7 @@ use crate::frames::{Frames, MOST_PAGES};
 use crate::header::{Header, Unusable};
 use crate::log::{self, BLOCK, Change};
 use crate::page::{PAGE, Page, is_sealed, offset_of, seal};
+use crate::progress::{OnRecovery, RecoveryProgress};
 use crate::shared::{Shared, check_contents};
 use crate::space;
 use crate::storage::{DiskFile, Storage};
@@ -38,7 +39,7 @@ use crate::tree;
 ///
 /// # Errors
 /// As of [`crate::Store::open`].
-pub(crate) fn open(path: &Path, log_pages: u32, memory: usize) -> Result<(Arc<Shared>, Header)> {
+pub(crate) fn open(path: &Path, log_pages: u32, memory: usize, report: &OnRecovery) -> Result<(Arc<Shared>, Header)> {
     let path = absolute(path)?;
     let failed = |operation: &'static str| {
         let path = path.clone();
@@ -57,7 +58,7 @@ pub(crate) fn open(path: &Path, log_pages: u32, memory: usize) -> Result<(Arc<Sh
         Err(TryLockError::Error(error)) => return Err(failed("lock the store")(error)),
     }
     let storage = Box::new(DiskFile::new(file, &path));
-    recover(path, storage, memory)
+    recover(path, storage, memory, report)
 }
 
 /// The path, with which messages name the file wherever the process goes.
@@ -216,7 +217,7 @@ pub(crate) fn replay(replayed: &mut Replayed, path: &Path, storage: &dyn Storage
     if bytes / (PAGE as u64) < header.first().into() {
         return Err(Error::corrupt(path, None, "the file ends inside of the log"));
     }
-    for epoch in [header.epoch, header.epoch + 1] {
+    for epoch in header.epochs() {
         let mut half = vec![0; header.half_bytes()];
         let read = storage.read(&mut half, header.half(epoch));
         read.map_err(|error| Error::io(path, "read the log", &error))?;
@@ -276,27 +277,53 @@ fn load_pages(replayed: &Replayed, frames: &Frames, path: &Path, header: &Header
     Ok(loaded)
 }
 
-/// Applies the log, so that the file has all commits and the log is empty.
-/// A quarter of the memory is for large values.
-pub(crate) fn recover(path: PathBuf, storage: Box<dyn Storage>, memory: usize) -> Result<(Arc<Shared>, Header)> {
-    let mut header = read_header(&path, &*storage)?;
-    let mut replayed = Replayed::new(&header);
-    replay(&mut replayed, &path, &*storage, &header)?;
-    let (frames, extents) = (Frames::new(&path, memory / 4 * 3)?, Extents::new(memory / 4));
-    let loaded = load_pages(&replayed, &frames, &path, &header)?;
-    // The other copy of the header is written, so the epoch is odd if the present one is even.
-    let epoch = if replayed.epoch == header.epoch { header.epoch + 1 } else { header.epoch + 3 };
-    let writer = Writer::new(replayed.sequence, epoch, replayed.end);
-    let shared = Shared::new(path, storage, header, (frames, extents), writer);
+/// Writes the pages of the log to their places: those that were loaded, and the damaged ones.
+fn write_replayed(
+    shared: &Shared,
+    replayed: &Replayed,
+    loaded: &[u32],
+    commits: u64,
+    report: &OnRecovery,
+) -> Result<()> {
+    if replayed.pages.is_empty() {
+        return Ok(());
+    }
     for (&number, page) in &replayed.pages {
         if loaded.binary_search(&number).is_err() {
             let written = shared.storage.write(&**page, offset_of(number));
             written.map_err(|error| shared.fail("write a damaged page", &error))?;
         }
     }
-    if !replayed.pages.is_empty() {
-        write_pages(&shared, &loaded)?;
-    }
+    let pages = loaded.len() as u64;
+    let mut progress = RecoveryProgress { commits, pages, written_pages: 0 };
+    report.report(progress);
+    write_pages(shared, loaded, |written| {
+        progress.written_pages += written as u64;
+        if progress.written_pages < pages {
+            report.report(progress);
+        }
+    })?;
+    report.report(RecoveryProgress { written_pages: pages, ..progress });
+    Ok(())
+}
+
+/// Applies the log, so that the file has all commits and the log is empty.
+/// A quarter of the memory is for large values.
+pub(crate) fn recover(
+    path: PathBuf,
+    storage: Box<dyn Storage>,
+    memory: usize,
+    report: &OnRecovery,
+) -> Result<(Arc<Shared>, Header)> {
+    let mut header = read_header(&path, &*storage)?;
+    let mut replayed = Replayed::new(&header);
+    replay(&mut replayed, &path, &*storage, &header)?;
+    let (frames, extents) = (Frames::new(&path, memory / 4 * 3)?, Extents::new(memory / 4));
+    let loaded = load_pages(&replayed, &frames, &path, &header)?;
+    let epoch = header.epoch_after_recovery(replayed.epoch);
+    let writer = Writer::new(replayed.sequence, epoch, replayed.end);
+    let shared = Shared::new(path, storage, header, (frames, extents), writer);
+    write_replayed(&shared, &replayed, &loaded, replayed.sequence - header.sequence, report)?;
     header = Header { epoch, sequence: replayed.sequence, end: replayed.end, ..header };
     write_header(&shared, &header)?;
     Ok((Arc::new(shared), header))

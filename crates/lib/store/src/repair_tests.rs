@@ -12,6 +12,7 @@ use crate::crash::{Disk, Model, OnDisk, Random, TABLES, both, empty, open};
 use crate::flush::Flusher;
 use crate::lock::lock;
 use crate::page::{CHECK, PAGE, Page, offset_of};
+use crate::progress::OnRecovery;
 use crate::recovery::recover;
 use crate::storage::Storage;
 use crate::store::Open;
@@ -152,7 +153,8 @@ fn changes_of_pages_that_were_cut_off_are_dropped() {
 fn a_page_that_an_extent_had_meanwhile_does_not_need_its_old_contents() {
     let disk = Disk::new(empty(4), u64::MAX, Random(1));
     // All versions stay in memory.
-    let (shared, header) = recover(PathBuf::from("disk"), Box::new(OnDisk(Arc::clone(&disk))), 1 << 24).unwrap();
+    let (shared, header) =
+        recover(PathBuf::from("disk"), Box::new(OnDisk(Arc::clone(&disk))), 1 << 24, &OnRecovery::default()).unwrap();
     let flusher = Flusher::start_thread(&shared, header).unwrap();
     let store = Store(Arc::new(Open { shared, flusher }));
     for bytes in [300, 3 * PAGE, 310, 3 * PAGE, 320] {
@@ -209,7 +211,7 @@ fn a_page_of_the_log_that_cannot_be_read_is_a_finding_and_recovery_does_not_repl
     let (path, mut found) = (PathBuf::from("image"), Vec::new());
     check_opened(StoreFile::read(path.clone(), bad()), Scope::All, |finding| found.push(finding)).unwrap();
     assert!(found.len() == 1 && found[0].page() == u64::from(page) && found[0].is_loss(), "{found:?}");
-    let error = recover(path, bad(), 1 << 20).map(drop).unwrap_err();
+    let error = recover(path, bad(), 1 << 20, &OnRecovery::default()).map(drop).unwrap_err();
     assert!(error.kind() == ErrorKind::Io && error.to_string().contains(&format!("page {page}")), "{error}");
     assert!(lock(&disk).cached() == killed, "the file is as it was");
 }

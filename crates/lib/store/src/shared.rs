@@ -157,8 +157,20 @@ impl Shared {
             let read = self.read(number, copy);
             // If the file has a later version by now, the right one was brought into memory before.
             if !is_copied(copy) {
+                self.check_age(version)?;
                 read?;
             }
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// If a version is too old to be read.
+    fn check_age(&self, version: u64) -> Result<()> {
+        if self.frames.is_too_old(version) {
+            let what = "the snapshot is too old: the pages that were replaced since then are no longer in memory";
+            return Err(Error::new(ErrorKind::TooOld, &self.path, what)
+                .with_remedy("a new snapshot, or more memory by StoreBuilder::old_version_bytes"));
         }
         Ok(())
     }
@@ -245,6 +257,7 @@ impl Shared {
         if let Some(frame) = self.frames.find(number.min(MOST_PAGES - 1), version) {
             return Ok(frame);
         }
+        self.check_age(version)?;
         if number >= MOST_PAGES || self.frames.has(number) {
             return Err(self.wrong(number, "a page refers to it that is older"));
         }
@@ -257,6 +270,9 @@ impl Shared {
             return Err(error);
         }
         self.frames.publish(number, frame, 0);
+        if !self.frames.lend(frame, version) {
+            self.check_age(version)?;
+        }
         Ok(frame)
     }
 

@@ -82,6 +82,20 @@ pub(crate) fn read_extent(storage: &dyn Storage, extent: Extent, contents: &mut 
     Err(Unreadable::Wrong("the check of the large value that begins here is wrong"))
 }
 
+/// Writes all bytes by `write`, which writes some of these bytes at this offset.
+fn write_all(bytes: &[u8], offset: u64, mut write: impl FnMut(&[u8], u64) -> Result<usize, Errno>) -> io::Result<()> {
+    let mut done = 0;
+    while done < bytes.len() {
+        match write(&bytes[done..], offset + done as u64) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => done += written,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
 /// A file.
 #[derive(Debug)]
 pub(crate) struct DiskFile {
@@ -152,25 +166,47 @@ impl Storage for DiskFile {
     }
 
     fn write_durably(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        let mut done = 0;
         let mut file = self.direct.as_ref().unwrap_or(&self.file);
-        while done < bytes.len() {
-            let rest = [IoSlice::new(&bytes[done..])];
-            match pwritev2(file, &rest, offset + done as u64, ReadWriteFlags::DSYNC) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(written) => done += written,
-                Err(Errno::INTR) => {}
+        write_all(bytes, offset, |rest, offset| {
+            let write = |file| pwritev2(file, &[IoSlice::new(rest)], offset, ReadWriteFlags::DSYNC);
+            match write(file) {
                 // The buffer or the offset is not aligned as this disk needs it.
-                Err(Errno::INVAL) if self.direct.is_some() && !std::ptr::eq(file, &raw const self.file) => {
+                Err(Errno::INVAL) if !std::ptr::eq(file, &raw const self.file) => {
                     file = &self.file;
+                    write(file)
                 }
-                Err(errno) => return Err(errno.into()),
+                written => written,
             }
-        }
-        Ok(())
+        })
     }
 
+    /// A sync that a signal has interrupted is called again, by the standard library.
     fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_and_interrupted_writes_go_on_where_they_ended() {
+        let bytes: Vec<u8> = (0..=255).cycle().take(2000).collect();
+        let (mut written, mut calls) = (vec![0; 5000], 0);
+        let result = write_all(&bytes, 700, |rest, offset| {
+            calls += 1;
+            if calls % 3 == 0 {
+                return Err(Errno::INTR);
+            }
+            let some = rest.len().min(37 * calls);
+            written[offset as usize..][..some].copy_from_slice(&rest[..some]);
+            Ok(some)
+        });
+        assert!(result.is_ok() && written[700..2700] == bytes && calls > 5);
+        assert!(written[..700].iter().chain(&written[2700..]).all(|&byte| byte == 0));
+        let error = |result: Result<usize, Errno>| write_all(&bytes, 0, |_, _| result).unwrap_err();
+        assert_eq!(error(Err(Errno::NOSPC)).kind(), io::ErrorKind::StorageFull);
+        assert_eq!(error(Ok(0)).kind(), io::ErrorKind::WriteZero);
     }
 }

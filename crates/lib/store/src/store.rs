@@ -9,6 +9,7 @@ use fieldstone_sys::machine::machine;
 use crate::backup;
 use crate::error::{Error, ErrorKind, Result};
 use crate::flush::Flusher;
+use crate::progress::{OnRecovery, RecoveryProgress};
 use crate::recovery;
 use crate::shared::Shared;
 use crate::snapshot::Snapshot;
@@ -47,6 +48,8 @@ pub struct StoreBuilder {
     path: PathBuf,
     log_bytes: usize,
     memory_bytes: Option<usize>,
+    old_version_bytes: Option<usize>,
+    on_recovery: OnRecovery,
 }
 
 impl StoreBuilder {
@@ -67,6 +70,24 @@ impl StoreBuilder {
         self
     }
 
+    /// Memory for versions of pages that were replaced and that a snapshot may still read: 1 MiB or more,
+    /// default half of [`StoreBuilder::memory_bytes`]. Beyond it, the oldest snapshots end: they read no
+    /// further page ([`ErrorKind::TooOld`]), and what they were lent stays until they are dropped.
+    #[must_use]
+    pub const fn old_version_bytes(mut self, bytes: usize) -> Self {
+        self.old_version_bytes = Some(bytes);
+        self
+    }
+
+    /// A function that is called while the store is opened, if there are commits that are only in its log: when
+    /// the log has been read, after each write of pages, and when all pages are durable. A recovery reads the log
+    /// and writes each page once that the log changes, so it takes no longer for a larger store.
+    #[must_use]
+    pub fn on_recovery(mut self, report: impl Fn(RecoveryProgress) + Send + Sync + 'static) -> Self {
+        self.on_recovery = OnRecovery::new(report);
+        self
+    }
+
     /// Opens the store, or makes it.
     ///
     /// # Errors
@@ -76,7 +97,8 @@ impl StoreBuilder {
             return Err(Error::new(ErrorKind::TooLarge, &self.path, "cannot use a log of this size"));
         };
         let memory = self.memory_bytes.unwrap_or_else(half_of_memory).max(LEAST_MEMORY);
-        let (shared, header) = recovery::open(&self.path, log_pages, memory)?;
+        let (shared, header) = recovery::open(&self.path, log_pages, memory, &self.on_recovery)?;
+        shared.frames.limit_old_versions(self.old_version_bytes.unwrap_or(memory / 2).max(LEAST_MEMORY));
         let flusher = Flusher::start_thread(&shared, header)?;
         Ok(Store(Arc::new(Open { shared, flusher })))
     }
@@ -95,7 +117,13 @@ impl Store {
     /// Options, then [`StoreBuilder::open`].
     #[must_use]
     pub fn builder(path: impl AsRef<Path>) -> StoreBuilder {
-        StoreBuilder { path: path.as_ref().to_owned(), log_bytes: DEFAULT_LOG, memory_bytes: None }
+        StoreBuilder {
+            path: path.as_ref().to_owned(),
+            log_bytes: DEFAULT_LOG,
+            memory_bytes: None,
+            old_version_bytes: None,
+            on_recovery: OnRecovery::default(),
+        }
     }
 
     /// A snapshot: what is committed now.

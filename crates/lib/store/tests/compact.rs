@@ -100,7 +100,7 @@ fn the_file_becomes_as_small_as_what_it_contains() {
 fn others_read_and_write_while_the_file_becomes_smaller() {
     let folder = folder();
     let path = folder.path().join("busy.store");
-    let store = Store::builder(&path).memory_bytes(1 << 20).open().unwrap();
+    let store = Store::builder(&path).memory_bytes(1 << 20).old_version_bytes(1 << 30).open().unwrap();
     fill(&store, 0..KEYS);
     let before = store.read().unwrap();
     let kept = |key: &u64| key.is_multiple_of(10);

@@ -113,7 +113,8 @@ enum fs_error {
     FS_ERROR_POISONED = -13, /* a write failed: read on, write after the store is opened again; EROFS */
     FS_ERROR_TYPE = -14,     /* a table has keys or values of another type; EINVAL */
     FS_ERROR_ABSENT = -15,  /* it does not exist; ENOENT */
-    FS_ERROR_BUSY = -16     /* another operation uses it; EBUSY or EEXIST */
+    FS_ERROR_BUSY = -16,    /* another operation uses it; EBUSY or EEXIST */
+    FS_ERROR_TOO_OLD = -17  /* the pages of a snapshot are no longer in memory; ESTALE */
 };
 
 /* The last failure in this thread: address, size, errno and remedy; "" if none. The text stays

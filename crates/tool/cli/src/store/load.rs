@@ -1,21 +1,26 @@
 //! `fieldstone store load`: inserts the entries of a dump.
 
 use std::collections::HashSet;
-use std::io::{self, BufRead};
+use std::io::{self, BufRead, IsTerminal};
 use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail};
 use clap::Args;
 use fieldstone_report::quantity::count;
 use fieldstone_report::saved;
-use fieldstone_store::{Result, Store, Transaction};
+use fieldstone_store::{RecoveryProgress, Result, Store, Transaction};
 use fieldstone_wire::Remedy;
+use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use super::record::{Line, Record};
 use super::{Format, failed};
 use crate::output::print;
 
+/// A recovery that takes longer shows a progress bar.
+const BAR_DELAY: Duration = Duration::from_secs(1);
 /// A transaction is committed when its keys and values have this many bytes.
 const TRANSACTION_BYTES: usize = 1 << 20;
 /// A transaction is committed when it has this many records.
@@ -58,7 +63,8 @@ struct Loaded {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
-    let store = Store::open(&arguments.file).map_err(|error| failed("load into", &arguments.file, &error))?;
+    let opened = Store::builder(&arguments.file).on_recovery(show_recovery()).open();
+    let store = opened.map_err(|error| failed("load into", &arguments.file, &error))?;
     let mut loaded = Loaded::default();
     if let Err(error) = load(&store, arguments, &mut loaded) {
         let text = error.to_string();
@@ -75,6 +81,26 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         }))?,
     })?;
     Ok(0)
+}
+
+/// Shows the recovery of a store that was not closed, on a terminal, if it takes long.
+fn show_recovery() -> impl Fn(RecoveryProgress) + Send + Sync {
+    let (began, bar) = (Instant::now(), OnceLock::<ProgressBar>::new());
+    move |progress| {
+        if began.elapsed() > BAR_DELAY && io::stderr().is_terminal() {
+            let bar = bar.get_or_init(|| {
+                let bar = ProgressBar::new(progress.pages);
+                match ProgressStyle::with_template("recovering {bar:30} {pos}/{len} pages, {eta} left") {
+                    Ok(style) => bar.with_style(style),
+                    Err(_) => bar,
+                }
+            });
+            bar.set_position(progress.written_pages);
+            if progress.written_pages == progress.pages {
+                bar.finish_and_clear();
+            }
+        }
+    }
 }
 
 /// Commits all lines of standard input.
