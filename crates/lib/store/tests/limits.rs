@@ -1,0 +1,281 @@
+//! What a store guarantees at its limits, through the public interface.
+
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use fieldstone_store::{ErrorKind, Savepoint, Scope, Store, StoreFile, Table, check};
+use tempfile::TempDir;
+
+const NUMBERS: Table<u64, [u8]> = Table::new("numbers");
+
+fn folder() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.store");
+    (folder, path)
+}
+
+fn small(path: &Path) -> Store {
+    Store::builder(path).log_bytes(64 << 10).open().unwrap()
+}
+
+fn set(store: &Store, keys: std::ops::Range<u64>, value: &[u8]) {
+    store.write(|tx| keys.into_iter().try_for_each(|key| tx.table(NUMBERS)?.insert(&key, value).map(drop))).unwrap();
+}
+
+fn count(store: &Store) -> usize {
+    store.read().unwrap().table(NUMBERS).unwrap().iter().unwrap().count()
+}
+
+#[test]
+fn ten_thousand_snapshots_of_different_versions_live_at_a_time() {
+    let (_folder, path) = folder();
+    let store = small(&path);
+    let snapshots: Vec<_> = (0..10_000_u64)
+        .map(|number| {
+            if number % 10 == 0 {
+                let mut tx = store.begin().unwrap();
+                tx.table(NUMBERS).unwrap().insert(&0, &number.to_le_bytes()).unwrap();
+                tx.commit().unwrap();
+            }
+            store.read().unwrap()
+        })
+        .collect();
+    std::thread::scope(|scope| {
+        for part in snapshots.chunks(2500).zip((0..).step_by(2500)) {
+            scope.spawn(move || {
+                for (snapshot, number) in part.0.iter().zip(part.1..) {
+                    let expected: u64 = number / 10 * 10;
+                    assert_eq!(snapshot.table(NUMBERS).unwrap().get(&0).unwrap(), Some(&expected.to_le_bytes()[..]));
+                }
+            });
+        }
+    });
+    drop(snapshots);
+    set(&store, 0..10, b"after");
+}
+
+#[test]
+fn a_file_that_is_cut_while_it_is_open_is_an_error() {
+    let (_folder, path) = folder();
+    let store = small(&path);
+    (0..4000).step_by(100).for_each(|start| set(&store, start..start + 100, &[1; 200]));
+    drop(store);
+    let store = small(&path);
+    let now = store.read().unwrap();
+    let table = now.table(NUMBERS).unwrap();
+    let lent = table.get(&0).unwrap().unwrap();
+    fs::File::options().write(true).open(&path).unwrap().set_len(100_000).unwrap();
+    let error = (0..4000).find_map(|key| table.get(&key).err()).unwrap();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert!(error.to_string().contains("the file ends before it"), "{error}");
+    assert_eq!(lent, [1; 200]);
+}
+
+#[test]
+fn the_same_file_by_another_path_is_busy() {
+    let (folder, path) = folder();
+    let store = small(&path);
+    let (hard, soft) = (folder.path().join("hard"), folder.path().join("soft"));
+    fs::hard_link(&path, &hard).unwrap();
+    std::os::unix::fs::symlink(&path, &soft).unwrap();
+    for path in [&path, &hard, &soft] {
+        assert_eq!(Store::open(path).unwrap_err().kind(), ErrorKind::Busy);
+        assert_eq!(StoreFile::open(path).unwrap_err().kind(), ErrorKind::Busy);
+    }
+    drop(store);
+    let file = StoreFile::open(&hard).unwrap();
+    assert_eq!(Store::open(&soft).unwrap_err().kind(), ErrorKind::Busy);
+    drop(file);
+    drop(Store::open(&soft).unwrap());
+}
+
+#[test]
+fn a_sparse_copy_is_the_same_store() {
+    let (folder, path) = folder();
+    let store = small(&path);
+    (0..2000).step_by(100).for_each(|start| set(&store, start..start + 100, &[1; 200]));
+    drop(store);
+    let copy = folder.path().join("sparse");
+    let copied = std::process::Command::new("cp").arg("--sparse=always").args([&path, &copy]).status();
+    assert!(copied.unwrap().success());
+    let blocks = |path| std::os::unix::fs::MetadataExt::blocks(&fs::metadata(path).unwrap());
+    assert!(blocks(&copy) < blocks(&path), "the copy has no holes");
+    let store = small(&copy);
+    assert_eq!(count(&store), 2000);
+    (2000..4000).step_by(100).for_each(|start| set(&store, start..start + 100, &[2; 200]));
+    drop(store);
+    assert_eq!(check(&copy, Scope::All, |finding| panic!("{finding:?}")).unwrap().findings, 0);
+}
+
+#[test]
+fn what_was_lent_stays_while_the_store_grows() {
+    let (_folder, path) = folder();
+    let store = small(&path);
+    set(&store, 0..10, &[5; 100]);
+    let now = store.read().unwrap();
+    let table = now.table(NUMBERS).unwrap();
+    let lent = table.get(&3).unwrap().unwrap();
+    let before = fs::metadata(&path).unwrap().len();
+    (10..40_000).step_by(1000).for_each(|start| set(&store, start..start + 1000, &[6; 500]));
+    assert!(fs::metadata(&path).unwrap().len() > 10 * before);
+    assert_eq!((lent, table.iter().unwrap().count()), (&[5; 100][..], 10));
+    assert_eq!(table.get(&3).unwrap().unwrap().as_ptr(), lent.as_ptr());
+}
+
+#[test]
+fn an_absent_table_reads_as_empty() {
+    let (_folder, path) = folder();
+    let now = small(&path).read().unwrap();
+    let table = now.table(NUMBERS).unwrap();
+    assert_eq!((table.get(&1).unwrap(), table.iter().unwrap().count()), (None, 0));
+}
+
+#[test]
+fn savepoints_are_like_copies_of_the_table() {
+    let (_folder, path) = folder();
+    let store = small(&path);
+    let mut random = 12_345_u64;
+    let mut below = move |limit: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % limit
+    };
+    let mut committed = BTreeMap::<u64, Vec<u8>>::new();
+    for _ in 0..40 {
+        let (mut tx, mut model) = (store.begin().unwrap(), committed.clone());
+        let mut marks: Vec<(Savepoint, BTreeMap<u64, Vec<u8>>)> = Vec::new();
+        for _ in 0..below(60) {
+            let key = below(500);
+            match below(10) {
+                0 => marks.push((tx.savepoint(), model.clone())),
+                1 if !marks.is_empty() => {
+                    marks.truncate(below(marks.len() as u64) as usize + 1);
+                    let (mark, before) = marks.last().unwrap();
+                    tx.rollback_to(*mark);
+                    model.clone_from(before);
+                }
+                2 => {
+                    tx.table(NUMBERS).unwrap().remove_range(key..key + 30).unwrap();
+                    model.retain(|other, _| !(key..key + 30).contains(other));
+                }
+                _ => {
+                    let bytes = if below(8) == 0 { 6000 } else { 300 };
+                    let value = vec![key as u8; below(bytes) as usize];
+                    tx.table(NUMBERS).unwrap().insert(&key, &value).unwrap();
+                    model.insert(key, value);
+                }
+            }
+        }
+        {
+            let table = tx.table(NUMBERS).unwrap();
+            let found =
+                table.range::<u64>(..).unwrap().map(|entry| entry.map(|(key, value)| (key, value.to_vec())).unwrap());
+            assert!(found.eq(model.clone()));
+        }
+        if below(3) > 0 {
+            tx.commit().unwrap();
+            committed = model;
+        }
+    }
+    drop(store);
+    assert_eq!(check(&path, Scope::All, |finding| panic!("{finding:?}")).unwrap().findings, 0);
+}
+
+#[test]
+fn values_have_no_alignment() {
+    let (_folder, path) = folder();
+    let store = small(&path);
+    let mut is_odd = false;
+    for bytes in 1..40 {
+        set(&store, bytes..bytes + 1, &vec![1; bytes as usize]);
+        let now = store.read().unwrap();
+        is_odd |= !now.table(NUMBERS).unwrap().get(&bytes).unwrap().unwrap().as_ptr().addr().is_multiple_of(8);
+    }
+    assert!(is_odd, "all values are aligned: docs/store.md says that they are not");
+}
+
+fn pages(path: &Path) -> (u64, u64) {
+    let stat = StoreFile::open(path).unwrap().stat().unwrap();
+    (stat.tables[0].entry_bytes, stat.tables[0].page_bytes)
+}
+
+#[test]
+fn sorted_inserts_fill_their_pages() {
+    let (_folder, path) = folder();
+    for (backwards, least) in [(false, 80), (true, 40)] {
+        let _ = fs::remove_file(&path);
+        let store = small(&path);
+        for start in (0..20_000).step_by(500) {
+            let start = if backwards { 19_500 - start } else { start };
+            set(&store, start..start + 500, &[3; 92]);
+        }
+        drop(store);
+        let (entries, pages) = pages(&path);
+        assert!(entries * 100 / pages > least, "{entries} bytes of entries in {pages} bytes");
+    }
+}
+
+#[test]
+fn removed_ranges_leave_few_pages() {
+    let (_folder, path) = folder();
+    let store = small(&path);
+    (0..20_000).step_by(500).for_each(|start| set(&store, start..start + 500, &[3; 92]));
+    drop(store);
+    let (_, full) = pages(&path);
+    // Every second key: pages that are less than a quarter full are merged.
+    for (kept, most) in [(2, 110), (8, 60), (64, 10)] {
+        let store = small(&path);
+        for start in (0..20_000_u64).step_by(500) {
+            store
+                .write(|tx| {
+                    let keys = (start..start + 500).filter(|key| key % kept != 0);
+                    keys.into_iter().try_for_each(|key| tx.table(NUMBERS)?.remove(&key).map(drop))
+                })
+                .unwrap();
+        }
+        drop(store);
+        let (_, now) = pages(&path);
+        assert!(now * 100 / full < most, "{now} of {full} bytes with a key of {kept}");
+    }
+    let store = small(&path);
+    store.write(|tx| tx.table(NUMBERS)?.remove_range(100..)).unwrap();
+    drop(store);
+    assert!(pages(&path).1 <= 2 * 4096, "{} bytes", pages(&path).1);
+}
+
+#[test]
+fn a_small_commit_writes_a_few_blocks() {
+    let (folder, path) = folder();
+    let store = Store::builder(&path).log_bytes(4 << 20).open().unwrap();
+    (0..10_000).step_by(500).for_each(|start| set(&store, start..start + 500, &[3; 92]));
+    drop(store);
+    let store = Store::open(&path).unwrap();
+    // Each key again: its page is whole in the log by then.
+    (0..400).for_each(|round| set(&store, round % 20..round % 20 + 1, &[round as u8; 92]));
+    let copy = folder.path().join("copy");
+    fs::copy(&path, &copy).unwrap();
+    let stat = StoreFile::open(&copy).unwrap().stat().unwrap();
+    assert_eq!(stat.unrecovered_commits, 400);
+    let bytes = stat.recent_commits.log_bytes / stat.recent_commits.commits;
+    assert!(bytes <= 1024, "{bytes} bytes a commit");
+}
+
+/// The order of commits is that of their numbers: a clock that is set back changes nothing.
+#[test]
+fn no_source_reads_the_clock() {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut count = 0;
+    for entry in fs::read_dir(sources).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_file() {
+            let text = fs::read_to_string(&path).unwrap();
+            for name in ["SystemTime", "clock_gettime", "UtcDateTime"] {
+                assert!(!text.contains(name), "{} uses {name}", path.display());
+            }
+            count += 1;
+        }
+    }
+    assert!(count > 20, "{count} sources");
+}
