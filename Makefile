@@ -10,6 +10,8 @@ RELEASE = $(CARGO_TARGET_DIR)/release
 DEBUG = $(CARGO_TARGET_DIR)/debug
 # Runs of each program of `make soak-sharing`.
 RUNS ?= 1000
+# Seconds of `make fuzz-store`.
+FUZZ ?= 60
 # What `make soak-rescue` kills: repairs of a whole program, and steps of one repair.
 RESCUES ?= 200
 DEATHS ?= 200
@@ -45,7 +47,7 @@ cxx_compilers = $(if $(shell command -v $(firstword $(CXX))),-cxx) $(if $(shell 
 stacks = $(if $(and $(shell command -v $(firstword $(CC))),$(filter x86_64,$(shell uname -m))),$(RELEASE)/stacks)
 
 .DEFAULT_GOAL := build
-.PHONY: FORCE no-c-compiler soak-sharing soak-rescue soak-store test-programs build packages demo test install uninstall targets fmt clean help
+.PHONY: FORCE no-c-compiler soak-sharing soak-rescue soak-store fuzz-store golden-store test-programs build packages demo test install uninstall targets fmt clean help
 
 build: $(RELEASE)/rbtree $(call sharing,$(RELEASE)) $(stacks) ## builds all in release mode (the default)
 	$(CARGO) build --release
@@ -156,6 +158,13 @@ soak-rescue: ## kills our processes in RESCUES repairs (200), and repairers befo
 soak-store: ## serves a store of 10 GiB in 1 GiB, then crashes stores at random calls for an hour, and compares what is there
 	$(CARGO) test --release -p fieldstone-store --test memory -- --ignored --nocapture
 	$(CARGO) test --release -p fieldstone-store --lib crash::soak -- --ignored --nocapture
+
+# Takes a nightly compiler and `cargo install cargo-fuzz`.
+fuzz-store: ## changes bytes of store files for FUZZ seconds (60), and opens, checks, reads and writes them
+	cd crates/lib/store && $(CARGO) +nightly fuzz run --target-dir $(abspath $(CARGO_TARGET_DIR)/fuzz) file -- -max_total_time=$(FUZZ)
+
+golden-store: ## replaces the golden files of the store, after a change of the format before a release
+	$(CARGO) test -p fieldstone-store --test golden write_golden_files -- --ignored
 
 fmt: ## formats the sources
 	$(CARGO) fmt --all
