@@ -35,6 +35,7 @@
 //! | `raw`, `contents`, `walk` | all entries as bytes, by a walk that passes damage |
 //! | `salvage` | pages to which unreadable branches have led |
 //! | `page`, `page_set` | the unit of the file; sets and maps of its numbers |
+//! | `fuzz` | corrects checks of changed bytes, for a fuzz target |
 //! | `error` | failed operations |
 //!
 //! Source: Appel and Li, *Virtual Memory Primitives for User Programs*, ASPLOS 1991, "Persistent stores".
