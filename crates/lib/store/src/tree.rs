@@ -296,7 +296,9 @@ pub(crate) fn remove_range(editor: &mut Editor<'_>, root: u32, from: Bound<&[u8]
 fn remove_of_leaf(editor: &mut Editor<'_>, root: u32, first: &[u8], to: Bound<&[u8]>) -> Result<u64> {
     let way = way(editor, root, first)?;
     let leaf = node_at(editor, way.leaf)?;
-    let Ok(start) = leaf.find(first) else { return Err(editor.wrong(way.leaf, "it has not the keys of its place")) };
+    let Ok(start) = leaf.find(first) else {
+        return Err(editor.wrong(way.leaf, "it does not have the keys of its place"));
+    };
     let end = match to {
         Bound::Included(key) if leaf.is_below_end(key) => leaf.find(key).map_or_else(|place| place, |place| place + 1),
         Bound::Excluded(key) if leaf.is_below_end(key) => leaf.find(key).unwrap_or_else(|place| place),
