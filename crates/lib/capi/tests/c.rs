@@ -13,6 +13,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use fieldstone_store::{Store, Table};
 use tempfile::TempDir;
 
 const FLAGS: [&str; 7] = ["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O1"];
@@ -159,31 +160,88 @@ fn checkpoint_refusals() {
 /// The program repeats the declarations that other programs rely on.
 #[test]
 fn the_interface_of_checkpoints_is_as_declared_in_c_and_cpp() {
+    for_each_language("checkpoint_interface", |program| {
+        let folder = tempfile::tempdir().unwrap();
+        let [saves, file] = ["saves", "one.save"].map(|name| folder.path().join(name));
+        let objects = format!("fs://{}", folder.path().join("objects").display());
+        run(Command::new(program).args([&saves, &file]).arg(objects))
+    });
+}
+
+/// The compilers of C and C++, with the option of the language.
+const LANGUAGES: [(&str, &[&str]); 4] = [
+    ("gcc", &["-std=c11"]),
+    ("clang", &["-std=c11"]),
+    ("g++", &["-xc++", "-std=c++17"]),
+    ("clang++", &["-xc++", "-std=c++17"]),
+];
+
+/// Builds a program of `tests/c` by each installed compiler of C and C++, and runs it, which must succeed.
+fn for_each_language(name: &str, run_program: impl Fn(&Path) -> Output) {
     let directory = installed();
-    let mut compilers: Vec<_> = compilers().into_iter().map(|compiler| (compiler, "-std=c11")).collect();
-    compilers.extend([("g++", "-xc++"), ("clang++", "-xc++")]);
-    for (compiler, language) in compilers {
-        if compiler.ends_with("++") && Command::new(compiler).arg("--version").output().is_err() {
+    for (compiler, language) in LANGUAGES {
+        if Command::new(compiler).arg("--version").output().is_err() {
             println!("SKIP cc {compiler} is not installed");
             continue;
         }
         let program = directory.path().join("program");
         let mut command = Command::new(compiler);
-        command.args([language, "-Wall", "-Wextra", "-Werror", "-pedantic", "-I"]).arg(source("include"));
-        command.arg(source("tests/c/checkpoint_interface.c")).args([
-            "-xnone".as_ref(),
-            "-o".as_ref(),
-            program.as_os_str(),
-        ]);
-        command.arg(library("libfieldstone.a")).args(private_libraries());
+        command.args(language).args(["-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-pedantic", "-I"]);
+        command.arg(source("include")).arg(source(&format!("tests/c/{name}.c")));
+        command.args(["-xnone", "-o"]).arg(&program).arg(library("libfieldstone.a")).args(private_libraries());
         let built = run(&mut command);
         assert!(built.status.success(), "{compiler}: {}", String::from_utf8_lossy(&built.stderr));
-        let folder = tempfile::tempdir().unwrap();
-        let [saves, file] = ["saves", "one.save"].map(|name| folder.path().join(name));
-        let objects = format!("fs://{}", folder.path().join("objects").display());
-        let done = run(Command::new(program).args([&saves, &file]).arg(objects));
+        let done = run_program(&program);
         assert!(done.status.success(), "{compiler}: {}", String::from_utf8_lossy(&done.stderr));
     }
+}
+
+/// The program repeats the declarations that other programs rely on. Each side reads what the other has written.
+#[test]
+fn the_interface_of_stores_is_as_declared_and_c_and_rust_read_each_other_s_files() {
+    for_each_language("store_interface", |program| {
+        let folder = tempfile::tempdir().unwrap();
+        write_store(&folder.path().join("rust.store")).unwrap();
+        let done = run(Command::new(program).arg(folder.path()));
+        if done.status.success() {
+            for name in ["c.store", "backup.store"] {
+                read_store_of_c(&folder.path().join(name)).unwrap();
+            }
+            let store = Store::open(folder.path().join("rust.store")).unwrap();
+            let now = store.read().unwrap();
+            assert_eq!(now.table(NAMES).unwrap().get(b"grace").unwrap(), Some(&b"Hopper"[..]));
+        }
+        done
+    });
+}
+
+const NAMES: Table<[u8], [u8]> = Table::new("names");
+
+fn write_store(path: &Path) -> fieldstone_store::Result<()> {
+    const YEARS: Table<u64, str> = Table::new("years");
+    Store::open(path)?.write(|transaction| {
+        let mut names = transaction.table(NAMES)?;
+        names.insert(b"ada", b"Lovelace")?;
+        names.insert(b"alan", &[b't'; 9000])?;
+        transaction.table(YEARS)?.insert(&1815, "Ada")?;
+        Ok(())
+    })
+}
+
+fn read_store_of_c(path: &Path) -> fieldstone_store::Result<()> {
+    const NUMBERS: Table<[u8], [u8]> = Table::new("numbers");
+    const LARGE: Table<[u8], [u8]> = Table::new("large");
+    let now = Store::open(path)?.read()?;
+    let mut expected = (0..100).chain(900..1000).filter(|number| *number != 7).map(|number| format!("{number:04}"));
+    for entry in now.table(NUMBERS)?.iter()? {
+        let (key, value) = entry?;
+        assert_eq!(Some(&key[..]), expected.next().as_deref().map(str::as_bytes));
+        assert_eq!(value, &key[1..]);
+    }
+    assert_eq!(expected.next(), None);
+    assert_eq!(now.table(LARGE)?.get(b"value")?, Some(&[b'x'; 5000][..]));
+    assert_eq!(now.table(LARGE)?.get(b"empty")?, Some(&[][..]));
+    Ok(())
 }
 
 #[test]

@@ -36,7 +36,12 @@
  * a table is text in UTF-8. FS_ERROR_TYPE for a table whose keys or values have another type than bytes:
  * it was made by another interface.
  *
- * FS_ERROR_CORRUPT and FS_ERROR_SYSTEM from any call that reads. After such an error, or FS_ERROR_FULL, of
+ * The codes are in enum fs_error of <fieldstone/pages.h>:
+ *     FS_ERROR_CORRUPT -10    FS_ERROR_VERSION -11    FS_ERROR_FULL -12    FS_ERROR_POISONED -13
+ *     FS_ERROR_TYPE -14       FS_ERROR_ABSENT -15     FS_ERROR_BUSY -16
+ *
+ * FS_ERROR_FORKED from a call that changes the store, in a forked child. FS_ERROR_CORRUPT and
+ * FS_ERROR_SYSTEM from any call that reads. After such an error, or FS_ERROR_FULL, of
  * a change, the fs_store_write cannot be committed.
  */
 #ifndef FIELDSTONE_STORE_H
