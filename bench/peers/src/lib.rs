@@ -11,10 +11,14 @@
 //! | `crates` | four Rust crates with growable arrays |
 //! | `deque` | C++ deques, behind `src/deque.cpp` |
 //! | `bump` | no arrays: bump allocators |
+//! | `store` | no arrays: embedded stores |
+//! | `oo7` | no arrays: a graph of objects with several kinds of pointers |
 
 pub mod bump;
 pub mod crates;
 pub mod deque;
+pub mod oo7;
+pub mod store;
 pub mod vector;
 
 use std::hint::black_box;

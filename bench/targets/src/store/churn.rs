@@ -2,11 +2,11 @@
 
 use fieldstone_stats::Estimate;
 
-use super::engine::{ENGINES, EngineType, Entry, OpenStore};
-use super::records::Records;
 use super::{SECTION, Scale};
 use crate::cell::GoalCell;
 use crate::request::Request;
+use fieldstone_peers::store::Records;
+use fieldstone_peers::store::{ENGINES, EngineType, Entry, OpenStore};
 
 const GOAL: &str = "size_after_churn";
 const PASSES: u64 = 10;

@@ -6,11 +6,11 @@ use std::time::Duration;
 use anyhow::ensure;
 
 use super::Scale;
-use super::engine::{ENGINES, Engine, LMDB, OpenStore, REDB, Totals};
-use super::records::Records;
 use super::samples::{Comparison, RatioCell, Sample, compare};
 use crate::cell::GoalCell;
 use crate::request::Request;
+use fieldstone_peers::store::Records;
+use fieldstone_peers::store::{ENGINES, Engine, LMDB, OpenStore, REDB, Totals};
 
 /// Entries of a short scan, as redb's own benchmark has them.
 const SHORT_SCAN: usize = 10;

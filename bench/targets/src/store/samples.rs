@@ -8,11 +8,11 @@
 //! queue and not the store. It is repeated with other keys, at most [`MOST_REPEATS`] times. The time that
 //! a thread has waited is the second number of `/proc/thread-self/schedstat`.
 
-use std::fs;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context;
+use fieldstone_peers::store::ThreadTime;
 use fieldstone_stats::{Estimate, Rounds, median};
 
 use super::SECTION;
@@ -38,10 +38,8 @@ pub(super) struct Sample {
 impl Sample {
     /// Runs `work` and takes its time.
     pub(super) fn of_wall_time(work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<Self> {
-        let (waited, since) = (waiting_time()?, Instant::now());
-        work()?;
-        let seconds = since.elapsed().as_secs_f64();
-        Ok(Self { seconds, waited: (waiting_time()? - waited).as_secs_f64() })
+        let time = ThreadTime::of(work)?;
+        Ok(Self { seconds: time.total.as_secs_f64(), waited: time.waiting.as_secs_f64() })
     }
 
     /// Runs `work` and takes its processor time, which has no waiting time in it.
@@ -51,17 +49,13 @@ impl Sample {
         result.map(|()| Self { seconds, waited: 0.0 })
     }
 
+    pub(super) const fn seconds(self) -> f64 {
+        self.seconds
+    }
+
     fn is_disturbed(self) -> bool {
         self.waited > MOST_WAITING * self.seconds
     }
-}
-
-/// How long this thread has waited for a processor.
-fn waiting_time() -> anyhow::Result<Duration> {
-    const FILE: &str = "/proc/thread-self/schedstat";
-    let text = fs::read_to_string(FILE).with_context(|| format!("cannot read {FILE}"))?;
-    let nanoseconds = text.split_ascii_whitespace().nth(1).and_then(|word| word.parse().ok());
-    nanoseconds.map(Duration::from_nanos).with_context(|| format!("{FILE} has no second number"))
 }
 
 /// How many samples were taken, and how many were repeated.

@@ -3,12 +3,12 @@
 use std::hint::black_box;
 
 use super::Scale;
-use super::engine::{ENGINES, LMDB, OpenStore, REDB};
-use super::records::RandomBytes;
 use super::samples::{RatioCell, Sample, compare};
 use super::ycsb::{Client, WORKLOADS, run};
 use crate::cell::GoalCell;
 use crate::request::Request;
+use fieldstone_peers::store::RandomBytes;
+use fieldstone_peers::store::{ENGINES, LMDB, OpenStore, REDB};
 
 const GOAL: &str = "ycsb_vs_best";
 /// The sides: places in [`ENGINES`].

@@ -11,9 +11,9 @@
 
 use fieldstone_stats::random::SplitMix64;
 
-use super::engine::{Engine, Totals};
-use super::records::RandomBytes;
 use super::zipfian::{Latest, Scrambled, hash};
+use fieldstone_peers::store::RandomBytes;
+use fieldstone_peers::store::{Engine, Totals};
 
 const FIELDS: usize = 10;
 const FIELD_BYTES: usize = 100;
@@ -165,6 +165,8 @@ pub(super) fn run(engine: &dyn Engine, operations: &[Operation<'_>]) -> anyhow::
 
 #[cfg(test)]
 mod tests {
+    use fieldstone_peers::store::{ENGINES, OpenStore};
+
     use super::*;
 
     #[test]
@@ -185,5 +187,23 @@ mod tests {
             assert_eq!(client.records, 1000 + inserts.count() as u64);
             assert!(operations.iter().all(|operation| (1..=100).contains(&operation.length)));
         }
+    }
+
+    #[test]
+    fn all_stores_return_the_same_in_each_workload_of_ycsb() {
+        let bytes = RandomBytes::new();
+        let run_all = |engine_type| {
+            let store = OpenStore::create(engine_type).unwrap();
+            let mut client = Client::load(&*store.engine, 1000, 100, &bytes).unwrap();
+            let mut totals = WORKLOADS.map(|workload| {
+                let operations = client.operations(workload, 50, 9, &bytes);
+                run(&*store.engine, &operations).unwrap()
+            });
+            totals[0].merge(store.engine.scan(&[b"user"], usize::MAX).unwrap());
+            totals
+        };
+        let all = ENGINES.map(run_all);
+        assert!(all.iter().all(|totals| *totals == all[0]), "{all:?}");
+        assert!(all[0].iter().all(|totals| totals.entries() > 0), "{all:?}");
     }
 }

@@ -10,48 +10,65 @@ const KEY_BYTES: usize = 16;
 const POOL_BYTES: usize = 1 << 20;
 
 /// Random bytes. A value is a part of them.
-pub(super) struct RandomBytes(Vec<u8>);
+#[derive(Debug)]
+pub struct RandomBytes(Vec<u8>);
+
+impl Default for RandomBytes {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 impl RandomBytes {
-    pub(super) fn new() -> Self {
+    /// A mebibyte, the same each time.
+    #[must_use]
+    pub fn new() -> Self {
         let mut random = SplitMix64::new(7);
         Self((0..POOL_BYTES / 8).flat_map(|_| random.draw().to_le_bytes()).collect())
     }
 
     /// Bytes from a random place.
-    pub(super) fn value(&self, bytes: usize, random: &mut SplitMix64) -> &[u8] {
+    pub fn value(&self, bytes: usize, random: &mut SplitMix64) -> &[u8] {
         &self.0[random.below(self.0.len() - bytes)..][..bytes]
     }
 }
 
 /// The keys of a store.
-pub(super) struct Records {
+#[derive(Debug)]
+pub struct Records {
     keys: Vec<[u8; KEY_BYTES]>,
     bytes: RandomBytes,
 }
 
 impl Records {
-    pub(super) fn new(count: usize) -> Self {
+    /// The keys 0 to `count - 1`.
+    #[must_use]
+    pub fn new(count: usize) -> Self {
         Self { keys: (0..count).map(key).collect(), bytes: RandomBytes::new() }
     }
 
-    pub(super) const fn count(&self) -> usize {
+    /// The number of keys.
+    #[must_use]
+    pub const fn count(&self) -> usize {
         self.keys.len()
     }
 
     /// Bytes of all keys and values.
-    pub(super) const fn live_bytes(&self) -> usize {
+    #[must_use]
+    pub const fn live_bytes(&self) -> usize {
         self.keys.len() * (KEY_BYTES + VALUE_BYTES)
     }
 
     /// All keys with random values, in the order of the keys.
-    pub(super) fn in_order(&self, seed: u64) -> Vec<Entry<'_>> {
+    #[must_use]
+    pub fn in_order(&self, seed: u64) -> Vec<Entry<'_>> {
         let mut random = SplitMix64::new(seed);
         self.keys.iter().map(|key| (&key[..], self.bytes.value(VALUE_BYTES, &mut random))).collect()
     }
 
     /// All keys with random values, in random order.
-    pub(super) fn shuffled(&self, seed: u64) -> Vec<Entry<'_>> {
+    #[must_use]
+    pub fn shuffled(&self, seed: u64) -> Vec<Entry<'_>> {
         let mut entries = self.in_order(seed);
         let mut random = SplitMix64::new(!seed);
         for last in (1..entries.len()).rev() {
@@ -61,7 +78,8 @@ impl Records {
     }
 
     /// Random keys with random values.
-    pub(super) fn updates(&self, count: usize, seed: u64) -> Vec<Entry<'_>> {
+    #[must_use]
+    pub fn updates(&self, count: usize, seed: u64) -> Vec<Entry<'_>> {
         let mut random = SplitMix64::new(seed);
         let mut update = || {
             let key = &self.keys[random.below(self.keys.len())][..];
@@ -71,17 +89,21 @@ impl Records {
     }
 
     /// Random keys, copied so that they are in memory in the order of their use.
-    pub(super) fn random_keys(&self, count: usize, seed: u64) -> RandomKeys {
+    #[must_use]
+    pub fn random_keys(&self, count: usize, seed: u64) -> RandomKeys {
         let mut random = SplitMix64::new(seed);
         RandomKeys((0..count).map(|_| self.keys[random.below(self.keys.len())]).collect())
     }
 }
 
 /// Keys for reads.
-pub(super) struct RandomKeys(Vec<[u8; KEY_BYTES]>);
+#[derive(Debug)]
+pub struct RandomKeys(Vec<[u8; KEY_BYTES]>);
 
 impl RandomKeys {
-    pub(super) fn slices(&self) -> Vec<&[u8]> {
+    /// The keys, as the reads of an engine take them.
+    #[must_use]
+    pub fn slices(&self) -> Vec<&[u8]> {
         self.0.iter().map(|key| &key[..]).collect()
     }
 }
