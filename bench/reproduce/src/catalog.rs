@@ -17,6 +17,8 @@ pub fn all() -> Vec<Experiment> {
         crate::heap_overflow::experiment(),
         crate::compression_paging::experiment(),
         crate::checkpoint::experiment(),
+        crate::persistent_store::experiment(),
+        crate::redb_benchmark::experiment(),
         crate::direct_segments::experiment(),
         crate::cachekata::experiment(),
     ]

@@ -36,6 +36,8 @@
 //! | `direct_segments` | the tables of Basu et al. |
 //! | `blog` | the arrays of the blog |
 //! | `checkpoint` | a writer and a server while their memory is saved: by a checkpoint, by fork(2) |
+//! | `persistent_store` | durable commits and file sizes of stores |
+//! | `redb_benchmark` | the benchmark program of redb |
 //! | `table2` | scans of trees against contiguous arrays |
 //! | `figure3`, `stack_blocks` | C programs on stacks of blocks |
 //! | `figure4` | random updates of a large table; a red-black tree |
@@ -68,8 +70,10 @@ pub mod layout;
 pub mod nodes;
 pub mod pages;
 pub mod paper_tree;
+pub mod persistent_store;
 pub mod provenance;
 pub mod quotation;
+pub mod redb_benchmark;
 pub mod show;
 mod sibling_programs;
 #[cfg_attr(not(target_arch = "x86_64"), path = "no_stack_blocks.rs")]
