@@ -66,7 +66,7 @@ impl Allocations {
         let Some(place) = NonNull::new(memory.cast::<u8>()) else { handle_alloc_error(layout) };
         // SAFETY: the memory is new, of this size and aligned for the type.
         unsafe { place.cast::<T>().write(object) };
-        // SAFETY: malloc has returned it.
+        // SAFETY: malloc has returned this address, and nothing has freed it.
         self.bytes += unsafe { libc::malloc_usable_size(memory) } + size_of::<usize>();
         self.objects.push(place);
         place
