@@ -79,7 +79,7 @@ const FULL: Size = Size {
 const QUICK: Size = FULL.part(100);
 
 impl Size {
-    /// The same program with so many times fewer entries. Single inserts and batches are a tenth as often.
+    /// The same program with a `divisor`-th of the entries. Single inserts and batches are a tenth as often.
     const fn part(self, divisor: u64) -> Self {
         Self {
             bulk: self.bulk / divisor,

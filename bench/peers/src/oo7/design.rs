@@ -51,7 +51,7 @@ impl Design {
         Self::new(500, 20)
     }
 
-    /// A graph with so many composite parts of so many atomic parts.
+    /// A graph with `composites` composite parts of `parts` atomic parts each.
     #[must_use]
     pub fn new(composites: usize, parts: usize) -> Self {
         let mut random = SplitMix64::new(1);

@@ -100,7 +100,7 @@ impl DirectWriter {
         Ok(Self { file, position: 0 })
     }
 
-    /// Writes so many bytes, rounded up to whole blocks, `count` times. Returns the time of all of them.
+    /// Writes `bytes` bytes, rounded up to whole blocks, `count` times. Returns the time of all of them.
     ///
     /// # Errors
     /// If a write fails.
