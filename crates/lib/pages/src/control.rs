@@ -4,7 +4,7 @@
 #![allow(unsafe_code, reason = "populates memory")]
 
 use std::io;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use crate::controlled_range::ControlledRange;
 use crate::error::{Error, Result};
@@ -72,6 +72,7 @@ impl Region {
                 generation: fork::generation(),
                 mprotect_fill,
                 missing: modes.missing,
+                is_closed_in_child: AtomicBool::new(false),
             },
             handler,
             pins: AtomicUsize::new(0),
@@ -84,7 +85,8 @@ impl Region {
                 region.controlled.userfaultfd = None;
                 return Err(failed("UFFDIO_REGISTER")(error));
             }
-            if !userfaultfd.unpopulated {
+            // Populating missing pages would fill them all.
+            if modes.write_protect && !userfaultfd.unpopulated {
                 populate(memory)?;
             }
         }

@@ -9,8 +9,10 @@
 use std::fmt;
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use fieldstone_sys::userfault::FaultOrigin;
+use rustix::mm::{Advice, madvise};
 
 use crate::dirty_log::Gate;
 use crate::error::{Error, Result};
@@ -32,6 +34,8 @@ pub(crate) struct ControlledRange {
     pub(crate) mprotect_fill: Option<MprotectFill>,
     /// Whether the kernel reports missing pages.
     pub(crate) missing: bool,
+    /// Whether forked children must not access the memory.
+    pub(crate) is_closed_in_child: AtomicBool,
     pub(crate) memory: Memory,
 }
 
@@ -43,6 +47,11 @@ impl ControlledRange {
 
     pub(crate) fn check_generation(&self) -> Result<()> {
         if self.generation == fork::generation() { Ok(()) } else { Err(Error::Forked) }
+    }
+
+    /// Whether this is a forked child that must not access the memory.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed_in_child.load(Ordering::Relaxed) && self.check_generation().is_err()
     }
 
     /// The userfaultfd, in the process that created the region.
@@ -161,6 +170,26 @@ impl ControlledRange {
         }
     }
 
+    /// Makes pages missing again. Handlers may call it for other pages than their own.
+    pub(crate) fn evict(&self, addresses: Range<usize>) -> Result<()> {
+        self.check_generation()?;
+        if addresses.is_empty() {
+            return Ok(());
+        }
+        let empty = || {
+            let (start, bytes) = (addresses.start, addresses.len());
+            let advice = if self.memory.is_private_anonymous() { Advice::LinuxDontNeed } else { Advice::LinuxRemove };
+            // SAFETY: the region owns the memory, and the caller gives up its contents.
+            let done = unsafe { madvise(std::ptr::with_exposed_provenance_mut(start), bytes, advice) };
+            done.map_err(|errno| Error::system("madvise", start, bytes, errno))
+        };
+        match &self.mprotect_fill {
+            Some(fill) => fill.evict(addresses.clone(), &NumberedPages(self), empty),
+            None => empty(),
+        }?;
+        if self.mechanism == Mechanism::Scan { self.protect(addresses) } else { Ok(()) }
+    }
+
     pub(crate) fn mprotect_fill(&self) -> Option<&MprotectFill> {
         self.mprotect_fill.as_ref()
     }
@@ -192,10 +221,12 @@ impl ControlledRange {
         losses
     }
 
-    /// Makes pages accessible that mprotect(2) protected. userfaultfd's traps do not exist in a
-    /// child.
+    /// Makes pages accessible that mprotect(2) protected, or all inaccessible if children must not
+    /// access them. userfaultfd's traps do not exist in a child.
     pub(crate) fn make_plain(&self) {
-        if self.mechanism.is_protect() {
+        if self.is_closed_in_child.load(Ordering::Relaxed) {
+            let _ = mprotect(self.range.clone(), libc::PROT_NONE);
+        } else if self.mechanism.is_protect() {
             let _ = mprotect(self.range.clone(), libc::PROT_READ | libc::PROT_WRITE);
         }
     }

@@ -126,6 +126,15 @@ impl<'a> Fault<'a> {
         self.resolve(self.region.fill(self.region.page_of(self.address), contents))
     }
 
+    /// Evicts other pages, given in bytes from the start of the memory: see
+    /// [`crate::Filling::evict`].
+    ///
+    /// # Errors
+    /// As [`crate::Filling::evict`].
+    pub fn evict_others(&self, range: Range<usize>) -> Result<()> {
+        self.region.evict(self.region.memory.addresses(&range)?)
+    }
+
     /// Fills the missing page with zeros.
     ///
     /// # Errors

@@ -5,13 +5,13 @@
 //! evicted (`evict`), and filled in advance (`fill`). [`Filling::tracked`] also tracks writes to
 //! filled pages, as [`crate::Tracking`] does.
 
-#![allow(unsafe_code, reason = "evicts pages; runs handlers in signals, as the caller permits")]
+#![allow(unsafe_code, reason = "runs handlers in signals, as the caller permits")]
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use fieldstone_sys::userfault::Modes;
-use rustix::mm::{Advice, madvise};
 
 use crate::choice::{IN_SIGNAL, IN_THREAD, first_supported};
 use crate::controlled_range::NumberedPages;
@@ -27,7 +27,8 @@ use crate::tracking::DirtyRanges;
 /// Memory whose pages are filled by a handler. All pages are missing at first.
 ///
 /// Several threads that access a page concurrently may each call the handler; the first fill
-/// counts. In a forked child the memory is plain, and missing pages read as zeros.
+/// counts. In a forked child the memory is plain, and missing pages read as zeros, or it is
+/// inaccessible ([`Filling::close_in_child`]).
 #[derive(Debug)]
 pub struct Filling {
     region: Box<Region>,
@@ -139,25 +140,13 @@ impl Filling {
     /// # Errors
     /// [`Error::Range`], [`Error::Forked`], and as madvise(2).
     pub fn evict(&self, range: Range<usize>) -> Result<()> {
-        let addresses = self.region.memory.addresses(&range)?;
-        let region = &self.region;
-        region.check_generation()?;
-        if addresses.is_empty() {
-            return Ok(());
-        }
-        let empty = || {
-            let (start, bytes) = (addresses.start, addresses.len());
-            let advice =
-                if self.region.memory.is_private_anonymous() { Advice::LinuxDontNeed } else { Advice::LinuxRemove };
-            // SAFETY: the region owns the memory, and the caller gives up its contents.
-            let done = unsafe { madvise(std::ptr::with_exposed_provenance_mut(start), bytes, advice) };
-            done.map_err(|errno| Error::system("madvise", start, bytes, errno))
-        };
-        match region.mprotect_fill() {
-            Some(fill) => fill.evict(addresses.clone(), &NumberedPages(region), empty),
-            None => empty(),
-        }?;
-        if region.mechanism == Mechanism::Scan { region.protect(addresses) } else { Ok(()) }
+        self.region.evict(self.region.memory.addresses(&range)?)
+    }
+
+    /// Makes the memory inaccessible in forked children, where missing pages read as zeros
+    /// otherwise: an access there raises `SIGSEGV`.
+    pub fn close_in_child(&self) {
+        self.region.is_closed_in_child.store(true, Ordering::Relaxed);
     }
 
     /// The ranges written since they were filled or since the last call. See

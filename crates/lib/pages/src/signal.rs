@@ -70,6 +70,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
         None => Outcome::Chain,
         // The child of a bare clone(2), whose memory is plain from now on.
         Some(_) if fork::detect_child() => Outcome::Resolved,
+        Some(region) if region.is_closed() => Outcome::Chain,
         Some(region) => handle(region, address, context),
     };
     drop(region);

@@ -167,3 +167,28 @@ fn a_written_page_that_is_evicted_is_clean_and_filled_again() {
         assert_eq!(filling.dirty().unwrap().count(), 1, "{mechanism}: recorded again");
     }
 }
+
+/// Fills a page, and evicts the one behind it.
+fn nines_and_eviction(fault: &Fault<'_>) -> Outcome {
+    let next = fault.page().end % (PAGES * PAGE);
+    if fault.evict_others(next..next + PAGE).is_err() {
+        return Outcome::Chain;
+    }
+    nines(fault)
+}
+
+#[test]
+fn a_handler_evicts_other_pages_than_its_own() {
+    for (tracked, mechanism) in ALL {
+        // SAFETY: the handler calls madvise(2) and copies from a static, which is async-signal-safe.
+        let filling =
+            unsafe { Filling::with(Memory::shared(PAGES * PAGE).unwrap(), tracked, mechanism, nines_and_eviction) };
+        let filling = filling.unwrap();
+        for page in [3, 4, 2, 3] {
+            assert_eq!(read(filling.memory(), page * PAGE), 9, "{mechanism}, tracked {tracked}: page {page}");
+        }
+        // The last fill, of page 3, has evicted page 4.
+        filling.fill(4 * PAGE, &[7; PAGE]).unwrap();
+        assert_eq!([3, 4].map(|page| read(filling.memory(), page * PAGE)), [9, 7], "{mechanism}, tracked {tracked}");
+    }
+}

@@ -163,3 +163,29 @@ fn tracking_continues_after_a_fork() {
         }
     });
 }
+
+#[test]
+fn a_child_cannot_access_memory_that_is_closed_to_children() {
+    alone("a_child_cannot_access_memory_that_is_closed_to_children", || {
+        common::no_core_file();
+        for mechanism in TRAPS {
+            // SAFETY: the handler copies from a static, which is async-signal-safe.
+            let filling =
+                unsafe { Filling::with(Memory::shared(PAGES * PAGE).unwrap(), false, mechanism, ones) }.unwrap();
+            filling.close_in_child();
+            assert_eq!(read(filling.memory(), 0), 1);
+            for page in [0, 1] {
+                let status = forked(|| read(filling.memory(), page * PAGE) < 2);
+                assert_eq!(common::ended_by(status), Some(libc::SIGSEGV), "{mechanism}: page {page}");
+            }
+            assert_eq!(forked(|| true), 0);
+            assert_eq!(read(filling.memory(), PAGE), 1);
+        }
+    });
+}
+
+/// Fills from a static, not from the stack.
+fn ones(fault: &Fault<'_>) -> Outcome {
+    static ONES: [u8; PAGE] = [1; PAGE];
+    if fault.fill(&ONES).is_err() { Outcome::Chain } else { Outcome::Resolved }
+}
