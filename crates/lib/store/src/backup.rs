@@ -9,6 +9,7 @@ use crate::catalog::TableEntry;
 use crate::error::{Error, Result};
 use crate::header::Header;
 use crate::node::Node;
+use crate::object::types::{PAGES, decode_page_key};
 use crate::page::{PAGE, Page, seal};
 use crate::recovery::{write_start, write_whole};
 use crate::shared::Shared;
@@ -61,22 +62,28 @@ impl Copy<'_> {
         self.write(&sealed, number)
     }
 
-    /// Copies the catalog, and the trees of the tables.
+    /// Copies the catalog, the trees of the tables, and the pages of objects.
     fn trees(&mut self) -> Result<()> {
         let (shared, catalog) = (self.shared, self.shared.header.catalog());
-        let mut roots = Vec::new();
+        let (mut roots, mut name) = (Vec::new(), Vec::new());
         tree::walk(shared, catalog, |number, page| {
             self.page(number, page)?;
             let node = Node(page);
             for index in (0..node.count()).filter(|_| node.is_leaf()) {
-                roots.push(TableEntry::decode_or(node.value(index), |what| shared.wrong(number, what))?.root);
+                let entry = TableEntry::decode_or(node.value(index), |what| shared.wrong(number, what))?;
+                name.clear();
+                node.append_key(index, &mut name);
+                roots.push((entry.root, name == PAGES.name.as_bytes()));
             }
             Ok(())
         })?;
-        roots.into_iter().try_for_each(|root| {
+        roots.into_iter().try_for_each(|(root, names_pages)| {
             tree::walk(shared, root, |number, page| {
                 self.page(number, page)?;
                 let node = Node(page);
+                if names_pages {
+                    return self.objects(node);
+                }
                 (0..node.count()).filter(|_| node.is_leaf()).filter_map(|index| node.extent(index)).try_for_each(
                     |extent| {
                         let contents = shared.read_extent(extent)?;
@@ -85,5 +92,18 @@ impl Copy<'_> {
                 )
             })
         })
+    }
+
+    /// Copies the pages of objects that a node names.
+    fn objects(&mut self, node: Node<'_>) -> Result<()> {
+        let mut key = Vec::new();
+        for index in (0..node.count()).filter(|_| node.is_leaf()) {
+            key.clear();
+            node.append_key(index, &mut key);
+            if let Some((_, page)) = decode_page_key(&key) {
+                self.page(page, &mut [0; PAGE])?;
+            }
+        }
+        Ok(())
     }
 }

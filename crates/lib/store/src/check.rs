@@ -1,13 +1,13 @@
 //! Verifies a file: header, log, trees, maps.
 //!
 //! ```text
-//! header, log ─→ catalog ─→ tree of each table ─→ maps: pages in use = pages that a tree refers to
+//! header, log ─→ catalog ─→ tree of each table ─→ objects ─→ maps: pages in use = pages that a tree refers to
 //! ```
 //! Each page of a tree is verified by its check, its number, and its place: level, fences, order of
 //! the keys. It holds for arbitrary bytes: a page with a right check and wrong contents is a
 //! finding like another.
 //!
-//! Cost: each page in use is read once; two bits of memory for each page of the file.
+//! Cost: each page in use is read once, those with objects twice; two bits of memory for each page of the file.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -15,6 +15,8 @@ use std::path::Path;
 use crate::contents::{Part, visit};
 use crate::error::{Error, ErrorKind, Result};
 use crate::finding::{Finding, Lost};
+use crate::object::check::ObjectCheck;
+use crate::object::lists::ObjectLists;
 use crate::page::{PAGE, Page};
 use crate::raw::{RawTable, entries, entry_lost};
 use crate::space::{GROUP, is_used};
@@ -42,6 +44,8 @@ pub struct Checked {
     pub entries: u64,
     /// Pages of trees that could be read; 0 of a quick check.
     pub pages: u64,
+    /// Objects in pages that could be read; 0 of a quick check.
+    pub objects: u64,
 }
 
 /// Verifies a file, and calls `found` for each finding. The file is not changed. A file without a
@@ -84,9 +88,11 @@ impl StoreFile {
         }
         self.check_size(&mut found)?;
         let (mut walk, mut tables, mut counted) = (Walk::new(self), 0, 0);
+        let mut lists = ObjectLists::default();
         let Ok(()) = visit(&mut walk, &mut |part| {
             match part {
-                Part::Table(_) => tables += 1,
+                Part::Node(table, at) if ObjectLists::is_part(table) => lists.add(table, at),
+                Part::Table(table) => tables += u64::from(!ObjectLists::is_part(table)),
                 Part::Node(table, at) => {
                     counted += if at.node.is_leaf() { at.node.count() as u64 } else { 0 };
                     self.check_entries(table, at, &mut found);
@@ -95,6 +101,9 @@ impl StoreFile {
             }
             Ok::<(), Infallible>(())
         });
+        let mut objects = ObjectCheck::new(self, &lists);
+        objects.run(&mut walk, &mut found);
+        checked.objects = objects.objects;
         self.check_maps(&walk, &mut found);
         (checked.tables, checked.entries, checked.pages) = (tables, counted, walk.visited.count());
         Ok(checked)

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::extent::{Extent, Held};
 use crate::flush::Flusher;
 use crate::log::{BLOCK, Record};
-use crate::page::{PAGE, offset_of, seal};
+use crate::page::{OBJECT, PAGE, kind, offset_of, seal};
 use crate::page_set::PageSet;
 use crate::shared::Shared;
 
@@ -108,6 +108,7 @@ impl Writer {
         let offset = shared.header.half(self.epoch) + self.position as u64;
         self.position += bytes;
         (self.sequence, self.end, self.group) = (sequence, edits.end, edits.group);
+        shared.object_changes.add(sequence, object_pages(shared, &pages));
         pages.iter().for_each(|&(page, _)| self.logged.insert(page));
         shared.frames.publish_all(pages.iter().map(|&(page, changed)| (page, changed.frame)), sequence, self.epoch);
         edits.pages.clear();
@@ -153,6 +154,13 @@ impl Writer {
         flusher.start(Arc::clone(&self.logged_before), self.epoch, self.sequence, self.end);
         Ok(())
     }
+}
+
+/// The pages with objects.
+fn object_pages(shared: &Shared, pages: &[(u32, ChangedPage)]) -> Vec<u32> {
+    // SAFETY: the frames belong to the transaction, which does not change them any more.
+    let has_objects = |frame| kind(unsafe { shared.frames.contents(frame) }) == OBJECT;
+    pages.iter().filter(|page| has_objects(page.1.frame)).map(|page| page.0).collect()
 }
 
 /// Bytes of a file with this many pages.

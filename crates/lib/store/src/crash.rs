@@ -12,11 +12,11 @@ use crate::data::{Key, Value};
 use crate::flush::Flusher;
 use crate::lock::lock;
 use crate::log::BLOCK;
+use crate::object::ObjectOptions;
 use crate::page::PAGE;
 use crate::progress::OnRecovery;
 use crate::recovery::{recover, write_new};
 use crate::storage::Storage;
-use crate::store::Open;
 use crate::{ErrorKind, Result, Store, Table};
 
 pub(crate) const TABLES: [Table<u32, [u8]>; 2] = [Table::new("one"), Table::new("two")];
@@ -166,10 +166,18 @@ pub(crate) fn empty(log_pages: u32) -> Vec<u8> {
 }
 
 pub(crate) fn open(disk: &Arc<Mutex<Disk>>) -> Result<Store> {
-    let (shared, header) =
-        recover(PathBuf::from("disk"), Box::new(OnDisk(Arc::clone(disk))), MEMORY, &OnRecovery::default())?;
+    open_with(disk, ObjectOptions::DEFAULT)
+}
+
+pub(crate) fn open_with(disk: &Arc<Mutex<Disk>>, options: ObjectOptions) -> Result<Store> {
+    open_on(Box::new(OnDisk(Arc::clone(disk))), MEMORY, options)
+}
+
+/// Opens the store of a file that is only in memory.
+pub(crate) fn open_on(storage: Box<dyn Storage>, memory: usize, options: ObjectOptions) -> Result<Store> {
+    let (shared, header) = recover(PathBuf::from("disk"), storage, memory, &OnRecovery::default())?;
     let flusher = Flusher::start_thread(&shared, header)?;
-    Ok(Store(Arc::new(Open { shared, flusher })))
+    Store::new(shared, flusher, ObjectOptions { memory_bytes: memory, ..options })
 }
 
 /// Makes random changes to both the model and a transaction.

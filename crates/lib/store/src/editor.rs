@@ -111,6 +111,13 @@ impl Edits {
         }
     }
 
+    /// A page that was changed before, to change it again.
+    pub(crate) fn changed_page<'a>(&'a mut self, shared: &'a Shared, number: u32) -> Option<&'a mut Page> {
+        let frame = self.pages.get(&number)?.frame;
+        // SAFETY: the frame belongs to this transaction, which is borrowed.
+        Some(unsafe { shared.frames.contents_mut(frame) })
+    }
+
     /// Undoes all changes.
     pub(crate) fn drop_all(&mut self, shared: &Shared) {
         self.drop_marks(shared);

@@ -28,16 +28,21 @@ pub enum ErrorKind {
     Forked,
     /// The snapshot is older than the versions of pages that are kept in memory.
     TooOld,
-    /// A table has other types of keys or values.
+    /// A table has other types of keys or values, or an object has another type or other fields.
     Type,
     /// A key or a value is too large.
     TooLarge,
     /// There is no memory or address space.
     Memory,
+    /// There is no such object or root.
+    Absent,
+    /// The store is larger than the window of a snapshot or transaction, which has reached objects in more
+    /// pages than that.
+    Window,
 }
 
 /// A failed operation on a store.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[error(
     "{}: {}{}",
     path.display(),

@@ -41,6 +41,8 @@ pub enum Lost {
         /// The bytes of a name; `None` for all tables from `from` on.
         to: Option<Vec<u8>>,
     },
+    /// Objects of the type of this name.
+    Objects(String),
     /// Everything in the file.
     All,
 }

@@ -1,19 +1,15 @@
 //! Tests in which the thread that writes pages is stopped in the middle, and of the pages that are used again.
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::check_tests::{disk, findings};
-use crate::crash::{OnDisk, TABLES, empty, open};
-use crate::flush::Flusher;
+use crate::crash::{OnDisk, TABLES, empty, open, open_on};
 use crate::lock::lock;
+use crate::object::ObjectOptions;
 use crate::page::PAGE;
-use crate::progress::OnRecovery;
-use crate::recovery::recover;
 use crate::storage::Storage;
-use crate::store::Open;
 use crate::{Result, Store};
 
 #[derive(Debug, Default)]
@@ -100,9 +96,7 @@ impl Storage for GatedDisk {
 fn open_stopped() -> Result<(Store, Arc<Gate>)> {
     let gate = Arc::<Gate>::default();
     let storage = GatedDisk(OnDisk(disk(&empty(16))), Arc::clone(&gate));
-    let (shared, header) = recover(PathBuf::from("disk"), Box::new(storage), 64 * PAGE, &OnRecovery::default())?;
-    let flusher = Flusher::start_thread(&shared, header)?;
-    let store = Store(Arc::new(Open { shared, flusher }));
+    let store = open_on(Box::new(storage), 64 * PAGE, ObjectOptions::DEFAULT)?;
     gate.set(true);
     let epoch = || {
         let writer = store.0.shared.take_writer();

@@ -1,9 +1,11 @@
-//! A persistent store in one file: typed tables, snapshots, and commits that are durable by one write.
+//! A persistent store in one file: typed tables, objects with pointers, snapshots, and commits that are
+//! durable by one write.
 //!
 //! ```text
 //! transaction ─→ copies of the pages that it changes ─→ changed lines ─→ log (durable) ─→ visible
 //! log ─→ pages, by a thread, one half of the log at a time
 //! snapshot ─→ tree ─→ newest frame of a page that is not newer than the snapshot
+//! snapshot ─→ object ─→ page fault ─→ that frame, copied to a window ─→ pointers are followed by an addition
 //! ```
 //! | file | |
 //! |---|---|
@@ -36,6 +38,15 @@
 //! | `salvage` | pages to which unreadable branches have led |
 //! | `page`, `page_set` | the unit of the file; sets and maps of its numbers |
 //! | `fuzz` | corrects checks of changed bytes, for a fuzz target |
+//! | `object/stored`, `object/layout` | types of objects; where their pointers are |
+//! | `object/object_page`, `object/allocation` | a page of objects; slots for new ones |
+//! | `object/types` | the trees of types, roots and pages of objects |
+//! | `object/read`, `object/write` | objects of a snapshot and of a transaction |
+//! | `object/pointers` | what a pointer of 4 bytes means in a snapshot or transaction |
+//! | `object/window`, `object/changes` | the addresses at which objects appear; which pages have changed |
+//! | `object/collection`, `object/marks`, `object/collect` | removes unreachable objects; what is reached; when |
+//! | `object/check`, `object/lists` | verifies the objects of a file; what its trees name |
+//! | `object/objects` | what an open store has for its objects |
 //! | `error` | failed operations |
 //!
 //! Source: Appel and Li, *Virtual Memory Primitives for User Programs*, ASPLOS 1991, "Persistent stores".
@@ -83,6 +94,7 @@ mod log_model;
 mod log_order;
 mod log_records;
 mod node;
+mod object;
 mod page;
 mod page_set;
 mod progress;
@@ -131,10 +143,11 @@ pub use crate::{
     data::{Key, Value},
     error::{Error, ErrorKind, Result},
     finding::{Finding, Lost},
+    object::{CollectReport, Field, LongPtr, Object, ObjectEdit, Ptr},
     progress::RecoveryProgress,
     raw::{RawItem, RawTable, RawTableWrite},
     snapshot::{Snapshot, TableRead},
-    stat::{CommitBytes, Stat, TableStat},
+    stat::{CommitBytes, Stat, TableStat, TypeStat},
     store::{Store, StoreBuilder},
     store_file::StoreFile,
     table::{Range, Table},

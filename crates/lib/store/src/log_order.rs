@@ -17,12 +17,12 @@ use crate::flush::Flusher;
 use crate::header::Header;
 use crate::lock::lock;
 use crate::log::{self, BLOCK};
+use crate::object::ObjectOptions;
 use crate::page::{PAGE, Page, is_sealed, u64_at};
 use crate::progress::OnRecovery;
 use crate::recovery::{read_header, recover};
 use crate::shared::Shared;
 use crate::storage::Storage;
-use crate::store::Open;
 use crate::{Result, Store};
 
 /// A rule.
@@ -229,7 +229,7 @@ fn open(log_pages: u32) -> Result<(Store, Arc<Mutex<Seen>>)> {
     let (shared, header) = recover(path, Box::new(storage), 64 * PAGE, &OnRecovery::default())?;
     weak.set(Arc::downgrade(&shared)).unwrap();
     let flusher = Flusher::start_thread(&shared, header)?;
-    Ok((Store(Arc::new(Open { shared, flusher })), seen))
+    Ok((Store::new(shared, flusher, ObjectOptions::DEFAULT)?, seen))
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! ```text
 //!  0  check    of the rest, seeded with the store and the page number
 //!  8  number
-//! 12  kind     node of a tree, or map of the pages in use
+//! 12  kind     node of a tree, map of the pages in use, or objects
 //! 13  …        as the kind says
 //! ```
 //! All numbers are little-endian.
@@ -28,6 +28,8 @@ pub(crate) type Page = [u8; PAGE];
 pub(crate) const NODE: u8 = 1;
 /// The kind of page that says which pages are in use.
 pub(crate) const MAP: u8 = 2;
+/// The kind of page that has objects of one type.
+pub(crate) const OBJECT: u8 = 3;
 
 const KIND: usize = 12;
 

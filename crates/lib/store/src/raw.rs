@@ -5,6 +5,7 @@ use crate::contents::{Part, visit};
 use crate::data::Value;
 use crate::error::Result;
 use crate::finding::{Finding, Lost};
+use crate::object::lists::ObjectLists;
 use crate::salvage::substitutes;
 use crate::store_file::StoreFile;
 use crate::transaction::Transaction;
@@ -71,7 +72,8 @@ pub enum RawItem<'a> {
 
 impl StoreFile {
     /// Calls `take` for each table in the order of the names, and each of its entries in the order
-    /// of the keys. Cost: each page is read once.
+    /// of the keys. Objects are missing: `take` gets a finding for each type. Cost: each page is read
+    /// once.
     ///
     /// # Errors
     /// Those of `take`, which end this. Damage is passed to `take`.
@@ -104,14 +106,21 @@ impl StoreFile {
         for lost in self.findings.iter().filter(|finding| finding.is_loss()) {
             take(RawItem::Missing(lost.clone()))?;
         }
+        let mut lists = ObjectLists::default();
         visit(&mut walk, &mut |part| match part {
+            Part::Table(table) if ObjectLists::is_part(table) => Ok(()),
+            Part::Node(table, node) if ObjectLists::is_part(table) => {
+                lists.add(table, node);
+                Ok(())
+            }
             Part::Table(table) => take(RawItem::Table(table)),
             Part::Node(table, node) => entries(self, node, |key, value| match value {
                 Ok(value) => take(RawItem::Entry(table, key, value)),
                 Err(wrong) => take(RawItem::Missing(wrong.finding(table, key))),
             }),
             Part::Damage { finding, .. } => take(RawItem::Missing(finding)),
-        })
+        })?;
+        lists.missing().into_iter().try_for_each(|finding| take(RawItem::Missing(finding)))
     }
 }
 

@@ -308,7 +308,7 @@ fn write_replayed(
 }
 
 /// Applies the log, so that the file has all commits and the log is empty.
-/// A quarter of the memory is for large values.
+/// A quarter of the memory is for large values, and an eighth for objects.
 pub(crate) fn recover(
     path: PathBuf,
     storage: Box<dyn Storage>,
@@ -318,7 +318,7 @@ pub(crate) fn recover(
     let mut header = read_header(&path, &*storage)?;
     let mut replayed = Replayed::new(&header);
     replay(&mut replayed, &path, &*storage, &header)?;
-    let (frames, extents) = (Frames::new(&path, memory / 4 * 3)?, Extents::new(memory / 4));
+    let (frames, extents) = (Frames::new(&path, memory / 8 * 5)?, Extents::new(memory / 4));
     let loaded = load_pages(&replayed, &frames, &path, &header)?;
     let epoch = header.epoch_after_recovery(replayed.epoch);
     let writer = Writer::new(replayed.sequence, epoch, replayed.end);

@@ -8,14 +8,13 @@ use std::sync::{Arc, Mutex};
 
 use crate::check::{Scope, check_opened};
 use crate::check_tests::{disk, file, findings, image, page_mut};
-use crate::crash::{Disk, Model, OnDisk, Random, TABLES, both, empty, open};
-use crate::flush::Flusher;
+use crate::crash::{Disk, Model, OnDisk, Random, TABLES, both, empty, open, open_on};
 use crate::lock::lock;
+use crate::object::ObjectOptions;
 use crate::page::{CHECK, PAGE, Page, offset_of};
 use crate::progress::OnRecovery;
 use crate::recovery::recover;
 use crate::storage::Storage;
-use crate::store::Open;
 use crate::store_file::StoreFile;
 use crate::{ErrorKind, Store};
 
@@ -153,10 +152,7 @@ fn changes_of_pages_that_were_cut_off_are_dropped() {
 fn a_page_that_an_extent_had_meanwhile_does_not_need_its_old_contents() {
     let disk = Disk::new(empty(4), u64::MAX, Random(1));
     // All versions stay in memory.
-    let (shared, header) =
-        recover(PathBuf::from("disk"), Box::new(OnDisk(Arc::clone(&disk))), 1 << 24, &OnRecovery::default()).unwrap();
-    let flusher = Flusher::start_thread(&shared, header).unwrap();
-    let store = Store(Arc::new(Open { shared, flusher }));
+    let store = open_on(Box::new(OnDisk(Arc::clone(&disk))), 1 << 24, ObjectOptions::DEFAULT).unwrap();
     for bytes in [300, 3 * PAGE, 310, 3 * PAGE, 320] {
         for key in 0..40_u8 {
             store.write(|tx| tx.table(TABLES[0])?.insert(&key.into(), &vec![key; bytes])).unwrap();

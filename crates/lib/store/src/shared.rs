@@ -15,7 +15,9 @@ use crate::frames::{Frame, Frames, MOST_PAGES};
 use crate::header::Header;
 use crate::lock::lock;
 use crate::node::Node;
-use crate::page::{MAP, Page, kind};
+use crate::object::changes::ObjectChanges;
+use crate::object::object_page::ObjectPage;
+use crate::page::{MAP, OBJECT, Page, kind};
 use crate::space::{GROUP, is_used};
 use crate::storage::{Storage, Unreadable, read_extent, read_page};
 
@@ -30,6 +32,7 @@ pub(crate) struct Shared {
     pub(crate) header: Header,
     /// The map of the first group of pages.
     pub(crate) first: u32,
+    pub(crate) object_changes: ObjectChanges,
     /// Commits that are not durable yet.
     pub(crate) queue: Queue,
     /// Held while a page is read from the file.
@@ -58,6 +61,7 @@ impl Shared {
             extents,
             header,
             first: header.first(),
+            object_changes: ObjectChanges::default(),
             queue: Queue::default(),
             loading: Mutex::default(),
             writer: Mutex::new(Some(writer)),
@@ -289,7 +293,7 @@ impl Shared {
 pub(crate) fn check_contents(page: &Page, number: u32, first: u32) -> std::result::Result<(), &'static str> {
     let Some(place) = number.checked_sub(first) else { return Err("it is a page of the header or the log") };
     if !place.is_multiple_of(GROUP) {
-        return Node(page).check();
+        return if kind(page) == OBJECT { ObjectPage(page).check() } else { Node(page).check() };
     }
     if kind(page) == MAP && is_used(page, 0) { Ok(()) } else { Err("it is not a map of pages in use") }
 }

@@ -11,6 +11,7 @@ use crate::catalog::{self, Signature};
 use crate::data::{Key, Value};
 use crate::error::{Error, Result};
 use crate::extent::Extent;
+use crate::object::window::Window;
 use crate::page::Page;
 use crate::readers::Reader;
 use crate::store::Open;
@@ -20,10 +21,14 @@ use crate::tree::Pages;
 /// What was committed when it was taken. Threads may share it and send it, and what it lends stays as it
 /// is. While it lives, the pages that it may read are kept beside their later versions.
 pub struct Snapshot {
-    open: Arc<Open>,
+    pub(crate) open: Arc<Open>,
     reader: Reader,
     /// Pages of the file.
     end: u32,
+    /// Shows the objects; `None` if the store has none.
+    pub(crate) window: Option<Arc<Window>>,
+    /// Where pointer 0 leads.
+    pub(crate) base: usize,
 }
 
 impl fmt::Debug for Snapshot {
@@ -33,16 +38,23 @@ impl fmt::Debug for Snapshot {
 }
 
 impl Snapshot {
-    pub(crate) fn new(open: Arc<Open>) -> Self {
+    pub(crate) fn new(open: Arc<Open>) -> Result<Self> {
         let (reader, end) = open.shared.frames.begin_published();
-        Self { open, reader, end }
+        match open.objects.window(&open.shared, reader.version, end) {
+            Ok((window, base)) => Ok(Self { open, reader, end, window, base }),
+            Err(error) => {
+                open.shared.frames.end(reader);
+                Err(error)
+            }
+        }
     }
 
     /// A table. One that is absent reads as empty.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::Type`] if the table has other types.
+    /// [`crate::ErrorKind::Type`] if the table has other types, and as [`Snapshot::check_objects`].
     pub fn table<K: Key + ?Sized, V: Value + ?Sized>(&self, table: Table<K, V>) -> Result<TableRead<'_, K, V>> {
+        self.check_objects()?;
         Ok(TableRead { snapshot: self, root: catalog::root(self, &self.open.shared, Signature::of(table))?, table })
     }
 }

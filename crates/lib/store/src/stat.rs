@@ -1,12 +1,15 @@
 //! Sizes and counts of a file.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use crate::contents::{Part, visit};
 use crate::error::{Error, Result};
 use crate::header::VERSION;
 use crate::log_records::{half, leading};
-use crate::page::PAGE;
+use crate::object::layout::Layout;
+use crate::object::lists::ObjectLists;
+use crate::object::object_page::ObjectPage;
+use crate::page::{OBJECT, PAGE, kind};
 use crate::raw::RawTable;
 use crate::space::{GROUP, is_used};
 use crate::store_file::StoreFile;
@@ -32,6 +35,8 @@ pub struct Stat {
     pub unrecovered_commits: u64,
     /// The tables, in the order of their names.
     pub tables: Vec<TableStat>,
+    /// The types of objects, in the order in which they came.
+    pub types: Vec<TypeStat>,
     /// The commits whose records are in the log, also those that need no recovery.
     pub recent_commits: CommitBytes,
 }
@@ -50,6 +55,20 @@ pub struct TableStat {
     pub page_bytes: u64,
     /// Pages from its root to an entry; 1 if the root has the entries.
     pub levels: u32,
+}
+
+/// Sizes and counts of the objects of a type.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TypeStat {
+    /// The name of the type.
+    pub name: String,
+    /// The number of objects.
+    pub objects: u64,
+    /// Bytes of an object.
+    pub object_bytes: u64,
+    /// Bytes of their pages.
+    pub page_bytes: u64,
 }
 
 /// What commits have written, or will have written after the next turn of the log.
@@ -76,6 +95,8 @@ impl StoreFile {
         }
         let io = |error| Error::io(&self.path, "read", &error);
         let (file_bytes, live_bytes) = (self.storage.bytes().map_err(io)?, self.live_bytes()?);
+        let mut lists = ObjectLists::default();
+        let tables = self.table_stats(&mut lists)?;
         let start_bytes = u64::from(self.header.first()) * PAGE as u64;
         Ok(Stat {
             version: VERSION,
@@ -85,7 +106,8 @@ impl StoreFile {
             log_bytes: 2 * self.header.half_bytes() as u64,
             last_commit: self.log.sequence,
             unrecovered_commits: self.log.sequence - self.header.sequence,
-            tables: self.table_stats()?,
+            tables,
+            types: self.type_stats(&lists)?,
             recent_commits: self.recent_commits().map_err(io)?,
         })
     }
@@ -100,10 +122,34 @@ impl StoreFile {
         Ok(pages * PAGE as u64)
     }
 
-    fn table_stats(&self) -> Result<Vec<TableStat>> {
+    fn type_stats(&self, lists: &ObjectLists) -> Result<Vec<TypeStat>> {
+        let of_type = |(number, (name, layout)): (&u32, &(String, Layout))| {
+            let stat = TypeStat { name: name.clone(), object_bytes: layout.size as u64, ..TypeStat::default() };
+            (*number, stat)
+        };
+        let mut types: BTreeMap<u32, TypeStat> = lists.types.iter().map(of_type).collect();
+        let mut page = [0; PAGE];
+        for listed in &lists.pages {
+            let wrong = |what: &str| Error::corrupt(&self.path, Some(listed.page), what);
+            self.page(listed.page, &mut page).map_err(|what| wrong(&what))?;
+            if kind(&page) != OBJECT {
+                return Err(wrong("it has no objects"));
+            }
+            if let Some(stat) = types.get_mut(&listed.number) {
+                stat.objects += ObjectPage(&page).used().count() as u64;
+                stat.page_bytes += PAGE as u64;
+            }
+        }
+        Ok(types.into_values().collect())
+    }
+
+    /// The tables of programs. The trees of the objects are added to `lists`.
+    fn table_stats(&self, lists: &mut ObjectLists) -> Result<Vec<TableStat>> {
         let mut tables: Vec<TableStat> = Vec::new();
         visit(&mut Walk::new(self), &mut |part| {
             match part {
+                Part::Table(table) if ObjectLists::is_part(table) => {}
+                Part::Node(table, at) if ObjectLists::is_part(table) => lists.add(table, at),
                 Part::Table(table) => {
                     tables.push(TableStat {
                         table: table.clone(),

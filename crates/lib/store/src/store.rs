@@ -7,8 +7,10 @@ use fieldstone_sys::limits::limits;
 use fieldstone_sys::machine::machine;
 
 use crate::backup;
+use crate::catalog;
 use crate::error::{Error, ErrorKind, Result};
 use crate::flush::Flusher;
+use crate::object::{ObjectOptions, Objects, types::PAGES};
 use crate::progress::{OnRecovery, RecoveryProgress};
 use crate::recovery;
 use crate::shared::Shared;
@@ -40,6 +42,7 @@ pub struct Store(pub(crate) Arc<Open>);
 pub(crate) struct Open {
     pub(crate) shared: Arc<Shared>,
     pub(crate) flusher: Flusher,
+    pub(crate) objects: Objects,
 }
 
 /// Options of a store.
@@ -50,6 +53,7 @@ pub struct StoreBuilder {
     memory_bytes: Option<usize>,
     old_version_bytes: Option<usize>,
     on_recovery: OnRecovery,
+    objects: ObjectOptions,
 }
 
 impl StoreBuilder {
@@ -88,6 +92,23 @@ impl StoreBuilder {
         self
     }
 
+    /// Collects objects at commits: each commit that changes something does a step of a collection, once
+    /// enough objects were added or changed. See [`Store::collected`]; default false.
+    #[must_use]
+    pub const fn collect_at_commit(mut self, is_on: bool) -> Self {
+        self.objects.collects_at_commit = is_on;
+        self
+    }
+
+    /// The largest number of pages that the objects of a snapshot or transaction can be in, for tests of
+    /// stores that are larger; default 2^23, for 32 GiB.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn window_pages(mut self, pages: u32) -> Self {
+        self.objects.slots = pages.clamp(16, ObjectOptions::DEFAULT.slots);
+        self
+    }
+
     /// Opens the store, or makes it.
     ///
     /// # Errors
@@ -100,11 +121,24 @@ impl StoreBuilder {
         let (shared, header) = recovery::open(&self.path, log_pages, memory, &self.on_recovery)?;
         shared.frames.limit_old_versions(self.old_version_bytes.unwrap_or(memory / 2).max(LEAST_MEMORY));
         let flusher = Flusher::start_thread(&shared, header)?;
-        Ok(Store(Arc::new(Open { shared, flusher })))
+        let objects = ObjectOptions { memory_bytes: memory / 8, ..self.objects };
+        Store::new(shared, flusher, objects)
     }
 }
 
 impl Store {
+    /// The store of an open file.
+    pub(crate) fn new(shared: Arc<Shared>, flusher: Flusher, options: ObjectOptions) -> Result<Self> {
+        let objects = Objects::new(&shared, options)?;
+        let store = Self(Arc::new(Open { shared, flusher, objects }));
+        let now = store.read()?;
+        // What cannot be read now is an error of the first access.
+        if catalog::root(&now, &store.0.shared, PAGES).map_or(true, |root| root.is_some()) {
+            store.0.shared.object_changes.set_has_objects();
+        }
+        Ok(store)
+    }
+
     /// Opens the store of a file. Makes it if the file is absent, and recovers what was committed.
     ///
     /// # Errors
@@ -123,15 +157,16 @@ impl Store {
             memory_bytes: None,
             old_version_bytes: None,
             on_recovery: OnRecovery::default(),
+            objects: ObjectOptions::DEFAULT,
         }
     }
 
     /// A snapshot: what is committed now.
     ///
     /// # Errors
-    /// None yet.
+    /// [`ErrorKind::Memory`] without addresses for objects.
     pub fn read(&self) -> Result<Snapshot> {
-        Ok(Snapshot::new(Arc::clone(&self.0)))
+        Snapshot::new(Arc::clone(&self.0))
     }
 
     /// Writes a store with what is committed now to a new file, while others read and write.

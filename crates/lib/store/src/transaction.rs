@@ -13,6 +13,7 @@ use crate::editor::{Editor, Edits};
 use crate::error::{Error, ErrorKind, Result};
 use crate::extent::{Extent, LARGEST_VALUE};
 use crate::node::{LARGEST_ENTRY, LARGEST_KEY, Payload};
+use crate::object::{ObjectEdits, types::check_table_name};
 use crate::page::Page;
 use crate::readers::Reader;
 use crate::shared::Shared;
@@ -23,12 +24,13 @@ use crate::tree::{self, Pages};
 /// Changes of a store. It sees its own; others see them when it has committed. Dropped without a commit, it
 /// changes nothing. There is one at a time.
 pub struct Transaction {
-    open: Arc<Open>,
-    writer: Writer,
-    edits: Edits,
-    reader: Reader,
+    pub(crate) open: Arc<Open>,
+    pub(crate) writer: Writer,
+    pub(crate) edits: Edits,
+    pub(crate) reader: Reader,
+    pub(crate) objects: ObjectEdits,
     /// Whether an operation failed in the middle: then nothing can be committed.
-    has_failed: bool,
+    pub(crate) has_failed: bool,
 }
 
 impl fmt::Debug for Transaction {
@@ -53,7 +55,8 @@ impl Transaction {
         writer.release_pages(&open.shared);
         let reader = open.shared.frames.begin(writer.sequence);
         let edits = Edits::new(writer.end, writer.group);
-        Ok(Self { open, writer, edits, reader, has_failed: false })
+        let objects = ObjectEdits::new(open.objects.windows.slots(), writer.end);
+        Ok(Self { open, writer, edits, reader, objects, has_failed: false })
     }
 
     fn shared(&self) -> &Shared {
@@ -61,7 +64,7 @@ impl Transaction {
     }
 
     /// Makes a change; after an error in the middle of it, the transaction cannot be committed.
-    fn change<T>(&mut self, change: impl FnOnce(&mut Editor<'_>) -> Result<T>) -> Result<T> {
+    pub(crate) fn change<T>(&mut self, change: impl FnOnce(&mut Editor<'_>) -> Result<T>) -> Result<T> {
         let (shared, version) = (&*self.open.shared, self.reader.version);
         let mut editor = Editor { shared, edits: &mut self.edits, writer: &self.writer, version };
         let result = change(&mut editor);
@@ -103,6 +106,7 @@ impl Transaction {
 
     /// The root of a table, which is made if it is absent.
     pub(crate) fn table_root(&mut self, table: Signature<'_>) -> Result<u32> {
+        check_table_name(self.shared(), table.name)?;
         check_size(self.shared(), table.name.len(), 0)?;
         if table.entry_bytes() > LARGEST_ENTRY {
             let what = format!("the names of the types of the table {} are too long", table.name);
@@ -139,6 +143,7 @@ impl Transaction {
     pub fn rollback_to(&mut self, savepoint: Savepoint) {
         assert!(self.edits.has_mark(savepoint.0), "the savepoint has ended: an earlier one was rolled back to");
         self.edits.roll_back_to(savepoint.0, &self.open.shared);
+        self.objects.forget();
     }
 
     /// Makes the changes durable, then visible.
@@ -172,6 +177,7 @@ impl Transaction {
             let what = "an operation of this transaction failed, so it cannot be committed";
             return Err(Error::new(ErrorKind::Io, &self.shared().path, what).with_remedy("the whole transaction again"));
         }
+        self.collect_step();
         self.writer.append(&self.open.shared, &self.open.flusher, &mut self.edits, self.reader.version)?;
         Ok(self.writer.sequence)
     }

@@ -1,0 +1,147 @@
+//! Verifies the objects of a file.
+//!
+//! ```text
+//! trees ─→ pages: kind, type, slots ─→ pointers and roots: each leads to an object of its type, or to none
+//! ```
+//! Cost: each page of objects is read twice; about 30 bytes of memory for each, and a bit for each slot.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use crate::finding::{Finding, Lost};
+use crate::object::lists::{ListedPage, ObjectLists};
+use crate::object::object_page::{ObjectPage, Slots, page_of};
+use crate::page::{OBJECT, PAGE, Page, kind};
+use crate::store_file::StoreFile;
+use crate::walk::Walk;
+
+/// A page of objects that could be read.
+#[derive(Debug)]
+struct FoundPage {
+    number: u32,
+    slots: Slots,
+    /// A bit for each slot in use.
+    used: Box<[u64]>,
+}
+
+/// Verifies the objects of a file.
+pub(crate) struct ObjectCheck<'a> {
+    file: &'a StoreFile,
+    lists: &'a ObjectLists,
+    pages: HashMap<u32, FoundPage>,
+    /// Numbers of the types, by name.
+    numbers: BTreeMap<&'a str, u32>,
+    pub(crate) objects: u64,
+}
+
+impl<'a> ObjectCheck<'a> {
+    pub(crate) fn new(file: &'a StoreFile, lists: &'a ObjectLists) -> Self {
+        let numbers = lists.types.iter().map(|(&number, (name, _))| (name.as_str(), number)).collect();
+        Self { file, lists, pages: HashMap::new(), numbers, objects: 0 }
+    }
+
+    /// Verifies all pages and pointers. The pages of objects are marked as referenced in `walk`.
+    pub(crate) fn run(&mut self, walk: &mut Walk<'_>, found: &mut dyn FnMut(Finding)) {
+        self.lists.wrong.iter().cloned().for_each(&mut *found);
+        for &listed in &self.lists.pages {
+            let mut page = [0; PAGE];
+            match self.read(listed, walk, &mut page) {
+                Ok(()) => self.add(listed, ObjectPage(&page), found),
+                Err((at, what)) => found(Finding::at_page(at, what, self.lists.lost(listed.number))),
+            }
+        }
+        let listed: HashSet<(u32, u32)> = self.lists.pages.iter().map(|listed| (listed.number, listed.page)).collect();
+        let unlisted = self.lists.room.difference(&listed);
+        for (number, page) in unlisted {
+            let what = "the tree of the pages with unused slots names it, and the tree of all pages does not";
+            found(Finding::at_page(*page, format!("{what} (type {number})"), Lost::Nothing));
+        }
+        self.check_roots(found);
+        for &listed in &self.lists.pages {
+            let mut page = [0; PAGE];
+            if self.pages.contains_key(&listed.page) && self.file.page(listed.page, &mut page).is_ok() {
+                self.check_pointers(listed, &page, found);
+            }
+        }
+    }
+
+    /// Reads a page of objects. The error is a page and what is wrong with it.
+    fn read(&self, listed: ListedPage, walk: &mut Walk<'_>, page: &mut Page) -> Result<(), (u32, String)> {
+        let ListedPage { number, page: at, parent } = listed;
+        if !self.file.is_node_place(at) {
+            return Err((parent, format!("it names page {at}, where no objects can be")));
+        }
+        if walk.referenced.contains(at) {
+            return Err((parent, format!("it names page {at}, to which another page refers")));
+        }
+        walk.referenced.insert(at);
+        self.file.page(at, page).map_err(|what| (at, what))?;
+        let wrong = |what: &str| (at, what.to_owned());
+        if kind(page) != OBJECT {
+            return Err(wrong("it has no objects, and the tree of the pages names it"));
+        }
+        let found = ObjectPage(page);
+        found.check().map_err(wrong)?;
+        let Some((_, layout)) = self.lists.types.get(&number) else { return Err(wrong("its type is unknown")) };
+        let is_same = found.runs().eq(layout.runs.iter().map(|run| (run.offset, run.count)));
+        if found.type_number() != number || found.size() != layout.size || !is_same {
+            return Err(wrong("its objects are not of the type that the tree of the pages names"));
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, listed: ListedPage, page: ObjectPage<'_>, found: &mut dyn FnMut(Finding)) {
+        let slots = page.slots();
+        let mut used = vec![0_u64; slots.count.div_ceil(64)].into_boxed_slice();
+        for slot in page.used() {
+            used[slot / 64] |= 1 << (slot % 64);
+            self.objects += 1;
+        }
+        if page.unused().is_some() && !self.lists.room.contains(&(listed.number, listed.page)) {
+            let what = "it has unused slots, and the tree of such pages does not name it";
+            found(Finding::at_page(listed.page, what, Lost::Space(PAGE as u64)));
+        }
+        self.pages.insert(listed.page, FoundPage { number: listed.number, slots, used });
+    }
+
+    /// What is wrong with an address that must lead to an object of a type.
+    fn wrong_target(&self, address: u64, number: Option<u32>) -> Option<&'static str> {
+        let page = u32::try_from(page_of(address)).ok().and_then(|page| self.pages.get(&page));
+        let Some(page) = page else { return Some("to a page without objects that can be read") };
+        if Some(page.number) != number {
+            return Some("to an object of another type");
+        }
+        let slot = page.slots.slot_of(address);
+        let is_used = slot.is_some_and(|slot| page.used[slot / 64] >> (slot % 64) & 1 == 1);
+        (!is_used).then_some("where no object is")
+    }
+
+    fn check_roots(&self, found: &mut dyn FnMut(Finding)) {
+        for listed in &self.lists.roots {
+            if let Some(what) = self.wrong_target(listed.root.address, Some(listed.root.number)) {
+                let what = format!("the root {} leads {what}", listed.name);
+                found(Finding::at_page(listed.parent, what, self.lists.lost(listed.root.number)));
+            }
+        }
+    }
+
+    /// Verifies the pointers of a page, up to the first wrong one.
+    fn check_pointers(&self, listed: ListedPage, page: &Page, found: &mut dyn FnMut(Finding)) {
+        let Some((_, layout)) = self.lists.types.get(&listed.number) else { return };
+        let targets: Vec<Option<u32>> = layout
+            .runs
+            .iter()
+            .flat_map(|run| std::iter::repeat_n(self.numbers.get(run.target.as_str()).copied(), run.count))
+            .collect();
+        for slot in ObjectPage(page).used() {
+            for (place, &target) in ObjectPage(page).pointers(slot).zip(&targets) {
+                let address = place.address(page);
+                if address != 0
+                    && let Some(what) = self.wrong_target(address, target)
+                {
+                    let what = format!("the object in slot {slot} has a pointer that leads {what}");
+                    return found(Finding::at_page(listed.page, what, self.lists.lost(listed.number)));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Which objects of a version the roots reach.
+//!
+//! A page with marked objects that were not scanned is *pending*. Pending pages are scanned in the order of
+//! their numbers, so objects of one page are scanned together and the file is read forwards.
+
+use std::collections::{BTreeSet, HashMap};
+
+use crate::error::Result;
+use crate::object::object_page::{ObjectPage, UNITS, page_of};
+use crate::page::{OBJECT, PAGE, kind};
+use crate::shared::Shared;
+
+const WORDS: usize = UNITS as usize / 64;
+
+/// The objects of a page, by the units with which they begin.
+#[derive(Clone, Copy, Debug, Default)]
+struct PageMarks {
+    marked: [u64; WORDS],
+    scanned: [u64; WORDS],
+}
+
+/// The objects that were reached.
+#[derive(Debug, Default)]
+pub(crate) struct Marks {
+    pages: HashMap<u32, PageMarks>,
+    pending: BTreeSet<u32>,
+}
+
+impl Marks {
+    /// Marks the object at an address; 0 is none.
+    pub(crate) fn mark(&mut self, address: u64) {
+        let (page, unit) = (page_of(address) as u32, (address % UNITS) as usize);
+        if address == 0 {
+            return;
+        }
+        let word = &mut self.pages.entry(page).or_default().marked[unit / 64];
+        if *word >> (unit % 64) & 1 == 0 {
+            *word |= 1 << (unit % 64);
+            self.pending.insert(page);
+        }
+    }
+
+    /// Whether the object that begins at a unit of a page was reached.
+    pub(crate) fn is_marked(&self, page: u32, unit: usize) -> bool {
+        self.pages.get(&page).is_some_and(|marks| marks.marked[unit / 64] >> (unit % 64) & 1 == 1)
+    }
+
+    /// Scans at most `most` pages of a version, which the caller has registered. Returns whether no page is
+    /// pending any more.
+    ///
+    /// # Errors
+    /// If a page cannot be read, or a pointer leads to no object.
+    pub(crate) fn scan(&mut self, shared: &Shared, version: u64, most: usize) -> Result<bool> {
+        let mut page = [0; PAGE];
+        for _ in 0..most {
+            let Some(number) = self.pending.pop_first() else { return Ok(true) };
+            shared.copy_page(number, version, &mut page)?;
+            if kind(&page) != OBJECT {
+                return Err(shared.wrong(number, "a pointer leads to it, and it has no objects"));
+            }
+            self.scan_page(number, ObjectPage(&page)).map_err(|what| shared.wrong(number, what))?;
+        }
+        Ok(self.pending.is_empty())
+    }
+
+    /// Marks the objects to which the marked objects of a page point.
+    fn scan_page(&mut self, number: u32, page: ObjectPage<'_>) -> std::result::Result<(), &'static str> {
+        let marks = self.pages.entry(number).or_default();
+        let marked = marks.marked;
+        let scanned = std::mem::replace(&mut marks.scanned, marked);
+        let slots = page.slots();
+        for word in 0..WORDS {
+            let mut new = marked[word] & !scanned[word];
+            while new != 0 {
+                let unit = word * 64 + new.trailing_zeros() as usize;
+                new &= new - 1;
+                let slot = slots.slot_of(unit as u64).filter(|&slot| page.is_used(slot));
+                let slot = slot.ok_or("a pointer leads to a place in it where no object is")?;
+                page.pointers(slot).for_each(|place| self.mark(place.address(page.0)));
+            }
+        }
+        Ok(())
+    }
+}

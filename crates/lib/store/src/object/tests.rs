@@ -1,0 +1,336 @@
+//! Tests of objects against a model: crashes, snapshots, savepoints.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use crate::check_tests::{file, findings, page_mut};
+use crate::crash::{Disk, Random, empty, open, open_with};
+use crate::finding::Lost;
+use crate::lock::lock;
+use crate::object::{ObjectOptions, Ptr};
+use crate::page::{OBJECT, PAGE, kind};
+use crate::transaction::Transaction;
+use crate::{ErrorKind, Result, Snapshot, Store};
+
+crate::stored! {
+    struct Part { id: u32, next: Ptr<Part>, to: [Ptr<Part>; 2], label: Ptr<Label>, number: u64 }
+    struct Label { text: [u8; 200], part: Ptr<Part> }
+}
+
+/// Roots of the tests.
+const ROOTS: [&str; 3] = ["first", "second", "third"];
+
+/// A part by the ids of its neighbours, 0 for none, with its number and the first byte of its label.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ModelPart {
+    next: u32,
+    to: [u32; 2],
+    label: u8,
+    number: u64,
+}
+
+/// What is in the store: parts by id, and the ids of the roots.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Model {
+    parts: BTreeMap<u32, ModelPart>,
+    roots: BTreeMap<usize, u32>,
+    last: u32,
+}
+
+impl Model {
+    /// Removes the parts that no root reaches.
+    fn collect(mut self) -> Self {
+        let (mut rest, mut reached): (Vec<u32>, _) = (self.roots.values().copied().collect(), BTreeMap::new());
+        while let Some(id) = rest.pop() {
+            if id != 0 && !reached.contains_key(&id) {
+                let part = self.parts[&id].clone();
+                rest.extend(part.to.iter().chain([&part.next]));
+                reached.insert(id, part);
+            }
+        }
+        self.parts = reached;
+        self.last = 0;
+        self
+    }
+}
+
+/// The parts that the roots of a snapshot reach.
+fn read(now: &Snapshot) -> Result<Model> {
+    let (mut model, mut rest) = (Model::default(), Vec::new());
+    for (index, name) in ROOTS.iter().enumerate() {
+        let root = now.root_pointer::<Part>(name)?;
+        if !root.is_null() {
+            model.roots.insert(index, now.get(root)?.id);
+            rest.push(root);
+        }
+    }
+    while let Some(pointer) = rest.pop() {
+        let part = now.follow(pointer);
+        let id = |pointer| now.follow::<Part>(pointer).id;
+        if !pointer.is_null() && !model.parts.contains_key(&part.id) {
+            let label = now.follow(part.label);
+            assert!(part.label.is_null() || label.part == pointer && label.text == [label.text[0]; 200]);
+            let found =
+                ModelPart { next: id(part.next), to: part.to.map(id), label: label.text[0], number: part.number };
+            model.parts.insert(part.id, found);
+            rest.extend(part.to.iter().chain([&part.next]));
+        }
+    }
+    now.check_objects()?;
+    Ok(model)
+}
+
+/// The pointers of all parts that the roots of a transaction reach.
+fn pointers(tx: &mut Transaction) -> Result<BTreeMap<u32, Ptr<Part>>> {
+    let (mut found, mut rest) = (BTreeMap::from([(0, Ptr::NULL)]), Vec::<Ptr<Part>>::new());
+    for name in ROOTS {
+        rest.push(tx.root(name)?);
+    }
+    while let Some(pointer) = rest.pop() {
+        if !pointer.is_null() {
+            let part = tx.get(pointer)?;
+            if found.insert(part.id, pointer).is_none() {
+                rest.extend(part.to.iter().chain([&part.next]));
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn pick(random: &mut Random, pointers: &BTreeMap<u32, Ptr<Part>>) -> (u32, Ptr<Part>) {
+    let index = random.below(pointers.len() as u64) as usize;
+    pointers.iter().nth(index).map_or((0, Ptr::NULL), |(&id, &pointer)| (id, pointer))
+}
+
+/// Adds a part with random neighbours, to which another part or a root leads.
+fn add(
+    tx: &mut Transaction,
+    model: &mut Model,
+    random: &mut Random,
+    found: &mut BTreeMap<u32, Ptr<Part>>,
+) -> Result<()> {
+    // It is in the list behind the part before, so that few parts are lost.
+    let ((before, before_pointer), to) = (pick(random, found), [pick(random, found), pick(random, found)]);
+    let next = model.parts.get(&before).map_or(0, |part| part.next);
+    let next = (next, found[&next]);
+    model.last += 1;
+    let (id, number) = (model.last, random.below(u64::MAX));
+    let part = Part { id, next: next.1, to: to.map(|to| to.1), number, ..Part::ZERO };
+    let pointer = tx.alloc(part)?;
+    let label = if random.below(3) == 0 { random.below(255) as u8 + 1 } else { 0 };
+    if label > 0 {
+        tx.edit(pointer)?.label = tx_label(tx, label, pointer)?;
+    }
+    model.parts.insert(id, ModelPart { next: next.0, to: to.map(|to| to.0), label, number });
+    if before == 0 || random.below(20) == 0 {
+        let root = random.below(3) as usize;
+        tx.set_root(ROOTS[root], pointer)?;
+        model.roots.insert(root, id);
+    } else {
+        tx.edit(before_pointer)?.next = pointer;
+        model.parts.get_mut(&before).unwrap().next = id;
+    }
+    found.insert(id, pointer);
+    Ok(())
+}
+
+fn tx_label(tx: &mut Transaction, byte: u8, part: Ptr<Part>) -> Result<Ptr<Label>> {
+    tx.alloc(Label { text: [byte; 200], part })
+}
+
+/// Makes random changes to both the model and a transaction, and undoes some of them.
+fn change(store: &Store, model: &mut Model, random: &mut Random) -> Result<()> {
+    store.write(|tx| {
+        for _ in 0..=random.below(8) {
+            let (mark, before) = (tx.savepoint(), model.clone());
+            let mut found = pointers(tx)?;
+            for _ in 0..=random.below(6) {
+                let (id, pointer) = pick(random, &found);
+                match random.below(24) {
+                    0 => {
+                        let root = random.below(3) as usize;
+                        assert_eq!(tx.remove_root(ROOTS[root])?, model.roots.remove(&root).is_some());
+                    }
+                    1..5 if id != 0 => {
+                        let to = pick(random, &found);
+                        tx.edit(pointer)?.to[1] = to.1;
+                        model.parts.get_mut(&id).unwrap().to[1] = to.0;
+                    }
+                    5..8 if id != 0 => {
+                        let mut part = tx.edit(pointer)?;
+                        part.number += 1;
+                        model.parts.get_mut(&id).unwrap().number = part.number;
+                    }
+                    _ => add(tx, model, random, &mut found)?,
+                }
+            }
+            if random.below(4) == 0 {
+                tx.rollback_to(mark);
+                *model = before;
+            }
+        }
+        Ok(())
+    })
+}
+
+fn read_store(store: &Store) -> Model {
+    read(&store.read().unwrap()).unwrap()
+}
+
+/// Crashes a store at random calls, and compares the objects with those that were committed.
+fn crash_often(rounds: u64, seed: u64) {
+    let options = ObjectOptions { collects_at_commit: seed.is_multiple_of(2), ..ObjectOptions::DEFAULT };
+    let mut random = Random(seed);
+    let (mut image, mut committed) = (empty(4), Model::default());
+    for round in 0..rounds {
+        let disk = Disk::new(image, random.below(60), Random(random.below(u64::MAX) | 1));
+        let mut uncertain = committed.clone();
+        if let Ok(store) = open_with(&disk, options) {
+            assert_eq!(read_store(&store), committed.clone().collect(), "round {round} of seed {seed}");
+            while change(&store, &mut uncertain, &mut random).is_ok() {
+                committed.clone_from(&uncertain);
+                assert_eq!(read_store(&store), committed.clone().collect(), "round {round} of seed {seed}");
+                match random.below(16) {
+                    0 => drop(store.compact()),
+                    1 => drop(store.collect()),
+                    _ => {}
+                }
+            }
+        }
+        image = crashed(&disk);
+        if round % 10 == 0 {
+            assert_eq!(findings(&image), [], "round {round} of seed {seed}");
+        }
+        let after = Disk::new(image.clone(), u64::MAX, Random(1));
+        let found = read_store(&open(&after).unwrap());
+        let is_uncertain = found == uncertain.clone().collect();
+        assert!(is_uncertain || found == committed.clone().collect(), "round {round} of seed {seed}");
+        if is_uncertain {
+            committed = uncertain;
+        }
+    }
+}
+
+fn crashed(disk: &Arc<Mutex<Disk>>) -> Vec<u8> {
+    lock(disk).crashed()
+}
+
+#[test]
+fn objects_of_commits_that_returned_are_there_after_each_of_many_crashes() {
+    for seed in 1..=4 {
+        crash_often(40, seed);
+    }
+}
+
+#[test]
+fn a_snapshot_has_the_objects_of_its_version() {
+    let disk = Disk::new(empty(16), u64::MAX, Random(1));
+    let store = open(&disk).unwrap();
+    let (mut model, mut random) = (Model::default(), Random(4));
+    let (mut snapshots, mut largest) = (Vec::new(), 0);
+    for round in 0..300 {
+        change(&store, &mut model, &mut random).unwrap();
+        if round % 7 == 0 {
+            snapshots.push((store.read().unwrap(), model.clone().collect()));
+            largest = largest.max(snapshots.last().unwrap().1.parts.len());
+        }
+        if random.below(6) == 0 && snapshots.len() > 4 {
+            let index = random.below(snapshots.len() as u64) as usize;
+            snapshots.swap_remove(index);
+        }
+        let index = random.below(snapshots.len() as u64) as usize;
+        assert_eq!(read(&snapshots[index].0).unwrap(), snapshots[index].1, "round {round}");
+    }
+    assert!(largest > 20 && model.last > 500, "{largest} of {}", model.last);
+}
+
+#[test]
+fn a_failed_alloc_and_a_foreign_pointer_cannot_be_committed() {
+    let disk = Disk::new(empty(16), u64::MAX, Random(1));
+    let store = open(&disk).unwrap();
+    let mut tx = store.begin().unwrap();
+    let foreign = Ptr::of(u32::MAX);
+    assert_eq!(tx.get::<Part>(foreign).unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(tx.get::<Part>(Ptr::NULL).unwrap_err().kind(), ErrorKind::Absent);
+    let part = tx.alloc(Part::ZERO).unwrap();
+    assert_eq!(tx.get::<Label>(Ptr::of(part.0)).unwrap_err().kind(), ErrorKind::Type);
+    assert_eq!(tx.get::<Part>(Ptr::of(part.0 + 1)).unwrap_err().kind(), ErrorKind::Absent);
+    tx.commit().unwrap();
+}
+
+/// The objects of each type in a file.
+fn counts(disk: &Arc<Mutex<Disk>>) -> BTreeMap<String, u64> {
+    let image = lock(disk).cached().into_owned();
+    assert_eq!(findings(&image), []);
+    let stat = file(&image).unwrap().stat().unwrap();
+    stat.types.into_iter().map(|found| (found.name, found.objects)).collect()
+}
+
+/// The objects of each type that the roots of a model reach.
+fn reached(model: &Model) -> BTreeMap<String, u64> {
+    let parts = model.clone().collect().parts;
+    let labels = parts.values().filter(|part| part.label > 0).count() as u64;
+    [("Part".to_owned(), parts.len() as u64), ("Label".to_owned(), labels)].into()
+}
+
+#[test]
+fn a_collection_removes_what_no_root_reaches_and_nothing_else() {
+    let disk = Disk::new(empty(16), u64::MAX, Random(1));
+    let (mut model, mut random, mut removed) = (Model::default(), Random(77), 0);
+    for round in 0..8 {
+        let store = open(&disk).unwrap();
+        let old = (store.read().unwrap(), model.clone().collect());
+        for _ in 0..30 {
+            change(&store, &mut model, &mut random).unwrap();
+        }
+        let report = store.collect().unwrap();
+        assert_eq!((read_store(&store), read(&old.0).unwrap()), (model.clone().collect(), old.1), "round {round}");
+        removed += report.objects;
+        assert_eq!(store.collect().unwrap().objects, 0);
+        drop((old.0, store));
+        assert_eq!(counts(&disk), reached(&model), "round {round}");
+    }
+    assert!(removed > 100, "{removed}");
+}
+
+#[test]
+fn collections_at_commits_keep_the_store_small_and_keep_what_is_reached() {
+    let disk = Disk::new(empty(64), u64::MAX, Random(1));
+    let store = open_with(&disk, ObjectOptions { collects_at_commit: true, ..ObjectOptions::DEFAULT }).unwrap();
+    let (mut model, mut random) = (Model::default(), Random(5));
+    for round in 0..600 {
+        change(&store, &mut model, &mut random).unwrap();
+        if round % 50 == 0 {
+            assert_eq!(read_store(&store), model.clone().collect(), "round {round}");
+        }
+    }
+    let report = store.collected();
+    assert!(report.collections > 1 && report.pages > 1 && report.failure.is_none(), "{report:?}");
+    assert!(report.longest_pause <= report.time && report.steps > report.collections);
+    let pages = store.0.shared.published().1;
+    store.collect().unwrap();
+    drop(store);
+    let counted: u64 = counts(&disk).values().sum();
+    assert_eq!(counted, reached(&model).values().sum());
+    assert!(report.objects > counted && pages < 300, "{} objects, {pages} pages", report.objects);
+}
+
+#[test]
+fn a_collection_of_a_damaged_store_removes_nothing() {
+    let disk = Disk::new(empty(16), u64::MAX, Random(1));
+    let store = open(&disk).unwrap();
+    let (mut model, mut random) = (Model::default(), Random(3));
+    (0..200).for_each(|_| change(&store, &mut model, &mut random).unwrap());
+    drop(store);
+    let mut image = lock(&disk).cached().into_owned();
+    let pages = image.len() / PAGE;
+    let last = (0..pages as u32).rev().find(|&page| kind(page_mut(&mut image, page)) == OBJECT).unwrap();
+    page_mut(&mut image, last)[1000] ^= 1;
+    let found = findings(&image);
+    assert!(found.iter().all(|finding| matches!(finding.lost, Lost::Objects(_))) && !found.is_empty(), "{found:?}");
+    let damaged = Disk::new(image.clone(), u64::MAX, Random(1));
+    let store = open(&damaged).unwrap();
+    assert_eq!(store.collect().unwrap_err().kind(), ErrorKind::Corrupt);
+    drop(store);
+    assert_eq!(findings(&lock(&damaged).cached()), found);
+}

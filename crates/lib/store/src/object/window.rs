@@ -1,0 +1,307 @@
+//! Windows: address space in which the objects of one version appear.
+//!
+//! ```text
+//! pointer ─→ start + 8 · pointer ─→ page is missing: fault ─→ page as of the version, verified,
+//!                                                              pointers translated ─→ window
+//! ```
+//! A snapshot takes a window: that of its version, or an unused one, from which the pages that differ are
+//! dropped, or a new one. Beyond a bound, the pages that came first are dropped; a later access fills them
+//! with the same bytes.
+//!
+//! Invariants: while a snapshot has a window, its version and its slots stay, so what it lends does not
+//! change. A pointer is 32 bits and a window has 32 GiB and a page, so no pointer leads outside.
+//!
+//! After damage the page is filled with zeros and the window is *poisoned*: calls of its snapshots return
+//! the error.
+//!
+//! Source: Wilson, *Pointer Swizzling at Page Fault Time*, 1991.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::{Arc, Mutex};
+
+use fieldstone_pages::{Fault, Filling, Memory, Outcome};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::lock::lock;
+use crate::object::object_page::ObjectPage;
+use crate::object::pointers::{MOST_SLOTS, PageSlots};
+use crate::page::{OBJECT, PAGE, Page, kind, set_u32};
+use crate::shared::Shared;
+
+/// Bytes that pointers can reach, and those of the object that the last one reaches.
+const RANGE: usize = MOST_SLOTS as usize * PAGE + PAGE;
+/// Pages that are dropped one by one; with more of them, a window is emptied.
+const FEW: usize = 1024;
+/// Windows that are kept without a snapshot.
+const KEPT: usize = 2;
+/// Pages that a window has in memory at least.
+const LEAST_PAGES: usize = 16;
+
+/// Address space in which the objects of one version appear.
+#[derive(Debug)]
+pub(crate) struct Window {
+    filling: Filling,
+    view: Arc<View>,
+}
+
+/// What a window shows.
+#[derive(Debug)]
+struct View {
+    shared: Arc<Shared>,
+    version: AtomicU64,
+    /// Pages of the file.
+    end: AtomicU32,
+    slots: Mutex<PageSlots>,
+    /// Slots whose pages are in memory, in the order in which they came.
+    resident: Mutex<VecDeque<u32>>,
+    most_resident: usize,
+    /// Why it is poisoned.
+    error: Mutex<Option<Error>>,
+    is_poisoned: AtomicBool,
+    /// The process that has made it.
+    process: u32,
+}
+
+/// The bytes of a slot.
+const fn bytes_of(slot: u32) -> Range<usize> {
+    slot as usize * PAGE..(slot as usize + 1) * PAGE
+}
+
+fn no_memory(path: &Path, error: &fieldstone_pages::Error) -> Error {
+    Error::new(ErrorKind::Memory, path, format!("cannot reserve addresses for objects: {error}"))
+        .with_remedy("a larger limit of address space (ulimit -v)")
+}
+
+/// Addresses that read as zeros, for snapshots without objects.
+///
+/// # Errors
+/// Without enough addresses.
+pub(crate) fn empty_range(path: &Path) -> Result<Memory> {
+    Memory::anonymous(RANGE).map_err(|error| no_memory(path, &error))
+}
+
+impl Window {
+    fn new(shared: &Arc<Shared>, options: &WindowOptions, version: u64, end: u32) -> Result<Self> {
+        let view = Arc::new(View {
+            shared: Arc::clone(shared),
+            version: AtomicU64::new(version),
+            end: AtomicU32::new(end),
+            slots: Mutex::new(PageSlots::new(options.slots, end)),
+            resident: Mutex::default(),
+            most_resident: (options.memory_bytes / PAGE).max(LEAST_PAGES),
+            error: Mutex::default(),
+            is_poisoned: AtomicBool::new(false),
+            process: std::process::id(),
+        });
+        let fill = |memory: Memory| {
+            let view = Arc::clone(&view);
+            Filling::new(memory, move |fault| view.fill(fault))
+        };
+        // Without userfaultfd, only shared memory can be filled.
+        let filling = Memory::anonymous(RANGE).and_then(fill).or_else(|_| Memory::shared(RANGE).and_then(fill));
+        let filling = filling.map_err(|error| no_memory(&shared.path, &error))?;
+        filling.close_in_child();
+        Ok(Self { filling, view })
+    }
+
+    /// Address of the first byte.
+    pub(crate) fn start(&self) -> usize {
+        self.filling.memory().start()
+    }
+
+    /// # Errors
+    /// Why an object could not be read, or [`ErrorKind::Forked`] in a child.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.view.is_poisoned.load(Acquire)
+            && let Some(error) = lock(&self.view.error).clone()
+        {
+            return Err(error);
+        }
+        if self.is_foreign() {
+            let what = "the snapshot was taken before a fork, and this is the child: it can read no objects";
+            return Err(
+                Error::new(ErrorKind::Forked, &self.view.shared.path, what).with_remedy("a new snapshot in the child")
+            );
+        }
+        Ok(())
+    }
+
+    /// Whether the parent of this process has made it.
+    fn is_foreign(&self) -> bool {
+        self.view.process != std::process::id()
+    }
+
+    fn version(&self) -> u64 {
+        self.view.version.load(Relaxed)
+    }
+
+    /// Whether new snapshots can use it.
+    fn is_usable(&self) -> bool {
+        !self.view.is_poisoned.load(Acquire) && !self.is_foreign()
+    }
+
+    fn has_room(&self, end: u32) -> bool {
+        lock(&self.view.slots).has_room(end)
+    }
+
+    /// The pointer to an address.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Window`] without a free slot.
+    pub(crate) fn pointer(&self, address: u64) -> Result<u32> {
+        lock(&self.view.slots).pointer(address).ok_or_else(|| exhausted(&self.view.shared.path))
+    }
+
+    /// The address of a pointer; `None` if it is not from this window.
+    pub(crate) fn address(&self, pointer: u32) -> Option<u64> {
+        lock(&self.view.slots).address(pointer)
+    }
+
+    /// Shows another version, now that no snapshot has it.
+    fn show(&mut self, version: u64, end: u32) -> fieldstone_pages::Result<()> {
+        let (view, filling) = (&self.view, &self.filling);
+        let mut slots = lock(&view.slots);
+        let changed = view.shared.object_changes.between(self.version(), version, FEW);
+        match changed.filter(|_| slots.has_room(end)) {
+            Some(pages) => {
+                pages.iter().filter_map(|&page| slots.slot(page)).try_for_each(|slot| filling.evict(bytes_of(slot)))?;
+            }
+            None => {
+                filling.evict(0..RANGE)?;
+                *slots = PageSlots::new(slots.limit(), end);
+                lock(&view.resident).clear();
+            }
+        }
+        view.version.store(version, Relaxed);
+        view.end.store(end, Relaxed);
+        Ok(())
+    }
+}
+
+/// The error of a window without a free slot.
+pub(crate) fn exhausted(path: &Path) -> Error {
+    let what = "the objects that were reached have more pages than the window of a snapshot or transaction";
+    Error::new(ErrorKind::Window, path, what)
+        .with_remedy("go on in a new snapshot or transaction, from the last LongPtr")
+}
+
+impl View {
+    /// Fills the page of a fault.
+    fn fill(&self, fault: &Fault<'_>) -> Outcome {
+        let slot = (fault.offset() / PAGE) as u32;
+        let mut page = [0; PAGE];
+        // Slot 0 is that of the null pointer, which reads as zeros.
+        if slot > 0
+            && let Err(error) = self.load(slot, &mut page)
+        {
+            page.fill(0);
+            self.poison(error);
+        }
+        if fault.fill(&page).is_err() {
+            return Outcome::Chain;
+        }
+        let mut resident = lock(&self.resident);
+        resident.push_back(slot);
+        if resident.len() > self.most_resident
+            && let Some(oldest) = resident.pop_front().filter(|&oldest| oldest != slot)
+        {
+            // A page that stays is no damage.
+            let _ = fault.evict_others(bytes_of(oldest));
+        }
+        Outcome::Resolved
+    }
+
+    fn poison(&self, error: Error) {
+        lock(&self.error).get_or_insert(error);
+        self.is_poisoned.store(true, Release);
+    }
+
+    /// Reads the page of a slot, and translates its pointers.
+    fn load(&self, slot: u32, page: &mut Page) -> Result<()> {
+        let shared = &self.shared;
+        let number = lock(&self.slots).page(slot).filter(|&number| number < self.end.load(Relaxed));
+        let number = number.ok_or_else(|| {
+            Error::corrupt(&shared.path, None, "a pointer leads to no page of the file, or is of another snapshot")
+        })?;
+        shared.copy_page(number, self.version.load(Relaxed), page)?;
+        if kind(page) != OBJECT {
+            return Err(shared.wrong(number, "a pointer leads to it, and it has no objects"));
+        }
+        let mut slots = lock(&self.slots);
+        if slots.is_identity() {
+            let is_short = ObjectPage(page).is_short();
+            return if is_short {
+                Ok(())
+            } else {
+                Err(shared.wrong(number, "it has pointers behind the end of the file"))
+            };
+        }
+        let contents = *page;
+        let contents = ObjectPage(&contents);
+        for place in contents.used().flat_map(|slot| contents.pointers(slot)) {
+            let pointer = slots.pointer(place.address(contents.0)).ok_or_else(|| exhausted(&shared.path))?;
+            set_u32(page, place.low, pointer);
+        }
+        Ok(())
+    }
+}
+
+/// The sizes of windows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WindowOptions {
+    /// Slots for pages.
+    pub(crate) slots: u32,
+    /// Memory of the pages in each window.
+    pub(crate) memory_bytes: usize,
+}
+
+/// The windows of an open store.
+#[derive(Debug)]
+pub(crate) struct Windows {
+    options: WindowOptions,
+    all: Mutex<Vec<Arc<Window>>>,
+}
+
+impl Windows {
+    pub(crate) fn new(options: WindowOptions) -> Self {
+        Self { options, all: Mutex::default() }
+    }
+
+    pub(crate) const fn slots(&self) -> u32 {
+        self.options.slots
+    }
+
+    /// A window that shows a version, for which the caller has registered a reader.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Memory`] without addresses.
+    pub(crate) fn take(&self, shared: &Arc<Shared>, version: u64, end: u32) -> Result<Arc<Window>> {
+        let mut all = lock(&self.all);
+        all.retain_mut(|window| window.is_usable() || Arc::get_mut(window).is_none());
+        let is_shown =
+            |window: &&Arc<Window>| window.is_usable() && window.version() == version && window.has_room(end);
+        if let Some(window) = all.iter().find(is_shown) {
+            return Ok(Arc::clone(window));
+        }
+        let unused = all.iter().position(|window| Arc::strong_count(window) == 1 && window.is_usable());
+        let unused = unused.map(|index| all.swap_remove(index)).and_then(|mut window| {
+            let shown = Arc::get_mut(&mut window)?.show(version, end);
+            shown.is_ok().then_some(window)
+        });
+        let window = match unused {
+            Some(window) => window,
+            None => Arc::new(Window::new(shared, &self.options, version, end)?),
+        };
+        all.push(Arc::clone(&window));
+        let mut kept = 0;
+        all.retain(|window| {
+            kept += usize::from(Arc::strong_count(window) == 1);
+            Arc::strong_count(window) > 1 || kept <= KEPT
+        });
+        Ok(window)
+    }
+}

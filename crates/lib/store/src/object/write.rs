@@ -1,0 +1,294 @@
+//! Objects of a transaction.
+
+#![allow(unsafe_code, reason = "reads objects from their bytes")]
+
+use std::any::TypeId;
+use std::collections::HashMap;
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use crate::catalog;
+use crate::error::{Error, ErrorKind, Result};
+use crate::node::Payload;
+use crate::object::allocation::{LONGEST_NAME, NumberedType, object_page, take_slot};
+use crate::object::layout::Layout;
+use crate::object::object_page::{ObjectPage, address, page_of};
+use crate::object::pointers::PageSlots;
+use crate::object::read::wrong_root;
+use crate::object::stored::{LongPtr, Object, Ptr};
+use crate::object::types::{self, ROOTS, Root};
+use crate::object::window::exhausted;
+use crate::page::{OBJECT, Page, kind, u32_at};
+use crate::transaction::Transaction;
+use crate::tree::{self, Pages};
+
+/// A changed root counts as so many bytes of changed objects: many objects may have been lost.
+const CHANGED_ROOT: u64 = 1 << 10;
+
+/// What a transaction knows of its objects.
+#[derive(Debug)]
+pub(crate) struct ObjectEdits {
+    slots: PageSlots,
+    /// The types that were used, with their numbers.
+    types: HashMap<TypeId, (u32, Arc<Layout>)>,
+    /// The page that is filled with new objects of each type.
+    filled: HashMap<u32, u32>,
+    /// Bytes of the objects that were added or changed.
+    pub(crate) changed_bytes: u64,
+}
+
+impl ObjectEdits {
+    pub(crate) fn new(slots: u32, end: u32) -> Self {
+        Self { slots: PageSlots::new(slots, end), types: HashMap::new(), filled: HashMap::new(), changed_bytes: 0 }
+    }
+
+    /// Forgets what a rollback may have undone.
+    pub(crate) fn forget(&mut self) {
+        self.types.clear();
+        self.filled.clear();
+    }
+}
+
+/// Where an object of a transaction is.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    page: u32,
+    slot: usize,
+}
+
+/// Writes an object to its slot. Returns false if it has a pointer that is not from this transaction.
+fn write_object<T: Object>(page: &mut Page, slot: usize, object: &T, slots: &PageSlots) -> bool {
+    let start = ObjectPage(page).slots().offset(slot);
+    let bytes = &mut page[start..start + size_of::<T>()];
+    bytes.fill(0);
+    object.encode(bytes);
+    let contents = *page;
+    let mut is_right = true;
+    for place in ObjectPage(&contents).pointers(slot) {
+        let found = slots.address(u32_at(&contents, place.low));
+        is_right &= found.is_some();
+        place.set_address(page, found.unwrap_or(0));
+    }
+    is_right
+}
+
+/// Reads the object of a slot; `None` without a free slot for the page of a pointer.
+fn read_object<T: Object>(page: &Page, slot: usize, slots: &mut PageSlots) -> Option<T> {
+    let start = ObjectPage(page).slots().offset(slot);
+    let mut value = MaybeUninit::<T>::uninit();
+    let target = value.as_mut_ptr().cast::<u8>();
+    // SAFETY: both ranges have the size of the type and are different memory. Any bytes are an object.
+    unsafe { std::ptr::copy_nonoverlapping(page[start..start + size_of::<T>()].as_ptr(), target, size_of::<T>()) };
+    for place in ObjectPage(page).pointers(slot) {
+        let pointer = slots.pointer(place.address(page))?;
+        // SAFETY: the pointer is inside of the object: the layout of the page is that of the type.
+        unsafe { target.add(place.low - start).cast::<[u8; 4]>().write(pointer.to_le_bytes()) };
+    }
+    // SAFETY: all bytes were written above, and any bytes are an object.
+    Some(unsafe { value.assume_init() })
+}
+
+/// # Objects
+impl Transaction {
+    /// Adds an object. It stays in the store as long as a root reaches it: see
+    /// [`crate::Store::collect`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::Type`] if the type has other fields in the file; [`ErrorKind::TooLarge`] for an object
+    /// that does not fit into a page; [`ErrorKind::Absent`] if it has a pointer that is not from this
+    /// transaction; [`ErrorKind::Window`], [`ErrorKind::Full`], [`ErrorKind::Corrupt`] and
+    /// [`ErrorKind::Io`]. After an error other than the first, the transaction cannot be committed.
+    pub fn alloc<T: Object>(&mut self, object: T) -> Result<Ptr<T>> {
+        let (number, layout) = self.object_type::<T>()?;
+        let filled = &mut self.objects.filled;
+        let (shared, version) = (&*self.open.shared, self.reader.version);
+        let mut editor = crate::editor::Editor { shared, edits: &mut self.edits, writer: &self.writer, version };
+        let taken = take_slot(&mut editor, filled, NumberedType { number, layout: &layout });
+        self.has_failed |= taken.is_err();
+        let (page, slot) = taken?;
+        self.store_object(Place { page, slot }, &object);
+        if self.has_failed {
+            return Err(self.foreign_pointer(T::NAME));
+        }
+        let unit = object_page(self, page)?.slots().unit(slot);
+        let pointer = self.objects.slots.pointer(address(page, unit));
+        self.has_failed |= pointer.is_none();
+        pointer.map(Ptr::of).ok_or_else(|| exhausted(&self.open.shared.path))
+    }
+
+    /// A copy of an object, as of now.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Absent`] where no object is, [`ErrorKind::Type`] for an object of another type,
+    /// [`ErrorKind::Window`], [`ErrorKind::Corrupt`] and [`ErrorKind::Io`].
+    pub fn get<T: Object>(&mut self, pointer: Ptr<T>) -> Result<T> {
+        let place = self.place(pointer)?;
+        let page = self.edits.page(&self.open.shared, place.page, self.reader.version)?;
+        read_object(page, place.slot, &mut self.objects.slots).ok_or_else(|| exhausted(&self.open.shared.path))
+    }
+
+    /// An object to change: what is assigned to it is stored when the result is dropped.
+    ///
+    /// # Errors
+    /// As [`Transaction::get`].
+    pub fn edit<T: Object>(&mut self, pointer: Ptr<T>) -> Result<ObjectEdit<'_, T>> {
+        let place = self.place(pointer)?;
+        let value = self.get(pointer)?;
+        self.change(|editor| editor.edit(place.page).map(|_| ()))?;
+        Ok(ObjectEdit { transaction: self, place, value })
+    }
+
+    /// The pointer of a root: [`Ptr::NULL`] if there is none of this name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Type`] if it leads to another type, [`ErrorKind::Window`], [`ErrorKind::Corrupt`] and
+    /// [`ErrorKind::Io`].
+    pub fn root<T: Object>(&mut self, name: &str) -> Result<Ptr<T>> {
+        let Some(root) = types::root(self, &self.open.shared, name)? else { return Ok(Ptr::NULL) };
+        if types::number(self, &self.open.shared, T::NAME, &Layout::of::<T>())? != Some(root.number) {
+            return Err(wrong_root(&self.open.shared.path, name, T::NAME));
+        }
+        let pointer = self.objects.slots.pointer(root.address);
+        pointer.map(Ptr::of).ok_or_else(|| exhausted(&self.open.shared.path))
+    }
+
+    /// Makes a root lead to an object: all that it reaches stays in the store.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TooLarge`] for a name of more than 512 bytes, and as [`Transaction::alloc`] and
+    /// [`Transaction::get`].
+    pub fn set_root<T: Object>(&mut self, name: &str, pointer: Ptr<T>) -> Result<()> {
+        self.check_name(name)?;
+        self.place(pointer)?;
+        let (number, _) = self.object_type::<T>()?;
+        let Some(address) = self.objects.slots.address(pointer.0) else { return Err(self.foreign_pointer(T::NAME)) };
+        self.objects.changed_bytes += CHANGED_ROOT;
+        self.change(|editor| {
+            let tree = catalog::root_or_new(editor, ROOTS)?;
+            let root = Root { number, address }.encode();
+            tree::insert(editor, tree, name.as_bytes(), Payload::Value(&root)).map(drop)
+        })
+    }
+
+    /// Removes a root. Returns whether it was there.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Full`], [`ErrorKind::Corrupt`] and [`ErrorKind::Io`]: the transaction cannot be
+    /// committed.
+    pub fn remove_root(&mut self, name: &str) -> Result<bool> {
+        self.objects.changed_bytes += CHANGED_ROOT;
+        self.change(|editor| {
+            let Some(tree) = catalog::root(editor, editor.shared, ROOTS)? else { return Ok(false) };
+            tree::remove(editor, tree, name.as_bytes())
+        })
+    }
+
+    /// The place of an object, with which a snapshot or another transaction finds it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Absent`] if the pointer is not from this transaction.
+    pub fn long<T: Object>(&self, pointer: Ptr<T>) -> Result<LongPtr<T>> {
+        self.objects.slots.address(pointer.0).map(LongPtr::of).ok_or_else(|| self.foreign_pointer(T::NAME))
+    }
+
+    /// The pointer to the object at a place.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Window`] if the objects of this transaction have more pages than a window.
+    pub fn short<T: Object>(&mut self, place: LongPtr<T>) -> Result<Ptr<T>> {
+        self.objects.slots.pointer(place.0).map(Ptr::of).ok_or_else(|| exhausted(&self.open.shared.path))
+    }
+
+    /// The number and the layout of a type, which is added to the store.
+    fn object_type<T: Object>(&mut self) -> Result<(u32, Arc<Layout>)> {
+        if let Some((number, layout)) = self.objects.types.get(&TypeId::of::<T>()) {
+            return Ok((*number, Arc::clone(layout)));
+        }
+        self.check_name(T::NAME)?;
+        let layout = Arc::new(Layout::of::<T>());
+        let number = match types::number(self, &self.open.shared, T::NAME, &layout)? {
+            Some(number) => number,
+            None => self.change(|editor| types::number_or_new(editor, T::NAME, &layout))?,
+        };
+        self.objects.types.insert(TypeId::of::<T>(), (number, Arc::clone(&layout)));
+        Ok((number, layout))
+    }
+
+    fn check_name(&self, name: &str) -> Result<()> {
+        if name.len() <= LONGEST_NAME {
+            return Ok(());
+        }
+        let what = format!("a name of {} bytes is too long: it has at most {LONGEST_NAME} bytes", name.len());
+        Err(Error::new(ErrorKind::TooLarge, &self.open.shared.path, what))
+    }
+
+    /// Where the object of a pointer is.
+    fn place<T: Object>(&mut self, pointer: Ptr<T>) -> Result<Place> {
+        let address = self.objects.slots.address(pointer.0).filter(|&address| address > 0);
+        let Some(address) = address else { return Err(self.foreign_pointer(T::NAME)) };
+        let (number, _) = self.object_type::<T>()?;
+        let page = page_of(address) as u32;
+        let contents = self.page(page)?;
+        let found = ObjectPage(contents);
+        if kind(contents) != OBJECT || found.type_number() != number {
+            let what = format!("a pointer to an object of type {} leads to another type", T::NAME);
+            return Err(Error::new(ErrorKind::Type, &self.open.shared.path, what));
+        }
+        match found.slots().slot_of(address).filter(|&slot| found.is_used(slot)) {
+            Some(slot) if found.size() == size_of::<T>() => Ok(Place { page, slot }),
+            Some(_) => Err(self.wrong(page, "its objects have another size than their type")),
+            None => Err(self.foreign_pointer(T::NAME)),
+        }
+    }
+
+    /// Writes an object to a page that was changed before.
+    fn store_object<T: Object>(&mut self, place: Place, object: &T) {
+        let page = self.edits.changed_page(&self.open.shared, place.page);
+        let is_stored = page.is_some_and(|page| write_object(page, place.slot, object, &self.objects.slots));
+        self.has_failed |= !is_stored;
+        self.objects.changed_bytes += size_of::<T>() as u64;
+    }
+
+    fn foreign_pointer(&self, name: &str) -> Error {
+        let what = format!("a pointer leads to no object, or is not from this transaction (type {name})");
+        Error::new(ErrorKind::Absent, &self.open.shared.path, what)
+            .with_remedy("a LongPtr carries a position from one snapshot or transaction to another")
+    }
+}
+
+/// An object of a transaction that is changed, and stored when this is dropped.
+///
+/// If it then has a pointer that is not from this transaction, the transaction cannot be committed.
+pub struct ObjectEdit<'a, T: Object> {
+    transaction: &'a mut Transaction,
+    place: Place,
+    value: T,
+}
+
+impl<T: Object> Deref for ObjectEdit<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T: Object> DerefMut for ObjectEdit<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.value
+    }
+}
+
+impl<T: Object> Drop for ObjectEdit<'_, T> {
+    fn drop(&mut self) {
+        self.transaction.store_object(self.place, &self.value);
+    }
+}
+
+impl<T: Object + fmt::Debug> fmt::Debug for ObjectEdit<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ObjectEdit").field(&self.value).finish()
+    }
+}
