@@ -62,7 +62,7 @@ fn use_damaged(rounds: usize, seed: u64, use_image: impl Fn(&[u8], &mut Random))
 }
 
 /// Damages one page, one header or the log, and corrects the checks.
-fn damage(image: &mut Vec<u8>, random: &mut Random) {
+pub(crate) fn damage(image: &mut Vec<u8>, random: &mut Random) {
     let Ok(file) = file(image) else { return };
     let (header, end) = (file.header, file.end());
     match random.below(8) {

@@ -43,7 +43,7 @@ pub(crate) fn take_slot(
         };
         filled.insert(object.number, page);
         let found = object_page(editor, page)?;
-        if found.type_number() != object.number {
+        if !found.has_type(object.number, object.layout) {
             return Err(editor.wrong(page, "it has objects of another type than the tree of the pages says"));
         }
         if let Some(slot) = found.unused() {

@@ -82,8 +82,7 @@ impl<'a> ObjectCheck<'a> {
         let found = ObjectPage(page);
         found.check().map_err(wrong)?;
         let Some((_, layout)) = self.lists.types.get(&number) else { return Err(wrong("its type is unknown")) };
-        let is_same = found.runs().eq(layout.runs.iter().map(|run| (run.offset, run.count)));
-        if found.type_number() != number || found.size() != layout.size || !is_same {
+        if !found.has_type(number, layout) {
             return Err(wrong("its objects are not of the type that the tree of the pages names"));
         }
         Ok(())

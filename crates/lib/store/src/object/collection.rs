@@ -248,7 +248,7 @@ impl Collector {
         self.changed_bytes = 0;
     }
 
-    /// Does a step as a part of a transaction that has changed so many bytes of objects. Returns false if the
+    /// Does a step as a part of a transaction, which has changed `changed_bytes` of objects. Returns false if the
     /// changes of the step must be undone.
     pub(crate) fn step(&mut self, shared: &Arc<Shared>, editor: &mut Editor<'_>, changed_bytes: u64) -> bool {
         self.changed_bytes += changed_bytes;

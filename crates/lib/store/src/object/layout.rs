@@ -40,6 +40,11 @@ impl Layout {
         layout
     }
 
+    /// The offset of each pointer.
+    pub(crate) fn pointers(&self) -> impl Iterator<Item = usize> + use<'_> {
+        self.runs.iter().flat_map(|run| (0..run.count).map(|index| run.offset + 4 * index))
+    }
+
     pub(crate) fn encode(&self, number: u32) -> Vec<u8> {
         let mut bytes = vec![0; 10];
         set_u32(&mut bytes, 0, number);

@@ -26,6 +26,9 @@ const RUN_LIST: usize = USED + USED_WORDS * 8;
 /// Units of 8 bytes in a page.
 pub(crate) const UNITS: u64 = (PAGE / 8) as u64;
 
+/// Addresses are smaller: they have 40 bits.
+pub(crate) const MOST_ADDRESSES: u64 = 1 << 40;
+
 /// The page of an address.
 pub(crate) const fn page_of(address: u64) -> u64 {
     address / UNITS
@@ -70,6 +73,11 @@ impl Slots {
     /// The unit with which a slot begins.
     pub(crate) const fn unit(&self, slot: usize) -> usize {
         self.offset(slot) / 8
+    }
+
+    /// The place of a pointer of a slot, by its number and its offset in the object.
+    pub(crate) const fn pointer(&self, slot: usize, index: usize, offset: usize) -> PointerPlace {
+        PointerPlace { low: self.offset(slot) + offset, high: self.high + slot * self.pointers + index }
     }
 
     /// The slot that begins at the unit of an address.
@@ -124,6 +132,12 @@ impl<'a> ObjectPage<'a> {
         let page = self.0;
         let at = |index| RUN_LIST + 4 * index;
         (0..u16_at(page, RUNS)).map(move |index| (u16_at(page, at(index)), u16_at(page, at(index) + 2)))
+    }
+
+    /// Whether its objects are of a type.
+    pub(crate) fn has_type(self, number: u32, layout: &Layout) -> bool {
+        let has_pointers = self.runs().eq(layout.runs.iter().map(|run| (run.offset, run.count)));
+        has_pointers && self.type_number() == number && self.size() == layout.size
     }
 
     pub(crate) fn slots(self) -> Slots {
@@ -185,9 +199,8 @@ impl<'a> ObjectPage<'a> {
     /// The places of the pointers of a slot.
     pub(crate) fn pointers(self, slot: usize) -> impl Iterator<Item = PointerPlace> + use<'a> {
         let slots = self.slots();
-        let (object, high) = (slots.offset(slot), slots.high + slot * slots.pointers);
         let offsets = self.runs().flat_map(|(offset, count)| (0..count).map(move |index| offset + 4 * index));
-        offsets.enumerate().map(move |(index, offset)| PointerPlace { low: object + offset, high: high + index })
+        offsets.enumerate().map(move |(index, offset)| slots.pointer(slot, index, offset))
     }
 }
 

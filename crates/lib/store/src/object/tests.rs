@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use crate::check_tests::{file, findings, page_mut};
+use crate::check::Scope;
+use crate::check_tests::{change_page, file, findings, page_mut};
 use crate::crash::{Disk, Random, empty, open, open_with};
+use crate::damage_tests::damage;
 use crate::finding::Lost;
 use crate::lock::lock;
 use crate::object::{ObjectOptions, Ptr};
@@ -245,17 +247,32 @@ fn a_snapshot_has_the_objects_of_its_version() {
 }
 
 #[test]
-fn a_failed_alloc_and_a_foreign_pointer_cannot_be_committed() {
+fn a_pointer_to_no_object_or_another_type_is_an_error() {
     let disk = Disk::new(empty(16), u64::MAX, Random(1));
     let store = open(&disk).unwrap();
     let mut tx = store.begin().unwrap();
-    let foreign = Ptr::of(u32::MAX);
-    assert_eq!(tx.get::<Part>(foreign).unwrap_err().kind(), ErrorKind::Corrupt);
+    let (part, label) = (tx.alloc(Part::ZERO).unwrap(), tx.alloc(Label::ZERO).unwrap());
+    assert_eq!(tx.get::<Part>(Ptr::of(u32::MAX)).unwrap_err().kind(), ErrorKind::Corrupt);
     assert_eq!(tx.get::<Part>(Ptr::NULL).unwrap_err().kind(), ErrorKind::Absent);
-    let part = tx.alloc(Part::ZERO).unwrap();
     assert_eq!(tx.get::<Label>(Ptr::of(part.0)).unwrap_err().kind(), ErrorKind::Type);
     assert_eq!(tx.get::<Part>(Ptr::of(part.0 + 1)).unwrap_err().kind(), ErrorKind::Absent);
+    assert_eq!(tx.set_root::<Part>("first", Ptr::of(label.0)).unwrap_err().kind(), ErrorKind::Type);
     tx.commit().unwrap();
+}
+
+#[test]
+fn a_transaction_with_a_foreign_pointer_cannot_be_committed() {
+    let disk = Disk::new(empty(16), u64::MAX, Random(1));
+    let store = open_with(&disk, ObjectOptions { slots: 16, ..ObjectOptions::DEFAULT }).unwrap();
+    let foreign = Ptr::of(u32::MAX);
+    let mut tx = store.begin().unwrap();
+    assert_eq!(tx.alloc(Part { next: foreign, ..Part::ZERO }).unwrap_err().kind(), ErrorKind::Absent);
+    assert!(tx.commit().is_err());
+    let mut tx = store.begin().unwrap();
+    let part = tx.alloc(Part::ZERO).unwrap();
+    tx.edit(part).unwrap().next = foreign;
+    assert!(tx.commit().is_err());
+    assert!(store.read().unwrap().root_pointer::<Part>(ROOTS[0]).unwrap().is_null());
 }
 
 /// The objects of each type in a file.
@@ -333,4 +350,66 @@ fn a_collection_of_a_damaged_store_removes_nothing() {
     assert_eq!(store.collect().unwrap_err().kind(), ErrorKind::Corrupt);
     drop(store);
     assert_eq!(findings(&lock(&damaged).cached()), found);
+}
+
+/// All that reads and changes objects; errors are as good as results.
+fn use_everything(image: &[u8]) -> Result<()> {
+    if let Ok(file) = file(image) {
+        let _ = file.check(Scope::All, drop);
+        let _ = file.stat();
+    }
+    let store = open(&Disk::new(image.to_vec(), u64::MAX, Random(1)))?;
+    let now = store.read()?;
+    for root in ROOTS {
+        let (mut pointer, mut steps) = (now.root_pointer::<Part>(root).unwrap_or_default(), 0);
+        while !pointer.is_null() && steps < 1000 {
+            let part = now.follow(pointer);
+            let _ = now.get(part.to[0]).and_then(|other| now.get(other.label)).map(|label| label.text[0]);
+            (pointer, steps) = (part.next, steps + 1);
+        }
+        let changed = store.write(|tx| {
+            let mut pointer = tx.root::<Part>(root)?;
+            for _ in 0..50 {
+                let part = tx.get(pointer)?;
+                tx.edit(pointer)?.label = tx_label(tx, 1, pointer)?;
+                pointer = part.next;
+            }
+            Ok(())
+        });
+        let _ = changed;
+    }
+    now.check_objects()?;
+    store.collect().map(drop)
+}
+
+#[test]
+fn no_damage_with_right_checks_makes_a_reader_of_objects_panic() {
+    let disk = Disk::new(empty(16), u64::MAX, Random(1));
+    let store = open(&disk).unwrap();
+    let (mut model, mut random) = (Model::default(), Random(3));
+    (0..150).for_each(|_| change(&store, &mut model, &mut random).unwrap());
+    drop(store);
+    let whole = lock(&disk).cached().into_owned();
+    let objects: Vec<u32> =
+        (0..(whole.len() / PAGE) as u32).filter(|&page| kind(page_mut(&mut whole.clone(), page)) == OBJECT).collect();
+    let (start, mut failed) = (std::time::Instant::now(), 0);
+    for round in 0.. {
+        let mut image = whole.clone();
+        if round % 2 == 0 {
+            damage(&mut image, &mut random);
+        } else {
+            let page = objects[random.below(objects.len() as u64) as usize];
+            change_page(&mut image, page, |page| {
+                for _ in 0..=random.below(4) {
+                    let limit = if random.below(2) == 0 { 100 } else { PAGE as u64 - 13 };
+                    page[13 + random.below(limit) as usize] = random.below(256) as u8;
+                }
+            });
+        }
+        failed += u32::from(use_everything(&image).is_err());
+        if round > 30 && start.elapsed().as_millis() > 1500 {
+            break;
+        }
+    }
+    assert!(failed > 10, "{failed}");
 }

@@ -16,6 +16,7 @@ use crate::editor::Editor;
 use crate::error::{Error, ErrorKind, Result};
 use crate::node::Payload;
 use crate::object::layout::Layout;
+use crate::object::object_page::MOST_ADDRESSES;
 use crate::page::{set_u32, set_u64, u32_at, u64_at};
 use crate::shared::Shared;
 use crate::tree::{self, Entries, Pages};
@@ -68,7 +69,8 @@ impl Root {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        (bytes.len() == 12).then(|| Self { number: u32_at(bytes, 0), address: u64_at(bytes, 4) })
+        let root = (bytes.len() == 12).then(|| Self { number: u32_at(bytes, 0), address: u64_at(bytes, 4) })?;
+        (root.address < MOST_ADDRESSES).then_some(root)
     }
 }
 

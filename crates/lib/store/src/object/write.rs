@@ -24,7 +24,7 @@ use crate::page::{OBJECT, Page, kind, u32_at};
 use crate::transaction::Transaction;
 use crate::tree::{self, Pages};
 
-/// A changed root counts as so many bytes of changed objects: many objects may have been lost.
+/// Bytes of changed objects that a changed root counts as: many objects may have become unreachable.
 const CHANGED_ROOT: u64 = 1 << 10;
 
 /// What a transaction knows of its objects.
@@ -59,15 +59,15 @@ struct Place {
 }
 
 /// Writes an object to its slot. Returns false if it has a pointer that is not from this transaction.
-fn write_object<T: Object>(page: &mut Page, slot: usize, object: &T, slots: &PageSlots) -> bool {
-    let start = ObjectPage(page).slots().offset(slot);
-    let bytes = &mut page[start..start + size_of::<T>()];
+fn write_object<T: Object>(page: &mut Page, slot: usize, object: &T, layout: &Layout, slots: &PageSlots) -> bool {
+    let places = ObjectPage(page).slots();
+    let bytes = &mut page[places.offset(slot)..][..size_of::<T>()];
     bytes.fill(0);
     object.encode(bytes);
-    let contents = *page;
     let mut is_right = true;
-    for place in ObjectPage(&contents).pointers(slot) {
-        let found = slots.address(u32_at(&contents, place.low));
+    for (index, offset) in layout.pointers().enumerate() {
+        let place = places.pointer(slot, index, offset);
+        let found = slots.address(u32_at(page, place.low));
         is_right &= found.is_some();
         place.set_address(page, found.unwrap_or(0));
     }
@@ -125,6 +125,10 @@ impl Transaction {
     /// [`ErrorKind::Window`], [`ErrorKind::Corrupt`] and [`ErrorKind::Io`].
     pub fn get<T: Object>(&mut self, pointer: Ptr<T>) -> Result<T> {
         let place = self.place(pointer)?;
+        self.read(place)
+    }
+
+    fn read<T: Object>(&mut self, place: Place) -> Result<T> {
         let page = self.edits.page(&self.open.shared, place.page, self.reader.version)?;
         read_object(page, place.slot, &mut self.objects.slots).ok_or_else(|| exhausted(&self.open.shared.path))
     }
@@ -135,7 +139,7 @@ impl Transaction {
     /// As [`Transaction::get`].
     pub fn edit<T: Object>(&mut self, pointer: Ptr<T>) -> Result<ObjectEdit<'_, T>> {
         let place = self.place(pointer)?;
-        let value = self.get(pointer)?;
+        let value = self.read(place)?;
         self.change(|editor| editor.edit(place.page).map(|_| ()))?;
         Ok(ObjectEdit { transaction: self, place, value })
     }
@@ -147,7 +151,7 @@ impl Transaction {
     /// [`ErrorKind::Io`].
     pub fn root<T: Object>(&mut self, name: &str) -> Result<Ptr<T>> {
         let Some(root) = types::root(self, &self.open.shared, name)? else { return Ok(Ptr::NULL) };
-        if types::number(self, &self.open.shared, T::NAME, &Layout::of::<T>())? != Some(root.number) {
+        if self.known_type::<T>()?.is_none_or(|(number, _)| number != root.number) {
             return Err(wrong_root(&self.open.shared.path, name, T::NAME));
         }
         let pointer = self.objects.slots.pointer(root.address);
@@ -201,19 +205,30 @@ impl Transaction {
         self.objects.slots.pointer(place.0).map(Ptr::of).ok_or_else(|| exhausted(&self.open.shared.path))
     }
 
+    /// The number and the layout of a type; `None` if the store has no such objects.
+    fn known_type<T: Object>(&mut self) -> Result<Option<(u32, Arc<Layout>)>> {
+        if let Some((number, layout)) = self.objects.types.get(&TypeId::of::<T>()) {
+            return Ok(Some((*number, Arc::clone(layout))));
+        }
+        let layout = Arc::new(Layout::of::<T>());
+        let number = types::number(self, &self.open.shared, T::NAME, &layout)?;
+        Ok(number.map(|number| self.add_type::<T>(number, layout)))
+    }
+
     /// The number and the layout of a type, which is added to the store.
     fn object_type<T: Object>(&mut self) -> Result<(u32, Arc<Layout>)> {
-        if let Some((number, layout)) = self.objects.types.get(&TypeId::of::<T>()) {
-            return Ok((*number, Arc::clone(layout)));
+        if let Some(known) = self.known_type::<T>()? {
+            return Ok(known);
         }
         self.check_name(T::NAME)?;
         let layout = Arc::new(Layout::of::<T>());
-        let number = match types::number(self, &self.open.shared, T::NAME, &layout)? {
-            Some(number) => number,
-            None => self.change(|editor| types::number_or_new(editor, T::NAME, &layout))?,
-        };
+        let number = self.change(|editor| types::number_or_new(editor, T::NAME, &layout))?;
+        Ok(self.add_type::<T>(number, layout))
+    }
+
+    fn add_type<T: Object>(&mut self, number: u32, layout: Arc<Layout>) -> (u32, Arc<Layout>) {
         self.objects.types.insert(TypeId::of::<T>(), (number, Arc::clone(&layout)));
-        Ok((number, layout))
+        (number, layout)
     }
 
     fn check_name(&self, name: &str) -> Result<()> {
@@ -228,7 +243,7 @@ impl Transaction {
     fn place<T: Object>(&mut self, pointer: Ptr<T>) -> Result<Place> {
         let address = self.objects.slots.address(pointer.0).filter(|&address| address > 0);
         let Some(address) = address else { return Err(self.foreign_pointer(T::NAME)) };
-        let (number, _) = self.object_type::<T>()?;
+        let Some((number, layout)) = self.known_type::<T>()? else { return Err(self.foreign_pointer(T::NAME)) };
         let page = page_of(address) as u32;
         let contents = self.page(page)?;
         let found = ObjectPage(contents);
@@ -237,8 +252,8 @@ impl Transaction {
             return Err(Error::new(ErrorKind::Type, &self.open.shared.path, what));
         }
         match found.slots().slot_of(address).filter(|&slot| found.is_used(slot)) {
-            Some(slot) if found.size() == size_of::<T>() => Ok(Place { page, slot }),
-            Some(_) => Err(self.wrong(page, "its objects have another size than their type")),
+            Some(slot) if found.has_type(number, &layout) => Ok(Place { page, slot }),
+            Some(_) => Err(self.wrong(page, "its objects have other fields than their type")),
             None => Err(self.foreign_pointer(T::NAME)),
         }
     }
@@ -246,7 +261,10 @@ impl Transaction {
     /// Writes an object to a page that was changed before.
     fn store_object<T: Object>(&mut self, place: Place, object: &T) {
         let page = self.edits.changed_page(&self.open.shared, place.page);
-        let is_stored = page.is_some_and(|page| write_object(page, place.slot, object, &self.objects.slots));
+        let known = self.objects.types.get(&TypeId::of::<T>());
+        let is_stored = page
+            .zip(known)
+            .is_some_and(|(page, (_, layout))| write_object(page, place.slot, object, layout, &self.objects.slots));
         self.has_failed |= !is_stored;
         self.objects.changed_bytes += size_of::<T>() as u64;
     }

@@ -12,7 +12,7 @@ use super::findings::{self, line};
 use super::{Format, failed};
 use crate::output::print;
 
-/// Verify a file: header, log, trees of all tables, and maps of the pages in use
+/// Verify a file: header, log, trees of all tables, objects, and maps of the pages in use
 ///
 /// Prints a line for each finding: the page, its offset in bytes, what is wrong, and what is lost.
 #[derive(Debug, Args)]
@@ -52,6 +52,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
             "tables": checked.tables,
             "entries": checked.entries,
             "pages": checked.pages,
+            "objects": checked.objects,
             "findings": all,
         }))?,
     })?;
@@ -65,7 +66,11 @@ fn summary(checked: &Checked, scope: Scope) -> String {
         Scope::Quick => format!("header and log: {found}\n"),
         Scope::All => {
             let [tables, entries, pages] = [checked.tables, checked.entries, checked.pages].map(count);
-            format!("tables {tables}, entries {entries}, pages of trees {pages}: {found}\n")
+            let objects = match checked.objects {
+                0 => String::new(),
+                objects => format!(", objects {}", count(objects)),
+            };
+            format!("tables {tables}, entries {entries}, pages of trees {pages}{objects}: {found}\n")
         }
     }
 }

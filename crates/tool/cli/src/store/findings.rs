@@ -49,6 +49,7 @@ pub(crate) fn lost(lost: &Lost) -> String {
             (true, Some(name), _) => format!("table {name}"),
             (_, from, to) => format!("tables, {}", range("names", from, to)),
         },
+        Lost::Objects(name) => format!("objects of type {}", escaped(name.as_bytes())),
         Lost::All => "everything".to_owned(),
         other => format!("{other:?}"),
     }
@@ -95,6 +96,7 @@ mod tests {
         let tables = Lost::Tables { from: b"a".to_vec(), to: Some(b"a\0".to_vec()) };
         assert_eq!(lost(&tables), "table a");
         assert_eq!(lost(&Lost::Commits(7, 9)), "commits 7 to 9");
+        assert_eq!(lost(&Lost::Objects("Part".into())), "objects of type Part");
         let finding = json!({"lost": lost(&Lost::Space(8192))});
         assert_eq!(finding["lost"], "no entry; 8 KiB cannot be used");
     }

@@ -6,7 +6,7 @@ use clap::Args;
 use fieldstone_report::document::{Block, Column, Document, Table, TableRow, Value};
 use fieldstone_report::quantity::{bytes, count};
 use fieldstone_report::{saved, text};
-use fieldstone_store::{Stat, StoreFile, TableStat};
+use fieldstone_store::{Stat, StoreFile, TableStat, TypeStat};
 use serde_json::json;
 
 use super::record::escaped;
@@ -68,7 +68,11 @@ fn document(stat: &Stat, title: String) -> Document {
     let columns = [Column::text("table"), Column::text("key"), Column::text("value")];
     let numbers = ["entries", "keys and values", "pages", "levels"].map(Column::number);
     let table = Table::new(columns.into_iter().chain(numbers)).with_rows(stat.tables.iter().map(row));
-    Document { title, blocks: vec![Block::facts(facts), table.into()], ..Document::default() }
+    let mut blocks = vec![Block::facts(facts), table.into()];
+    if !stat.types.is_empty() {
+        blocks.push(types(&stat.types).into());
+    }
+    Document { title, blocks, ..Document::default() }
 }
 
 fn row(table: &TableStat) -> TableRow {
@@ -85,6 +89,20 @@ fn row(table: &TableStat) -> TableRow {
     ])
 }
 
+/// The table of the types of objects.
+fn types(types: &[TypeStat]) -> Table {
+    let columns = [Column::text("type of objects")];
+    let numbers = ["objects", "size", "pages"].map(Column::number);
+    Table::new(columns.into_iter().chain(numbers)).with_rows(types.iter().map(|found| {
+        TableRow::new(vec![
+            escaped(found.name.as_bytes()).into(),
+            Value::count(found.objects).into(),
+            Value::bytes(found.object_bytes).into(),
+            Value::bytes(found.page_bytes).into(),
+        ])
+    }))
+}
+
 fn json(stat: &Stat) -> anyhow::Result<String> {
     let tables = stat.tables.iter().map(|table| {
         json!({
@@ -95,6 +113,14 @@ fn json(stat: &Stat) -> anyhow::Result<String> {
             "entry_bytes": table.entry_bytes,
             "page_bytes": table.page_bytes,
             "levels": table.levels,
+        })
+    });
+    let types = stat.types.iter().map(|found| {
+        json!({
+            "name": found.name,
+            "objects": found.objects,
+            "object_bytes": found.object_bytes,
+            "page_bytes": found.page_bytes,
         })
     });
     Ok(saved::to_json(&json!({
@@ -113,5 +139,6 @@ fn json(stat: &Stat) -> anyhow::Result<String> {
             "page_bytes": stat.recent_commits.page_bytes,
         },
         "tables": tables.collect::<Vec<_>>(),
+        "types": types.collect::<Vec<_>>(),
     }))?)
 }
