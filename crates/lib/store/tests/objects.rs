@@ -4,10 +4,15 @@
 #![allow(unsafe_code, reason = "forks")]
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use fieldstone_store::{ErrorKind, LongPtr, Ptr, Scope, Snapshot, Store, StoreFile, check, stored};
+use fieldstone_store::{
+    ErrorKind, LongPtr, Lost, Ptr, RawItem, Result, Scope, Snapshot, Store, StoreFile, Table, Transaction, check,
+    stored,
+};
 
 stored! {
     struct Link { id: u64, next: Ptr<Link>, other: Ptr<Link>, data: [u64; 20] }
@@ -27,18 +32,19 @@ const PAGE: u64 = 4096;
 fn make_list(store: &Store, links: u64) {
     for block in 0..links.div_ceil(100) {
         let ids = block * 100..links.min(block * 100 + 100);
-        store
-            .write(|tx| {
-                for id in ids {
-                    let next = tx.root("list")?;
-                    let link = tx.alloc(Link { id, next, data: [id; 20], ..Link::ZERO })?;
-                    tx.edit(link)?.other = link;
-                    tx.set_root("list", link)?;
-                }
-                Ok(())
-            })
-            .unwrap();
+        store.write(|tx| list(tx, ids)).unwrap();
     }
+}
+
+/// Adds links before the first one.
+fn list(tx: &mut Transaction, ids: Range<u64>) -> Result<()> {
+    for id in ids {
+        let next = tx.root("list")?;
+        let link = tx.alloc(Link { id, next, data: [id; 20], ..Link::ZERO })?;
+        tx.edit(link)?.other = link;
+        tx.set_root("list", link)?;
+    }
+    Ok(())
 }
 
 /// The number of links, and the sum of their numbers.
@@ -253,6 +259,63 @@ fn a_forked_child_reads_objects_in_a_new_snapshot_and_none_in_an_old_one() {
     });
     assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV, "{status}");
     assert_eq!(sum(&now), sum_to(500));
+}
+
+#[test]
+fn a_dump_reports_that_objects_are_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("list.store");
+    let store = Store::open(&path).unwrap();
+    make_list(&store, 100);
+    store.write(|tx| tx.table(Table::<u64, str>::new("users"))?.insert(&1, "Ada").map(drop)).unwrap();
+    drop(store);
+    let (mut tables, mut missing) = (Vec::new(), Vec::new());
+    let dumped = StoreFile::open(&path).unwrap().salvage(|item| {
+        match item {
+            RawItem::Table(table) => tables.push(table.name.clone()),
+            RawItem::Missing(finding) => missing.push(finding.lost),
+            _ => {}
+        }
+        Ok::<(), std::convert::Infallible>(())
+    });
+    dumped.unwrap();
+    assert_eq!((tables, missing), (vec!["users".to_owned()], vec![Lost::Objects("Link".to_owned())]));
+}
+
+#[test]
+fn collections_run_while_threads_read_and_write() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("list.store");
+    let store = Store::builder(&path).memory_bytes(1 << 20).log_bytes(64 << 10).open().unwrap();
+    make_list(&store, 300);
+    let is_done = AtomicBool::new(false);
+    let removed = std::thread::scope(|scope| {
+        let collector = scope.spawn(|| {
+            let mut removed = 0;
+            while !is_done.load(Ordering::Relaxed) {
+                removed += store.collect().unwrap().objects;
+            }
+            removed
+        });
+        let reader = scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                let now = store.read().unwrap();
+                assert!(now.root_pointer::<Link>("list").unwrap().is_null() || sum(&now).0 == 300);
+            }
+        });
+        for _ in 0..20 {
+            // All links are lost, and as many are made.
+            store.write(|tx| tx.remove_root("list").map(drop)).unwrap();
+            store.write(|tx| list(tx, 0..300)).unwrap();
+        }
+        is_done.store(true, Ordering::Relaxed);
+        reader.join().unwrap();
+        collector.join().unwrap()
+    });
+    let removed = removed + store.collect().unwrap().objects;
+    assert_eq!((removed, sum(&store.read().unwrap())), (20 * 300, sum_to(300)));
+    drop(store);
+    assert!(is_whole(&path));
 }
 
 /// Goes through the list of a store in parts, each in a new snapshot, as far as its window goes. Returns the

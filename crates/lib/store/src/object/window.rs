@@ -16,7 +16,7 @@
 //!
 //! Source: Wilson, *Pointer Swizzling at Page Fault Time*, 1991.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -59,6 +59,8 @@ struct View {
     /// Slots whose pages are in memory, in the order in which they came.
     resident: Mutex<VecDeque<u32>>,
     most_resident: usize,
+    /// Slots that could not be filled: they stay zeros.
+    failed: Mutex<HashSet<u32>>,
     /// Why it is poisoned.
     error: Mutex<Option<Error>>,
     is_poisoned: AtomicBool,
@@ -93,6 +95,7 @@ impl Window {
             slots: Mutex::new(PageSlots::new(options.slots, end)),
             resident: Mutex::default(),
             most_resident: (options.memory_bytes / PAGE).max(LEAST_PAGES),
+            failed: Mutex::default(),
             error: Mutex::default(),
             is_poisoned: AtomicBool::new(false),
             process: std::process::id(),
@@ -195,11 +198,10 @@ impl View {
         let slot = (fault.offset() / PAGE) as u32;
         let mut page = [0; PAGE];
         // Slot 0 is that of the null pointer, which reads as zeros.
-        if slot > 0
-            && let Err(error) = self.load(slot, &mut page)
-        {
+        let is_zero = slot == 0 || lock(&self.failed).contains(&slot);
+        if !is_zero && let Err(error) = self.load(slot, &mut page) {
             page.fill(0);
-            self.poison(error);
+            self.poison(slot, error);
         }
         if fault.fill(&page).is_err() {
             return Outcome::Chain;
@@ -215,7 +217,8 @@ impl View {
         Outcome::Resolved
     }
 
-    fn poison(&self, error: Error) {
+    fn poison(&self, slot: u32, error: Error) {
+        lock(&self.failed).insert(slot);
         lock(&self.error).get_or_insert(error);
         self.is_poisoned.store(true, Release);
     }
