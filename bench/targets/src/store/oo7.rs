@@ -2,8 +2,9 @@
 //!
 //! | side | pointer | object |
 //! |---|---|---|
-//! | handles | number of 4 bytes | at the address in a table: the goal's baseline of time |
-//! | native | address of 8 bytes | of malloc(3): the goal's baseline of memory |
+//! | Fieldstone | 4 bytes: units of 8 bytes from a base | in the window of a snapshot |
+//! | handles | number of 4 bytes | at the address in a table: the baseline of time |
+//! | native | address of 8 bytes | of malloc(3): the baseline of memory |
 //! | offsets | 8 bytes from a base | adjacent |
 //! | short | 4 bytes: units of 8 bytes from a base | adjacent |
 //!
@@ -13,23 +14,23 @@ use std::hint::black_box;
 
 use anyhow::ensure;
 use fieldstone_peers::oo7::{
-    Design, Graph, Handles, MemoryGraph, NativePointers, OffsetPointers, ShortPointers, Space, Visits, visit_parts,
+    Design, Graph, Handles, MemoryGraph, NativePointers, OffsetPointers, ShortPointers, Space, StoreGraph, Visits,
+    visit_parts,
 };
-use fieldstone_stats::{Rounds, median};
+use fieldstone_stats::Estimate;
+use tempfile::TempDir;
 
-use super::samples::Sample;
+use super::samples::{RatioCell, Sample, compare};
 use super::{SECTION, Scale};
 use crate::cell::GoalCell;
 use crate::request::Request;
 
-/// The goals, each with the reason why the store is not measured.
-const SKIPPED: [(&str, &str); 2] = [
-    ("long_pointer_vs_handle", "the store has no objects with pointers yet"),
-    ("short_pointer_memory", "the store has no objects with pointers yet"),
-];
+const TIME_GOAL: &str = "long_pointer_vs_handle";
+const MEMORY_GOAL: &str = "short_pointer_memory";
 const CASE: &str = "OO7";
-/// Rounds of all sides.
-const ROUNDS: usize = 12;
+/// Places in the list of [`sides`].
+const HANDLES: usize = 1;
+const NATIVE: usize = 2;
 
 /// A graph that is traversed.
 struct Side {
@@ -51,54 +52,71 @@ impl Side {
     }
 }
 
-/// The same graph with each kind of pointer.
-fn sides(design: &Design) -> Vec<Side> {
-    vec![
+/// The same graph with each kind of pointer. The store is in the folder.
+fn sides(design: &Design, folder: &TempDir) -> anyhow::Result<Vec<Side>> {
+    let store = StoreGraph::build(design, &folder.path().join("oo7.store"))?;
+    let bytes = store.bytes();
+    store.check()?;
+    Ok(vec![
+        Side::new("Fieldstone", store, bytes),
         Side::in_space("handles", design, Handles::new()),
         Side::in_space("native", design, NativePointers::new()),
         Side::in_space("offsets", design, OffsetPointers::new()),
         Side::in_space("short", design, ShortPointers::new()),
-    ]
+    ])
 }
 
-/// Measures the sides if a cell is wanted.
+/// Measures the wanted cells.
 pub(super) fn measure(request: &Request<'_>, scale: &Scale, show: &mut dyn FnMut(GoalCell)) -> anyhow::Result<()> {
-    let wanted: Vec<_> =
-        SKIPPED.into_iter().filter(|(goal, _)| format!("{goal} {CASE}").contains(request.only)).collect();
-    if wanted.is_empty() {
+    let time_cell = RatioCell::wanted(request, TIME_GOAL, CASE, &[HANDLES])?;
+    let is_memory_wanted = format!("{MEMORY_GOAL} {CASE}").contains(request.only);
+    if time_cell.is_none() && !is_memory_wanted {
         return Ok(());
     }
-    let design = Design::small();
-    let sides = sides(&design);
-    let seconds = traverse(&sides, design.t1_visits(), scale.traversals)?;
-    let list = |value: &dyn Fn(usize) -> String| {
-        let sides = sides.iter().enumerate().map(|(index, side)| format!("{} {}", side.name, value(index)));
-        sides.collect::<Vec<_>>().join(", ")
-    };
-    println!("# OO7 T1, median µs: {}", list(&|index| format!("{:.1}", seconds[index] * 1e6)));
-    println!("# OO7 graph, KiB: {}", list(&|index| (sides[index].bytes >> 10).to_string()));
-    for (goal, why) in wanted {
-        show(GoalCell::skipped_case(request.goals.get(SECTION, goal)?, CASE, why));
+    let (design, folder) = (Design::small(), tempfile::tempdir_in("/var/tmp")?);
+    let sides = sides(&design, &folder)?;
+    let names: Vec<&str> = sides.iter().map(|side| side.name).collect();
+    if let Some(cell) = time_cell {
+        let expected = expected_visits(&sides, design.t1_visits())?;
+        let sample = |side: usize, _| traverse(&sides[side], expected, scale.traversals);
+        let compared = compare(vec![cell], &names, request.limit, scale.pause, sample)?;
+        let microseconds = compared.seconds.iter().map(|seconds| seconds * 1e6 / scale.traversals as f64);
+        println!("# OO7 T1, median µs: {}", list(&names, microseconds));
+        compared.cells.into_iter().for_each(&mut *show);
+    }
+    if is_memory_wanted {
+        let bytes: Vec<f64> = sides.iter().map(|side| side.bytes as f64).collect();
+        println!("# OO7 graph, KiB: {}", list(&names, bytes.iter().map(|bytes| bytes / 1024.0)));
+        let ratio = bytes[0] / bytes[NATIVE];
+        let estimate = Estimate { n: 1, median: ratio, low: ratio, high: ratio, confidence: Some(1.0) };
+        let goal = request.goals.get(SECTION, MEMORY_GOAL)?;
+        let note = format!("{} = 1, with what malloc adds", names[NATIVE]);
+        show(GoalCell::measured(goal, CASE, Some(estimate), &note));
     }
     Ok(())
 }
 
-/// The median seconds of a traversal for each side.
-fn traverse(sides: &[Side], visits: u64, traversals: usize) -> anyhow::Result<Vec<f64>> {
-    let expected = (sides[0].traverse)();
-    ensure!(expected.count == visits, "T1 has visited {} parts, not {visits}", expected.count);
-    let run = |index: usize| {
-        let sample = Sample::of_cpu_time(|| {
-            for _ in 0..traversals {
-                let found = black_box((sides[index].traverse)());
-                ensure!(found == expected, "T1 has visited {found:?} by {}, not {expected:?}", sides[index].name);
-            }
-            Ok(())
-        })?;
-        Ok::<_, anyhow::Error>(sample.seconds() / traversals as f64)
-    };
-    let rounds = Rounds::run(sides.len(), run, |rounds| rounds.count() == ROUNDS)?;
-    Ok((0..sides.len()).filter_map(|side| median(rounds.of(side))).collect())
+/// Each side with its value.
+fn list(names: &[&str], values: impl Iterator<Item = f64>) -> String {
+    names.iter().zip(values).map(|(name, value)| format!("{name} {value:.1}")).collect::<Vec<_>>().join(", ")
+}
+
+/// What each side must visit.
+fn expected_visits(sides: &[Side], count: u64) -> anyhow::Result<Visits> {
+    let expected = (sides[HANDLES].traverse)();
+    ensure!(expected.count == count, "T1 has visited {} parts, not {count}", expected.count);
+    Ok(expected)
+}
+
+/// A sample of some traversals.
+fn traverse(side: &Side, expected: Visits, traversals: usize) -> anyhow::Result<Sample> {
+    Sample::of_cpu_time(|| {
+        for _ in 0..traversals {
+            let found = black_box((side.traverse)());
+            ensure!(found == expected, "T1 has visited {found:?} by {}, not {expected:?}", side.name);
+        }
+        Ok(())
+    })
 }
 
 #[cfg(test)]
@@ -106,18 +124,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_side_visits_43_740_parts_and_has_its_time() {
-        let sides = sides(&Design::small());
-        let seconds = traverse(&sides, 43_740, 1).unwrap();
-        assert_eq!(seconds.len(), sides.len());
-        assert!(seconds.iter().all(|&seconds| seconds > 0.0) && sides.iter().all(|side| side.bytes > 1 << 20));
+    fn each_side_visits_the_same_43_740_parts() {
+        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+        let sides = sides(&Design::small(), &folder).unwrap();
+        let expected = expected_visits(&sides, 43_740).unwrap();
+        for side in &sides {
+            traverse(side, expected, 1).unwrap();
+            assert!(side.bytes > 1 << 20, "{}: {}", side.name, side.bytes);
+        }
     }
 
     #[test]
     fn a_side_that_visits_other_parts_is_an_error() {
-        let mut sides = sides(&Design::small());
-        sides.push(Side::in_space("other", &Design::new(400, 20), ShortPointers::new()));
-        let error = traverse(&sides, 43_740, 1).unwrap_err().to_string();
+        let side = Side::in_space("other", &Design::new(400, 20), ShortPointers::new());
+        let error = traverse(&side, Visits::default(), 1).unwrap_err().to_string();
         assert!(error.contains("by other"), "{error}");
     }
 }

@@ -49,10 +49,6 @@ impl Sample {
         result.map(|()| Self { seconds, waited: 0.0 })
     }
 
-    pub(super) const fn seconds(self) -> f64 {
-        self.seconds
-    }
-
     fn is_disturbed(self) -> bool {
         self.waited > MOST_WAITING * self.seconds
     }

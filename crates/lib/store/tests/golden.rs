@@ -8,7 +8,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use fieldstone_store::{Scope, Store, StoreFile, Table, check};
+use fieldstone_store::{Ptr, Scope, Store, StoreFile, Table, check, stored};
 
 const BLOCK: usize = 512;
 /// The files: one that was closed, one with commits in the log only, and one whose log has been used in both halves.
@@ -27,6 +27,17 @@ macro_rules! numbers {
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(format!("v1-{name}"))
 }
+
+stored! {
+    struct Part {
+        id: u32,
+        next: Ptr<Part>,
+        weights: [i64; 3],
+    }
+}
+
+/// Objects of the list that the root `parts` begins.
+const PARTS: u32 = 150;
 
 /// A value of an entry, which is in an extent for some.
 fn value(key: u32) -> Vec<u8> {
@@ -54,6 +65,15 @@ fn fill(store: &Store, last: u32) {
         };
     }
     numbers!(insert);
+    store
+        .write(|tx| {
+            let mut next = Ptr::NULL;
+            for id in (0..PARTS).rev() {
+                next = tx.alloc(Part { id, next, weights: [-1, 0, id.into()] })?;
+            }
+            tx.set_root("parts", next)
+        })
+        .unwrap();
     for start in (0..last).step_by(4) {
         store
             .write(|tx| {
@@ -124,6 +144,12 @@ fn assert_filled(path: &Path, last: u32) {
         .unwrap()
         .map(|entry| entry.map(|(key, value)| (key, value.to_vec())).unwrap())
         .collect();
+    let mut part = now.root::<Part>("parts").unwrap();
+    for id in 0..PARTS {
+        assert_eq!((part.id, part.weights), (id, [-1, 0, id.into()]));
+        part = now.follow(part.next);
+    }
+    now.check_objects().unwrap();
     assert!(found.into_iter().eq(keys(last).into_iter().map(|key| (key.to_be_bytes().to_vec(), value(key)))));
 }
 
