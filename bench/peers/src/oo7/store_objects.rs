@@ -8,7 +8,8 @@ use fieldstone_store::{Object, Ptr, Snapshot, Store, Transaction, stored};
 use super::{AssemblyParts, BASE_COMPONENTS, Design, FAN_OUT, Graph, LEVELS, OUTGOING};
 
 stored! {
-    struct Assembly {
+    /// A base or complex assembly.
+    pub struct Assembly {
         number: u32,
         kind: [u8; 10],
         is_base: u8,
@@ -18,7 +19,8 @@ stored! {
         composites: [Ptr<CompositePart>; BASE_COMPONENTS],
     }
 
-    struct CompositePart {
+    /// A composite part.
+    pub struct CompositePart {
         number: u32,
         kind: [u8; 10],
         build_date: u32,
@@ -26,7 +28,8 @@ stored! {
         first_part: Ptr<AtomicPart>,
     }
 
-    struct AtomicPart {
+    /// An atomic part.
+    pub struct AtomicPart {
         number: u32,
         kind: [u8; 10],
         build_date: u32,
@@ -39,14 +42,16 @@ stored! {
         next: Ptr<AtomicPart>,
     }
 
-    struct Connection {
+    /// A connection between two atomic parts.
+    pub struct Connection {
         kind: [u8; 10],
         length: u32,
         from: Ptr<AtomicPart>,
         to: Ptr<AtomicPart>,
     }
 
-    struct Incoming {
+    /// Connections that lead to an atomic part, as a list.
+    pub struct Incoming {
         connections: [Ptr<Connection>; 3],
         next: Ptr<Incoming>,
     }
