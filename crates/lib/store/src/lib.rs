@@ -15,6 +15,7 @@
 //! | `catalog` | the names of the tables |
 //! | `tree`, `node` | sorted entries, and a page of them |
 //! | `tree/entries` | the entries between two keys, from either end |
+//! | `tree/neighbours`, `node/balance` | moves entries of a full leaf to a neighbour |
 //! | `node/search` | the search for a key in a node |
 //! | `node/verify` | checks of a node of any bytes |
 //! | `editor` | the pages of a transaction |

@@ -25,6 +25,7 @@
 //! Source: Bayer and Unterauer, *Prefix B-Trees*, TODS 2 (1977); heads and fences after Graefe, *Modern
 //! B-Tree Techniques* (2011).
 
+mod balance;
 mod search;
 mod verify;
 
@@ -32,6 +33,8 @@ use std::ops::Range;
 
 use crate::extent::Extent;
 use crate::page::{NODE, PAGE, Page, set_kind, set_u16, set_u32, u16_at, u32_at};
+
+pub(crate) use balance::balance;
 
 const LEVEL: usize = 13;
 const COUNT: usize = 14;

@@ -4,6 +4,7 @@
 //! move to a new page below it.
 
 mod entries;
+mod neighbours;
 
 use std::ops::Bound;
 
@@ -210,7 +211,9 @@ pub(crate) fn insert(editor: &mut Editor<'_>, root: u32, key: &[u8], value: Payl
             editor.remove_extents(removed);
             return Ok(is_new);
         }
-        split(editor, way, place, key)?;
+        if !neighbours::relieve(editor, &way, key, value)? {
+            split(editor, way, place, key)?;
+        }
     }
 }
 

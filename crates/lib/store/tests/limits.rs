@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use fieldstone_store::{ErrorKind, Savepoint, Scope, Store, StoreFile, Table, check};
+use fieldstone_store::{ErrorKind, Savepoint, Scope, Store, StoreFile, Table, Transaction, check};
 use tempfile::TempDir;
 
 const NUMBERS: Table<u64, [u8]> = Table::new("numbers");
@@ -199,6 +199,24 @@ fn values_have_no_alignment() {
 fn pages(path: &Path) -> (u64, u64) {
     let stat = StoreFile::open(path).unwrap().stat().unwrap();
     (stat.tables[0].entry_bytes, stat.tables[0].page_bytes)
+}
+
+#[test]
+fn inserts_in_random_order_fill_most_of_their_pages() {
+    const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
+    let (_folder, path) = folder();
+    let store = small(&path);
+    let insert_all = |tx: &mut Transaction| {
+        // Each step has an inverse, so the keys are distinct.
+        let keys =
+            (0..20_000_u64).map(|number| number.wrapping_mul(ODD)).map(|key| (key ^ key >> 32).wrapping_mul(ODD));
+        keys.into_iter().try_for_each(|key| tx.table(NUMBERS)?.insert(&key, &[3; 92]).map(drop))
+    };
+    store.write(insert_all).unwrap();
+    drop(store);
+    let (entries, pages) = pages(&path);
+    // An entry has 10 bytes more than its key and value. Without help of neighbours, 61 % are filled.
+    assert!(entries * 100 / pages > 68, "{entries} bytes of entries in {pages} bytes");
 }
 
 #[test]
