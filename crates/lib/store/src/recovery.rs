@@ -242,13 +242,15 @@ pub(crate) fn replay(replayed: &mut Replayed, path: &Path, storage: &dyn Storage
                 }
                 &apart
             };
-            for change in record.changes(lines) {
-                let change = change.ok_or_else(|| damaged("a record of the log contradicts itself"))?;
-                if change.number < header.first() || change.number >= record.end {
-                    return Err(damaged("a record of the log changes a page outside of the file"));
-                }
-                replayed.apply(storage, &change);
+            let changes: Option<Vec<Change<'_>>> = record.changes(lines).collect();
+            let changes = changes.ok_or_else(|| damaged("a record of the log contradicts itself"))?;
+            if !changes.iter().all(|change| (header.first()..record.end).contains(&change.number)) {
+                return Err(damaged("a record of the log changes a page outside of the file"));
             }
+            // The disk reads the pages of a record at the same time.
+            let is_read = |change: &&Change<'_>| !change.is_new && !replayed.pages.contains_key(&change.number);
+            changes.iter().filter(is_read).for_each(|change| storage.will_read(PAGE as u64, offset_of(change.number)));
+            changes.iter().for_each(|change| replayed.apply(storage, change));
             replayed.sequence += 1;
             replayed.epoch = epoch;
             replayed.end = record.end;

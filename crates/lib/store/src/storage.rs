@@ -2,10 +2,11 @@
 
 use std::fs::File;
 use std::io::{self, IoSlice};
+use std::num::NonZero;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
 use rustix::io::{Errno, ReadWriteFlags, pwritev, pwritev2};
 
 use crate::extent::Extent;
@@ -24,6 +25,9 @@ pub(crate) trait Storage: Send + Sync + std::fmt::Debug {
 
     /// Reads exactly these bytes.
     fn read(&self, bytes: &mut [u8], offset: u64) -> io::Result<()>;
+
+    /// Announces that these bytes will be read soon.
+    fn will_read(&self, _bytes: u64, _offset: u64) {}
 
     /// Writes; a crash may lose it, or parts of it, until the next sync.
     fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
@@ -142,6 +146,11 @@ impl Storage for DiskFile {
 
     fn read(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
         self.file.read_exact_at(bytes, offset)
+    }
+
+    fn will_read(&self, bytes: u64, offset: u64) {
+        // Without the advice, the read waits longer.
+        let _ = fadvise(&self.file, offset, NonZero::new(bytes), Advice::WillNeed);
     }
 
     fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {

@@ -46,9 +46,8 @@ pub struct TraceRun {
 
 /// Effort of the replay. Six pairs give an interval, and more make it narrower on a shared machine.
 /// The minimum time averages out memory speed, which varies there from one tenth of a second to the
-/// next. Tests need no precise result.
-const REPLAY: Effort =
-    if cfg!(debug_assertions) { Effort { pairs: 6, ns: 300_000_000 } } else { Effort { pairs: 15, ns: 4_000_000_000 } };
+/// next.
+const REPLAY: Effort = Effort { pairs: 15, ns: if cfg!(debug_assertions) { 300_000_000 } else { 4_000_000_000 } };
 
 /// Runs the program once under the tracer, and simulates its accesses. `native_s` is the CPU time
 /// of an untraced run in seconds, if known.

@@ -50,7 +50,13 @@ fn counters_are_separated_at_each_optimization_level() {
         if let Some(why) = restored_within_100_ms(&stats.events) {
             let slowdown = slowdown_by_sharing(&program, &[COUNTING, more].concat());
             let is_useless = slowdown < 1.2 && why.contains("times as fast as before");
-            assert!(is_useless, "{level} {more:?}: shared counters take {slowdown} times as long: {:#?}", stats.events);
+            // Whatever takes a processor away during the trial makes the repair look slow, but hardly twice.
+            let stays = || {
+                let stats = repaired(&fixture, run_together, &program, &[COUNTING, more].concat());
+                stats.is_none_or(|stats| restored_within_100_ms(&stats.events).is_none())
+            };
+            let events = &stats.events;
+            assert!(is_useless || stays(), "{level} {more:?}: sharing takes {slowdown} times as long: {events:#?}");
         }
     }
 }

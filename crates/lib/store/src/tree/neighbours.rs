@@ -1,5 +1,5 @@
 //! Moves entries of a full leaf to a neighbour, so that fewer leaves are divided: with keys in random
-//! order, leaves are filled to more than 80 % instead of 69 %.
+//! order, entries fill 78 % of the leaves instead of 67 %.
 //!
 //! Source: Bayer and McCreight, *Organization and Maintenance of Large Ordered Indexes*, 1972 ("overflow").
 
