@@ -90,9 +90,9 @@ impl Writer {
         let mut pages: Vec<(u32, ChangedPage)> = edits.pages.iter().map(|(&page, &changed)| (page, changed)).collect();
         pages.sort_unstable_by_key(|&(page, _)| page);
         let half = shared.header.half_bytes();
-        // Large changes are elsewhere.
         let record = self.record(shared, &pages);
         let (sequence, is_large) = (self.sequence + 1, record.bytes() > half);
+        // Large changes are elsewhere.
         let bytes = if is_large { BLOCK } else { record.bytes() };
         if self.position + bytes > half {
             self.turn(shared, flusher)?;

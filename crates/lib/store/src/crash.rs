@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -155,6 +156,51 @@ impl Storage for OnDisk {
         disk.synced = disk.cached().into_owned();
         disk.writes.clear();
         Ok(())
+    }
+}
+
+/// What happens before calls on a [`HookedDisk`].
+pub(crate) trait Hook: Send + Sync + std::fmt::Debug {
+    fn before_read(&self, _bytes: Range<u64>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn before_write(&self) {}
+}
+
+/// A disk with a hook before each read, and before each write that is not durable when it returns.
+#[derive(Debug)]
+pub(crate) struct HookedDisk<H>(pub(crate) OnDisk, pub(crate) H);
+
+impl<H: Hook> Storage for HookedDisk<H> {
+    fn bytes(&self) -> io::Result<u64> {
+        self.0.bytes()
+    }
+
+    fn reserve(&self, bytes: u64) -> io::Result<()> {
+        self.0.reserve(bytes)
+    }
+
+    fn cut(&self, bytes: u64) -> io::Result<()> {
+        self.0.cut(bytes)
+    }
+
+    fn read(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        self.1.before_read(offset..offset + bytes.len() as u64)?;
+        self.0.read(bytes, offset)
+    }
+
+    fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.1.before_write();
+        self.0.write(bytes, offset)
+    }
+
+    fn write_durably(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.0.write_durably(bytes, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync()
     }
 }
 

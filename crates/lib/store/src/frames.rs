@@ -361,23 +361,24 @@ impl Frames {
 
     /// Registers a reader of the last durable commit. Returns it and the pages of the file then.
     pub(crate) fn begin_published(&self) -> (Reader, u32) {
-        let mut readers = lock(&self.readers);
-        let (version, end) = readers.published;
-        (readers.begin(version), end)
-    }
-
-    /// As [`Frames::begin_published_version`], of a version that never becomes too old.
-    pub(crate) fn begin_published_pinned(&self) -> (Reader, u32) {
-        let mut readers = lock(&self.readers);
-        let (version, end) = readers.published;
-        (readers.begin_pinned(version), end)
+        self.register(Readers::begin)
     }
 
     /// As [`Frames::begin_published`], of a reader that keeps no evicted page in memory.
     pub(crate) fn begin_published_version(&self) -> (Reader, u32) {
+        self.register(Readers::begin_version)
+    }
+
+    /// As [`Frames::begin_published_version`], of a version that never becomes too old.
+    pub(crate) fn begin_published_pinned(&self) -> (Reader, u32) {
+        self.register(Readers::begin_pinned)
+    }
+
+    #[inline]
+    fn register(&self, begin: impl FnOnce(&mut Readers, u64) -> Reader) -> (Reader, u32) {
         let mut readers = lock(&self.readers);
         let (version, end) = readers.published;
-        (readers.begin_version(version), end)
+        (begin(&mut readers, version), end)
     }
 
     /// Ends a reader.

@@ -1,15 +1,13 @@
 //! Tests in which the thread that writes pages is stopped in the middle, and of the pages that are used again.
 
-use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::check_tests::{disk, findings};
-use crate::crash::{OnDisk, TABLES, empty, open, open_on};
+use crate::crash::{Hook, HookedDisk, OnDisk, TABLES, empty, open, open_on};
 use crate::lock::lock;
 use crate::object::ObjectOptions;
 use crate::page::PAGE;
-use crate::storage::Storage;
 use crate::{Result, Store};
 
 #[derive(Debug, Default)]
@@ -57,45 +55,16 @@ impl Gate {
     }
 }
 
-/// A disk on which the thread that writes pages waits while the gate is closed.
-#[derive(Debug)]
-struct GatedDisk(OnDisk, Arc<Gate>);
-
-impl Storage for GatedDisk {
-    fn bytes(&self) -> io::Result<u64> {
-        self.0.bytes()
-    }
-
-    fn reserve(&self, bytes: u64) -> io::Result<()> {
-        self.0.reserve(bytes)
-    }
-
-    fn cut(&self, bytes: u64) -> io::Result<()> {
-        self.0.cut(bytes)
-    }
-
-    fn read(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
-        self.0.read(bytes, offset)
-    }
-
-    fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.1.pass();
-        self.0.write(bytes, offset)
-    }
-
-    fn write_durably(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.0.write_durably(bytes, offset)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.0.sync()
+impl Hook for Arc<Gate> {
+    fn before_write(&self) {
+        self.pass();
     }
 }
 
 /// A store whose thread is stopped while it writes the first half of the log.
 fn open_stopped() -> Result<(Store, Arc<Gate>)> {
     let gate = Arc::<Gate>::default();
-    let storage = GatedDisk(OnDisk(disk(&empty(16))), Arc::clone(&gate));
+    let storage = HookedDisk(OnDisk(disk(&empty(16))), Arc::clone(&gate));
     let store = open_on(Box::new(storage), 64 * PAGE, ObjectOptions::DEFAULT)?;
     gate.set(true);
     let epoch = || {

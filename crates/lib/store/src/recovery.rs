@@ -271,7 +271,7 @@ fn load_pages(replayed: &Replayed, frames: &Frames, path: &Path, header: &Header
     for (&number, page) in replayed.pages.iter().filter(|&(&number, page)| is_sealed(page, number, header.store)) {
         check_contents(page, number, header.first()).map_err(|what| Error::corrupt(path, Some(number), what))?;
         let frame = frames.take().ok_or_else(|| Error::new(ErrorKind::Memory, path, "there are no frames"))?;
-        // SAFETY: the frame was just taken, and is lent to nobody else.
+        // SAFETY: the frame was just taken, so no other reference to it exists.
         unsafe { *frames.contents_mut(frame) = **page };
         frames.publish(number, frame, 0);
         loaded.push(number);

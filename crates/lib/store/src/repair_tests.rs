@@ -8,13 +8,12 @@ use std::sync::{Arc, Mutex};
 
 use crate::check::{Scope, check_opened};
 use crate::check_tests::{disk, file, findings, image, page_mut};
-use crate::crash::{Disk, Model, OnDisk, Random, TABLES, both, empty, open, open_on};
+use crate::crash::{Disk, Hook, HookedDisk, Model, OnDisk, Random, TABLES, both, empty, open, open_on};
 use crate::lock::lock;
 use crate::object::ObjectOptions;
 use crate::page::{CHECK, PAGE, Page, offset_of};
 use crate::progress::OnRecovery;
 use crate::recovery::recover;
-use crate::storage::Storage;
 use crate::store_file::StoreFile;
 use crate::{ErrorKind, Store};
 
@@ -162,40 +161,14 @@ fn a_page_that_an_extent_had_meanwhile_does_not_need_its_old_contents() {
     }
 }
 
-/// A disk that cannot read some of its bytes.
+/// Bytes that cannot be read.
 #[derive(Debug)]
-struct BadDisk(OnDisk, Range<u64>);
+struct BadBytes(Range<u64>);
 
-impl Storage for BadDisk {
-    fn bytes(&self) -> io::Result<u64> {
-        self.0.bytes()
-    }
-
-    fn reserve(&self, bytes: u64) -> io::Result<()> {
-        self.0.reserve(bytes)
-    }
-
-    fn cut(&self, bytes: u64) -> io::Result<()> {
-        self.0.cut(bytes)
-    }
-
-    fn read(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
-        if offset < self.1.end && self.1.start < offset + bytes.len() as u64 {
-            return Err(io::Error::other("a bad sector"));
-        }
-        self.0.read(bytes, offset)
-    }
-
-    fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.0.write(bytes, offset)
-    }
-
-    fn write_durably(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.0.write_durably(bytes, offset)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.0.sync()
+impl Hook for BadBytes {
+    fn before_read(&self, bytes: Range<u64>) -> io::Result<()> {
+        let is_bad = bytes.start < self.0.end && self.0.start < bytes.end;
+        if is_bad { Err(io::Error::other("a bad sector")) } else { Ok(()) }
     }
 }
 
@@ -203,7 +176,7 @@ impl Storage for BadDisk {
 fn a_page_of_the_log_that_cannot_be_read_is_a_finding_and_recovery_does_not_replace_it() {
     let (killed, page) = killed_after(&image(), 300);
     let disk = disk(&killed);
-    let bad = || Box::new(BadDisk(OnDisk(Arc::clone(&disk)), offset_of(page)..offset_of(page + 1)));
+    let bad = || Box::new(HookedDisk(OnDisk(Arc::clone(&disk)), BadBytes(offset_of(page)..offset_of(page + 1))));
     let (path, mut found) = (PathBuf::from("image"), Vec::new());
     check_opened(StoreFile::read(path.clone(), bad()), Scope::All, |finding| found.push(finding)).unwrap();
     assert!(found.len() == 1 && found[0].page() == u64::from(page) && found[0].is_loss(), "{found:?}");

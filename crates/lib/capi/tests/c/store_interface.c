@@ -9,6 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "check.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -38,14 +40,6 @@ IS_TRUE(FS_ERROR_CORRUPT == -10 && FS_ERROR_VERSION == -11 && FS_ERROR_FULL == -
 IS_TRUE(FS_ERROR_POISONED == -13 && FS_ERROR_TYPE == -14);
 /* -8 and -9 are codes of <fieldstone/guard.h>. */
 IS_TRUE(FS_ERROR_ABSENT == -15 && FS_ERROR_BUSY == -16);
-
-#define CHECK(what)                                                                                                \
-    do {                                                                                                           \
-        if (!(what)) {                                                                                             \
-            fprintf(stderr, "%s:%d: %s; errno %d, \"%s\"\n", __FILE__, __LINE__, #what, errno, fs_error_message()); \
-            exit(1);                                                                                               \
-        }                                                                                                          \
-    } while (0)
 
 static const char *folder;
 static const fs_bytes NOTHING = {NULL, 0};
