@@ -307,11 +307,12 @@ fn what_returned_is_there_after_each_of_many_crashes() {
 #[ignore = "a soak of an hour: `make soak-store`"]
 fn soak() {
     let start = std::time::Instant::now();
-    let mut seed = 1000;
+    let (mut seed, mut crashes) = (1000, 0);
     while start.elapsed().as_secs() < 3600 {
-        crash_often(500, seed);
-        seed += 1;
-        println!("{} crashes", (seed - 1000) * 500);
+        crash_often(400, seed);
+        crate::object::tests::crash_often(100, seed);
+        (seed, crashes) = (seed + 1, crashes + 500);
+        println!("{crashes} crashes");
     }
 }
 

@@ -19,7 +19,7 @@ pub(crate) mod pointers;
 mod read;
 mod stored;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 pub(crate) mod types;
 pub(crate) mod window;
 mod write;

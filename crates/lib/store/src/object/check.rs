@@ -2,13 +2,19 @@
 //!
 //! ```text
 //! trees ─→ pages: kind, type, slots ─→ pointers and roots: each leads to an object of its type, or to none
+//!                                      └─→ if not: does a root reach the object with the pointer?
 //! ```
-//! Cost: each page of objects is read twice; about 30 bytes of memory for each, and a bit for each slot.
+//! A collection that was interrupted leaves objects whose neighbours it has removed. No root reaches them, and
+//! their pointers are not wrong.
+//!
+//! Cost: each page of objects is read twice; about 30 bytes of memory for each, and a bit for each slot. Once a
+//! pointer is wrong, the pages of all objects that the roots reach are read again, and take 150 bytes each.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::finding::{Finding, Lost};
 use crate::object::lists::{ListedPage, ObjectLists};
+use crate::object::marks::Marks;
 use crate::object::object_page::{ObjectPage, Slots, page_of};
 use crate::page::{OBJECT, PAGE, Page, kind};
 use crate::store_file::StoreFile;
@@ -21,6 +27,15 @@ struct FoundPage {
     slots: Slots,
     /// A bit for each slot in use.
     used: Box<[u64]>,
+}
+
+/// An object with a pointer that leads to no object of its type.
+struct WrongPointer {
+    listed: ListedPage,
+    slot: usize,
+    /// With which the object begins.
+    unit: usize,
+    what: &'static str,
 }
 
 /// Verifies the objects of a file.
@@ -56,12 +71,7 @@ impl<'a> ObjectCheck<'a> {
             found(Finding::at_page(*page, format!("{what} (type {number})"), Lost::Nothing));
         }
         self.check_roots(found);
-        for &listed in &self.lists.pages {
-            let mut page = [0; PAGE];
-            if self.pages.contains_key(&listed.page) && self.file.page(listed.page, &mut page).is_ok() {
-                self.check_pointers(listed, &page, found);
-            }
-        }
+        self.check_pointers(found);
     }
 
     /// Reads a page of objects. The error is a page and what is wrong with it.
@@ -123,24 +133,59 @@ impl<'a> ObjectCheck<'a> {
         }
     }
 
-    /// Verifies the pointers of a page, up to the first wrong one.
-    fn check_pointers(&self, listed: ListedPage, page: &Page, found: &mut dyn FnMut(Finding)) {
+    /// Verifies the pointers of all objects that the roots reach, of each page up to the first wrong one.
+    fn check_pointers(&self, found: &mut dyn FnMut(Finding)) {
+        let (mut wrong, mut page) = (Vec::new(), [0; PAGE]);
+        for &listed in &self.lists.pages {
+            if self.read_again(listed.page, &mut page) {
+                self.add_wrong_pointers(listed, &page, &mut wrong);
+            }
+        }
+        if wrong.is_empty() {
+            return;
+        }
+        let reached = self.reached();
+        wrong.retain(|wrong| reached.is_marked(wrong.listed.page, wrong.unit));
+        wrong.dedup_by_key(|wrong| wrong.listed.page);
+        for WrongPointer { listed, slot, what, .. } in wrong {
+            let what = format!("the object in slot {slot} has a pointer that leads {what}");
+            found(Finding::at_page(listed.page, what, self.lists.lost(listed.number)));
+        }
+    }
+
+    /// Reads a page once more if it has objects and could be read before.
+    fn read_again(&self, number: u32, page: &mut Page) -> bool {
+        self.pages.contains_key(&number) && self.file.page(number, page).is_ok()
+    }
+
+    fn add_wrong_pointers(&self, listed: ListedPage, page: &Page, wrong: &mut Vec<WrongPointer>) {
         let Some((_, layout)) = self.lists.types.get(&listed.number) else { return };
         let targets: Vec<Option<u32>> = layout
             .runs
             .iter()
             .flat_map(|run| std::iter::repeat_n(self.numbers.get(run.target.as_str()).copied(), run.count))
             .collect();
-        for slot in ObjectPage(page).used() {
-            for (place, &target) in ObjectPage(page).pointers(slot).zip(&targets) {
-                let address = place.address(page);
-                if address != 0
-                    && let Some(what) = self.wrong_target(address, target)
-                {
-                    let what = format!("the object in slot {slot} has a pointer that leads {what}");
-                    return found(Finding::at_page(listed.page, what, self.lists.lost(listed.number)));
-                }
+        let page_of_objects = ObjectPage(page);
+        let unit_of = |slot| page_of_objects.slots().unit(slot);
+        for slot in page_of_objects.used() {
+            let mut places = page_of_objects.pointers(slot).zip(&targets).map(|(place, &to)| (place.address(page), to));
+            let what = places.find_map(|(address, target)| match address {
+                0 => None,
+                _ => self.wrong_target(address, target),
+            });
+            wrong.extend(what.map(|what| WrongPointer { listed, slot, unit: unit_of(slot), what }));
+        }
+    }
+
+    /// The objects that the roots reach.
+    fn reached(&self) -> Marks {
+        let (mut reached, mut page) = (Marks::default(), [0; PAGE]);
+        self.lists.roots.iter().for_each(|listed| reached.mark(listed.root.address));
+        while let Some(number) = reached.pop_pending() {
+            if self.read_again(number, &mut page) {
+                reached.scan_page(number, ObjectPage(&page));
             }
         }
+        reached
     }
 }

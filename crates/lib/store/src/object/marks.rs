@@ -53,32 +53,41 @@ impl Marks {
     pub(crate) fn scan(&mut self, shared: &Shared, version: u64, most: usize) -> Result<bool> {
         let mut page = [0; PAGE];
         for _ in 0..most {
-            let Some(number) = self.pending.pop_first() else { return Ok(true) };
+            let Some(number) = self.pop_pending() else { return Ok(true) };
             shared.copy_page(number, version, &mut page)?;
             if kind(&page) != OBJECT {
                 return Err(shared.wrong(number, "a pointer leads to it, and it has no objects"));
             }
-            self.scan_page(number, ObjectPage(&page)).map_err(|what| shared.wrong(number, what))?;
+            if !self.scan_page(number, ObjectPage(&page)) {
+                return Err(shared.wrong(number, "a pointer leads to a place in it where no object is"));
+            }
         }
         Ok(self.pending.is_empty())
     }
 
-    /// Marks the objects to which the marked objects of a page point.
-    fn scan_page(&mut self, number: u32, page: ObjectPage<'_>) -> std::result::Result<(), &'static str> {
+    /// A page with marked objects that were not scanned. It is not pending any more.
+    pub(crate) fn pop_pending(&mut self) -> Option<u32> {
+        self.pending.pop_first()
+    }
+
+    /// Marks the objects to which the marked objects of a page point. Returns false if an object was marked that
+    /// is not there.
+    pub(crate) fn scan_page(&mut self, number: u32, page: ObjectPage<'_>) -> bool {
         let marks = self.pages.entry(number).or_default();
         let marked = marks.marked;
         let scanned = std::mem::replace(&mut marks.scanned, marked);
-        let slots = page.slots();
+        let (slots, mut are_there) = (page.slots(), true);
         for word in 0..WORDS {
             let mut new = marked[word] & !scanned[word];
             while new != 0 {
                 let unit = word * 64 + new.trailing_zeros() as usize;
                 new &= new - 1;
-                let slot = slots.slot_of(unit as u64).filter(|&slot| page.is_used(slot));
-                let slot = slot.ok_or("a pointer leads to a place in it where no object is")?;
-                page.pointers(slot).for_each(|place| self.mark(place.address(page.0)));
+                match slots.slot_of(unit as u64).filter(|&slot| page.is_used(slot)) {
+                    Some(slot) => page.pointers(slot).for_each(|place| self.mark(place.address(page.0))),
+                    None => are_there = false,
+                }
             }
         }
-        Ok(())
+        are_there
     }
 }

@@ -9,6 +9,7 @@ use crate::crash::{Disk, Random, empty, open, open_with};
 use crate::damage_tests::damage;
 use crate::finding::Lost;
 use crate::lock::lock;
+use crate::object::object_page::set_unused;
 use crate::object::{ObjectOptions, Ptr};
 use crate::page::{OBJECT, PAGE, kind};
 use crate::transaction::Transaction;
@@ -180,7 +181,7 @@ fn read_store(store: &Store) -> Model {
 }
 
 /// Crashes a store at random calls, and compares the objects with those that were committed.
-fn crash_often(rounds: u64, seed: u64) {
+pub(crate) fn crash_often(rounds: u64, seed: u64) {
     let options = ObjectOptions { collects_at_commit: seed.is_multiple_of(2), ..ObjectOptions::DEFAULT };
     let mut random = Random(seed);
     let (mut image, mut committed) = (empty(4), Model::default());
@@ -350,6 +351,56 @@ fn a_collection_of_a_damaged_store_removes_nothing() {
     assert_eq!(store.collect().unwrap_err().kind(), ErrorKind::Corrupt);
     drop(store);
     assert_eq!(findings(&lock(&damaged).cached()), found);
+}
+
+/// A ring of parts, of which each has a label that leads back to it, on pages of both types.
+fn add_ring(store: &Store) {
+    let mut tx = store.begin().unwrap();
+    let first = tx.alloc(Part::ZERO).unwrap();
+    let mut last = first;
+    for id in 1..2000 {
+        let part = tx.alloc(Part { id, next: last, ..Part::ZERO }).unwrap();
+        tx.edit(part).unwrap().label = tx_label(&mut tx, 1, part).unwrap();
+        last = part;
+    }
+    tx.edit(first).unwrap().next = last;
+    tx.set_root(ROOTS[0], first).unwrap();
+    tx.commit().unwrap();
+}
+
+#[test]
+fn what_an_interrupted_collection_leaves_is_not_damage_and_is_removed_by_the_next() {
+    let disk = Disk::new(empty(64), u64::MAX, Random(1));
+    let store = open(&disk).unwrap();
+    add_ring(&store);
+    assert!(store.write(|tx| tx.remove_root(ROOTS[0])).unwrap());
+    let before = lock(&disk).cached().into_owned();
+    let mut left = 0;
+    for calls in 8..20 {
+        let stopped = Disk::new(before.clone(), calls, Random(calls));
+        let is_complete = open(&stopped).and_then(|store| store.collect()).is_ok();
+        let image = crashed(&stopped);
+        assert_eq!(findings(&image), [], "{calls} calls");
+        let after = Disk::new(image, u64::MAX, Random(1));
+        let objects: u64 = counts(&after).values().sum();
+        left += u32::from(!is_complete && (1..3999).contains(&objects));
+        open(&after).unwrap().collect().unwrap();
+        assert!(counts(&after).values().all(|&objects| objects == 0), "{calls} calls");
+    }
+    assert!(left > 3, "{left} collections were interrupted");
+}
+
+#[test]
+fn a_wrong_pointer_of_an_object_that_a_root_reaches_is_found() {
+    let disk = Disk::new(empty(64), u64::MAX, Random(1));
+    let store = open(&disk).unwrap();
+    add_ring(&store);
+    drop(store);
+    let mut image = lock(&disk).cached().into_owned();
+    let last = (0..(image.len() / PAGE) as u32).rev().find(|&page| kind(page_mut(&mut image, page)) == OBJECT);
+    change_page(&mut image, last.unwrap(), |page| set_unused(page, 0));
+    let found = findings(&image);
+    assert!(found.iter().any(|finding| finding.what.ends_with("where no object is")), "{found:?}");
 }
 
 /// All that reads and changes objects; errors are as good as results.
