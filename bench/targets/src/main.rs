@@ -34,7 +34,7 @@ mod stop_rule;
 mod store;
 mod translation;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -82,6 +82,9 @@ struct Arguments {
     /// File for the raw samples, as JSON
     #[arg(long, value_name = "FILE", default_value = "build/targets.json")]
     json: PathBuf,
+    /// Take a sample of a store, as `store::larger_than_memory` describes it
+    #[arg(long, hide = true, num_args = 2, value_names = ["JSON", "FOLDER"])]
+    store_sample: Option<Vec<String>>,
 }
 
 fn main() -> ExitCode {
@@ -96,6 +99,9 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> anyhow::Result<Vec<GoalCell>> {
+    if let Some([task, folder]) = arguments.store_sample.as_deref() {
+        return store::print_sample(task, Path::new(folder)).map(|()| Vec::new());
+    }
     let goals = Goals::read()?;
     let mut cells = Vec::new();
     for section in goals.sections(arguments.section.as_deref())? {

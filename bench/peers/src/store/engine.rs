@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, bail};
+use fieldstone_sys::limits::limits;
 use tempfile::TempDir;
 
 use super::fieldstone::Fieldstone;
@@ -189,8 +190,11 @@ pub const LMDB: usize = 1;
 /// The place of redb in [`ENGINES`].
 pub const REDB: usize = 2;
 
-/// The memory that a peer may use for its cache: all data fit.
-pub(super) const CACHE_BYTES: u64 = 4 << 30;
+/// The memory that a peer may use for its cache: all data fit, unless a control group limits this process.
+pub(super) fn cache_bytes() -> u64 {
+    let limit = limits().cgroup.and_then(|group| group.limit_bytes);
+    (4 << 30).min(limit.map_or(u64::MAX, |bytes| bytes / 2))
+}
 
 /// The folder of all measured stores: they are on one file system, which is on a disk.
 const FOLDER: &str = "/var/tmp";

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Context;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
 
-use super::engine::{CACHE_BYTES, Engine, Entry, Totals, get_by_sharing};
+use super::engine::{Engine, Entry, Totals, cache_bytes, get_by_sharing};
 
 pub(super) struct Fjall {
     database: Database,
@@ -14,7 +14,7 @@ pub(super) struct Fjall {
 
 impl Engine for Fjall {
     fn open(directory: &Path) -> anyhow::Result<Self> {
-        let database = Database::builder(directory).cache_size(CACHE_BYTES).open()?;
+        let database = Database::builder(directory).cache_size(cache_bytes()).open()?;
         let records = database.keyspace("records", KeyspaceCreateOptions::default)?;
         Ok(Self { database, records })
     }

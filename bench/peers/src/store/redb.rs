@@ -9,7 +9,7 @@ use redb::{
     WriteTransaction,
 };
 
-use super::engine::{CACHE_BYTES, Engine, Entry, Totals, get_by_sharing};
+use super::engine::{Engine, Entry, Totals, cache_bytes, get_by_sharing};
 
 const RECORDS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("records");
 
@@ -37,7 +37,7 @@ impl Redb {
 impl Engine for Redb {
     fn open(directory: &Path) -> anyhow::Result<Self> {
         let mut builder = Database::builder();
-        builder.set_cache_size(usize::try_from(CACHE_BYTES)?);
+        builder.set_cache_size(usize::try_from(cache_bytes())?);
         Ok(Self(builder.create(directory.join("records.redb"))?))
     }
 

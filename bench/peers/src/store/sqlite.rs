@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, ensure};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::engine::{CACHE_BYTES, Engine, Entry, Totals, sum_of_threads};
+use super::engine::{Engine, Entry, Totals, cache_bytes, sum_of_threads};
 
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS records (key BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID";
 const PUT: &str = "INSERT OR REPLACE INTO records VALUES (?1, ?2)";
@@ -21,7 +21,7 @@ pub(super) struct Sqlite(Connection);
 /// A connection with the cache and the durability of all of them.
 fn connect(path: impl AsRef<Path>) -> rusqlite::Result<Connection> {
     let connection = Connection::open(path)?;
-    let cache_kib = CACHE_BYTES >> 10;
+    let cache_kib = cache_bytes() >> 10;
     connection.execute_batch(&format!("PRAGMA cache_size = -{cache_kib}; PRAGMA journal_mode = WAL"))?;
     connection.execute_batch("PRAGMA synchronous = FULL")?;
     Ok(connection)

@@ -14,6 +14,7 @@ use std::time::Duration;
 use anyhow::Context;
 use fieldstone_peers::store::ThreadTime;
 use fieldstone_stats::{Estimate, Rounds, median};
+use serde::{Deserialize, Serialize};
 
 use super::SECTION;
 use crate::cell::GoalCell;
@@ -28,7 +29,7 @@ const MOST_WAITING: f64 = 0.2;
 const MOST_REPEATS: u64 = 4;
 
 /// One timed run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(super) struct Sample {
     seconds: f64,
     /// Seconds in which the thread could run, and no processor was free.

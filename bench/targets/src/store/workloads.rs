@@ -10,9 +10,9 @@ use crate::request::Request;
 use fieldstone_peers::store::RandomBytes;
 use fieldstone_peers::store::{ENGINES, LMDB, OpenStore, REDB};
 
-const GOAL: &str = "ycsb_vs_best";
+pub(super) const GOAL: &str = "ycsb_vs_best";
 /// The sides: places in [`ENGINES`].
-const SIDES: [usize; 3] = [0, LMDB, REDB];
+pub(super) const SIDES: [usize; 3] = [0, LMDB, REDB];
 
 /// A store with the records, and what its client has inserted.
 struct Side {
@@ -39,12 +39,18 @@ pub(super) fn measure(request: &Request<'_>, scale: &Scale, show: &mut dyn FnMut
             if workload.has_writes() { Sample::of_wall_time(work) } else { Sample::of_cpu_time(work) }
         };
         let compared = compare(vec![cell], &names, request.limit, scale.pause, sample)?;
-        let time = |(name, seconds): (&&str, &f64)| format!("{name} {:.2}", seconds * 1e6 / count as f64);
-        let times: Vec<String> = names.iter().zip(&compared.seconds).map(time).collect();
-        println!("# YCSB {}, median µs an operation: {}", workload.name, times.join(", "));
+        println!("{}", times_line(workload.name, &compared.seconds, count));
         compared.cells.into_iter().for_each(&mut *show);
     }
     Ok(())
+}
+
+/// The times of all sides, from the seconds of their samples.
+pub(super) fn times_line(workload: &str, seconds: &[f64], operations: usize) -> String {
+    let time =
+        |(&side, seconds): (&usize, &f64)| format!("{} {:.2}", ENGINES[side].name, seconds * 1e6 / operations as f64);
+    let times: Vec<String> = SIDES.iter().zip(seconds).map(time).collect();
+    format!("# YCSB {workload}, median µs an operation: {}", times.join(", "))
 }
 
 /// New stores with the records of YCSB.

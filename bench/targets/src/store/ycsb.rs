@@ -84,6 +84,12 @@ pub(super) struct Operation<'a> {
     length: usize,
 }
 
+impl Operation<'_> {
+    pub(super) fn is_read(&self) -> bool {
+        self.kind == OperationKind::Read
+    }
+}
+
 /// The client of one store: how many records it has inserted.
 pub(super) struct Client {
     records: u64,
@@ -95,6 +101,11 @@ fn key(number: u64) -> Vec<u8> {
 }
 
 impl Client {
+    /// The client of a store that was loaded before.
+    pub(super) const fn of_loaded(records: usize) -> Self {
+        Self { records: records as u64 }
+    }
+
     /// Inserts records 0 to `records - 1`, `batch` in a transaction.
     pub(super) fn load(engine: &dyn Engine, records: usize, batch: usize, bytes: &RandomBytes) -> anyhow::Result<Self> {
         let mut random = SplitMix64::new(1);
@@ -105,7 +116,7 @@ impl Client {
             let entries: Vec<_> = keys.iter().map(entry).collect();
             engine.commit(&entries)?;
         }
-        Ok(Self { records: numbers.len() as u64 })
+        Ok(Self::of_loaded(records))
     }
 
     /// The next operations of a workload.

@@ -41,6 +41,7 @@ impl Random {
     }
 }
 
+/// A write; an empty one makes the file so large.
 #[derive(Debug)]
 struct Write {
     offset: u64,
@@ -99,6 +100,10 @@ impl Disk {
     pub(crate) fn crashed(&mut self) -> Vec<u8> {
         let mut image = self.synced.clone();
         for write in &self.writes {
+            // The size of the file.
+            if write.bytes.is_empty() && self.random.below(2) == 0 {
+                put(&mut image, write.offset, &[]);
+            }
             for (index, block) in write.bytes.chunks(BLOCK).enumerate() {
                 if write.is_durable || self.random.below(2) == 0 {
                     put(&mut image, write.offset + (index * BLOCK) as u64, block);
@@ -118,8 +123,11 @@ impl Storage for OnDisk {
         Ok(lock(&self.0).cached().len() as u64)
     }
 
-    fn reserve(&self, _bytes: u64) -> io::Result<()> {
-        lock(&self.0).call()
+    fn reserve(&self, bytes: u64) -> io::Result<()> {
+        let mut disk = lock(&self.0);
+        disk.call()?;
+        disk.writes.push(Write { offset: bytes, bytes: Vec::new(), is_durable: false });
+        Ok(())
     }
 
     fn cut(&self, _bytes: u64) -> io::Result<()> {

@@ -2,9 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "tests")]
 
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-use fieldstone_store::{Store, Table};
+use fieldstone_store::{RecoveryProgress, Store, Table, Transaction};
+use rustix::fs::{Advice, fadvise};
 
 const NUMBERS: Table<u64, [u8]> = Table::new("numbers");
 const ENTRIES: u64 = 60_000;
@@ -99,51 +105,123 @@ impl Drop for Group {
     }
 }
 
-/// Loads 10 GiB, then reads (95 of 100) and writes entries, a few of them most of the time, as the workload
-/// B of YCSB does.
-#[test]
-#[ignore = "needs 12 GiB of disk and some minutes: `make soak-store`"]
-fn a_store_of_10_gib_is_loaded_and_served_under_a_limit_of_1_gib() {
-    const ENTRIES: u64 = 10_000_000;
-    let Some(_group) = Group::enter(1 << 30) else {
-        return println!("SKIP no memory control group of version 1 can be made here");
-    };
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("large.store");
-    let start = std::time::Instant::now();
-    let value = |key: u64, round: u64| [(key ^ round).to_le_bytes(); 125].concat();
-    let store = Store::open(&path).unwrap();
-    for block in 0..ENTRIES / 2000 {
-        let keys = block * 2000..(block + 1) * 2000;
-        let insert = |tx: &mut fieldstone_store::Transaction| {
-            keys.into_iter().try_for_each(|key| tx.table(NUMBERS)?.insert(&key, &value(key, 0)).map(drop))
+/// Entries of the large store.
+const MANY: u64 = 10_000_000;
+/// The path of the large store, in the process that is killed.
+const PATH: &str = "FIELDSTONE_STORE_TEST";
+
+fn large_value(key: u64, round: u64) -> Vec<u8> {
+    [(key ^ round).to_le_bytes(); 125].concat()
+}
+
+/// Random keys, a few of them most of the time.
+struct Keys(u64);
+
+impl Keys {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let skewed = ((self.0 >> 11) as f64 / (1_u64 << 53) as f64).powi(6);
+        ((skewed * MANY as f64) as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) % MANY
+    }
+}
+
+fn load_many(store: &Store) {
+    for block in 0..MANY / 2000 {
+        let mut keys = block * 2000..(block + 1) * 2000;
+        let insert = |tx: &mut Transaction| {
+            keys.try_for_each(|key| tx.table(NUMBERS)?.insert(&key, &large_value(key, 0)).map(drop))
         };
         store.write(insert).unwrap();
     }
-    let loaded = start.elapsed();
-    assert!(std::fs::metadata(&path).unwrap().len() > 10 << 30);
-    let mut rounds = std::collections::HashMap::new();
-    let mut random = 1_u64;
-    let start = std::time::Instant::now();
+}
+
+/// Reads 95 of 100 entries and writes the others, as the workload B of YCSB does. Returns what it has written.
+fn serve(store: &Store) -> HashMap<u64, u64> {
+    let (mut rounds, mut keys) = (HashMap::new(), Keys(1));
     for step in 1..=300_000_u64 {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let skewed = ((random >> 11) as f64 / (1_u64 << 53) as f64).powi(6);
-        let key = ((skewed * ENTRIES as f64) as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) % ENTRIES;
+        let key = keys.next();
         if step % 20 == 0 {
-            store.write(|tx| tx.table(NUMBERS)?.insert(&key, &value(key, step))).unwrap();
+            store.write(|tx| tx.table(NUMBERS)?.insert(&key, &large_value(key, step))).unwrap();
             rounds.insert(key, step);
         } else {
             let now = store.read().unwrap();
             let found = now.table(NUMBERS).unwrap().get(&key).unwrap().unwrap();
-            assert!(*found == value(key, rounds.get(&key).copied().unwrap_or(0)), "key {key}");
+            assert!(*found == large_value(key, rounds.get(&key).copied().unwrap_or(0)), "key {key}");
         }
     }
-    let served = start.elapsed();
+    rounds
+}
+
+/// Fills the log with commits of 20 entries at random places until it is killed. Prints a line for each.
+#[test]
+fn writer() {
+    let Some(path) = std::env::var_os(PATH) else { return };
+    let store = Store::open(path).unwrap();
+    for step in 0_u64.. {
+        let write = |tx: &mut Transaction| {
+            let key = |entry: u64| (step * 20 + entry).wrapping_mul(0x9E37_79B9_7F4A_7C15) % MANY;
+            (0..20).try_for_each(|entry| tx.table(NUMBERS)?.insert(&key(entry), &[7; 1000]).map(drop))
+        };
+        store.write(write).unwrap();
+        println!("committed {step}");
+    }
+}
+
+/// Kills a process after some of its commits, and opens the store. Returns how long that took, and its progress.
+fn recover(path: &Path, commits: usize) -> (Duration, Vec<RecoveryProgress>) {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["writer", "--exact", "--nocapture"])
+        .env(PATH, path)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let output = BufReader::new(child.stdout.take().unwrap());
+    let lines = output.lines().map_while(Result::ok).filter(|line| line.contains("committed "));
+    assert_eq!(lines.take(commits).count(), commits);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let file = std::fs::File::open(path).unwrap();
+    file.sync_all().unwrap();
+    fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+    let reports = Arc::new(Mutex::new(Vec::new()));
+    let (all, start) = (Arc::clone(&reports), Instant::now());
+    let builder = Store::builder(path).on_recovery(move |progress| all.lock().unwrap().push(progress));
+    drop(builder.open().unwrap());
+    let time = start.elapsed();
+    let reports = std::mem::take(&mut *reports.lock().unwrap());
+    (time, reports)
+}
+
+#[test]
+#[ignore = "needs 12 GiB of disk and some minutes: `make soak-store`"]
+fn a_store_of_10_gib_is_loaded_served_and_recovered_under_a_limit_of_1_gib() {
+    let Some(_group) = Group::enter(1 << 30) else {
+        return println!("SKIP no memory control group of version 1 can be made here");
+    };
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let path = folder.path().join("large.store");
+    let start = Instant::now();
+    let store = Store::open(&path).unwrap();
+    load_many(&store);
+    assert!(std::fs::metadata(&path).unwrap().len() > 10 << 30);
+    let loaded = start.elapsed();
+    let rounds = serve(&store);
+    println!("loaded in {loaded:.1?}, 300,000 operations in {:.1?}", start.elapsed() - loaded);
     drop(store);
-    println!("loaded in {loaded:.1?}, 300,000 operations in {served:.1?}");
     let store = Store::open(&path).unwrap();
     let now = store.read().unwrap();
     for (&key, &round) in &rounds {
-        assert!(*now.table(NUMBERS).unwrap().get(&key).unwrap().unwrap() == value(key, round));
+        assert!(*now.table(NUMBERS).unwrap().get(&key).unwrap().unwrap() == large_value(key, round));
     }
+    drop((now, store));
+    let mut largest = 0;
+    for round in 0..12 {
+        let (time, reports) = recover(&path, 150 + round * 37);
+        let last = reports.last().expect("a recovery reports its progress");
+        println!("recovered {} commits, {} pages in {time:.2?}, {} reports", last.commits, last.pages, reports.len());
+        assert!(time < Duration::from_secs(2) && last.written_pages == last.pages);
+        assert!(reports.is_sorted_by_key(|report| report.written_pages) && reports.len() > 2);
+        largest = largest.max(last.pages);
+    }
+    assert!(largest > 1000, "{largest} pages");
 }
