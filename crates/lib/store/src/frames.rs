@@ -9,8 +9,8 @@
 //! There is a bound on the number of frames. When it is reached, pages that the file contains as well are
 //! *evicted*, by the clock algorithm: those that were not read since the hand was there. What a snapshot
 //! was lent must stay, so the frame of an evicted page is free when all snapshots that were there have
-//! ended. So there are more frames than the bound while a snapshot reads much, and in a transaction that
-//! changes much.
+//! ended; until then it *waits*. So there are more frames than the bound while a snapshot reads much, and in a
+//! transaction that changes much. The next transaction takes the same frames.
 //!
 //! Source of the clock: Corbató, *A Paging Experiment with the Multics System* (1968).
 
@@ -41,7 +41,8 @@ const BATCH: usize = 128;
 /// After a pass that evicts fewer frames, at most this many are taken without another one.
 const FEW: usize = 16;
 const PAUSE: u32 = 64;
-/// Evicted frames that wait for snapshots to end; with more of them, evicting would not help.
+/// Evicted frames that wait, in addition to one for each frame above the bound. With more of them, evicting would
+/// not help.
 const MOST_WAITING: usize = 1024;
 
 /// A frame.
@@ -99,6 +100,25 @@ struct Unused {
     end: u32,
 }
 
+impl Unused {
+    /// Frames that are not free, those that wait for readers to end included.
+    const fn used(&self) -> usize {
+        self.end as usize - self.free.len()
+    }
+
+    /// A free frame, or one that was never used.
+    fn take(&mut self) -> Option<Frame> {
+        if let Some(free) = self.free.pop() {
+            return Some(Frame(free));
+        }
+        let end = self.end;
+        (end < MOST_FRAMES).then(|| {
+            self.end += 1;
+            Frame(end)
+        })
+    }
+}
+
 impl Frames {
     /// Reserves addresses. With more than `memory` bytes of pages, pages are evicted.
     ///
@@ -141,24 +161,11 @@ impl Frames {
 
     /// A frame that is not published, with any contents; `None` if there is no memory for more.
     pub(crate) fn take(&self) -> Option<Frame> {
-        if let Some(frame) = self.take_free(self.bound) {
-            return Some(frame);
+        let used = lock(&self.unused).used();
+        if used >= self.bound as usize {
+            self.evict(used);
         }
-        self.evict();
-        self.take_free(MOST_FRAMES)
-    }
-
-    /// A free frame, or one that was never used, of the first `bound` ones.
-    fn take_free(&self, bound: u32) -> Option<Frame> {
-        let mut unused = lock(&self.unused);
-        if let Some(free) = unused.free.pop() {
-            return Some(Frame(free));
-        }
-        let end = unused.end;
-        (end < bound).then(|| {
-            unused.end += 1;
-            Frame(end)
-        })
+        lock(&self.unused).take()
     }
 
     /// Returns a frame that was not published.
@@ -286,15 +293,17 @@ impl Frames {
         self.flushed.store(epoch, Release);
     }
 
-    /// Evicts pages that were not read for long.
+    /// Evicts pages that were not read for long, unless fewer than the bound are used without those that wait.
     #[cold]
-    fn evict(&self) {
+    fn evict(&self, used: usize) {
         let mut hand = lock(&self.hand);
         hand.pause = hand.pause.saturating_sub(1);
-        if hand.pause > 0 || lock(&self.readers).waiting() >= MOST_WAITING {
+        let (end, flushed) = (lock(&self.unused).end, self.flushed.load(Acquire));
+        let (bound, waiting) = (self.bound as usize, lock(&self.readers).waiting());
+        let is_enough = used < bound + waiting || waiting >= MOST_WAITING + (end as usize).saturating_sub(bound);
+        if hand.pause > 0 || is_enough {
             return;
         }
-        let (end, flushed) = (lock(&self.unused).end, self.flushed.load(Acquire));
         let mut evicted = Vec::new();
         for _ in 0..SWEEP.min(end * 2) {
             hand.frame = if hand.frame + 1 < end { hand.frame + 1 } else { 0 };

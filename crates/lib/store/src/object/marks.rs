@@ -49,17 +49,14 @@ impl Marks {
     /// pending any more.
     ///
     /// # Errors
-    /// If a page cannot be read, or a pointer leads to no object.
+    /// If a page cannot be read. A pointer to no object keeps nothing.
     pub(crate) fn scan(&mut self, shared: &Shared, version: u64, most: usize) -> Result<bool> {
         let mut page = [0; PAGE];
         for _ in 0..most {
             let Some(number) = self.pop_pending() else { return Ok(true) };
             shared.copy_page(number, version, &mut page)?;
-            if kind(&page) != OBJECT {
-                return Err(shared.wrong(number, "a pointer leads to it, and it has no objects"));
-            }
-            if !self.scan_page(number, ObjectPage(&page)) {
-                return Err(shared.wrong(number, "a pointer leads to a place in it where no object is"));
+            if kind(&page) == OBJECT {
+                self.scan_page(number, ObjectPage(&page));
             }
         }
         Ok(self.pending.is_empty())
@@ -70,24 +67,21 @@ impl Marks {
         self.pending.pop_first()
     }
 
-    /// Marks the objects to which the marked objects of a page point. Returns false if an object was marked that
-    /// is not there.
-    pub(crate) fn scan_page(&mut self, number: u32, page: ObjectPage<'_>) -> bool {
+    /// Marks the objects to which the marked objects of a page point.
+    pub(crate) fn scan_page(&mut self, number: u32, page: ObjectPage<'_>) {
         let marks = self.pages.entry(number).or_default();
         let marked = marks.marked;
         let scanned = std::mem::replace(&mut marks.scanned, marked);
-        let (slots, mut are_there) = (page.slots(), true);
+        let slots = page.slots();
         for word in 0..WORDS {
             let mut new = marked[word] & !scanned[word];
             while new != 0 {
                 let unit = word * 64 + new.trailing_zeros() as usize;
                 new &= new - 1;
-                match slots.slot_of(unit as u64).filter(|&slot| page.is_used(slot)) {
-                    Some(slot) => page.pointers(slot).for_each(|place| self.mark(place.address(page.0))),
-                    None => are_there = false,
+                if let Some(slot) = slots.slot_of(unit as u64).filter(|&slot| page.is_used(slot)) {
+                    page.pointers(slot).for_each(|place| self.mark(place.address(page.0)));
                 }
             }
         }
-        are_there
     }
 }

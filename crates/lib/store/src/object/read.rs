@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "lends objects of a window")]
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::object::object_page::{ObjectPage, UNITS};
+use crate::object::object_page::{ObjectPage, UNITS, page_of};
 use crate::object::stored::{LongPtr, Object, Ptr};
 use crate::object::types;
 use crate::object::window::Window;
@@ -42,26 +42,25 @@ impl Snapshot {
         if pointer.is_null() {
             return Err(self.no_object(T::NAME));
         }
+        // A page whose objects were all removed stays as it was until it is used again.
+        let place = page_of(self.long(pointer)?.0) as u32;
+        let Some(number) = number else { return Err(self.no_object(T::NAME)) };
+        if !types::has_page(self, &self.open.shared, number, place)? {
+            return Err(types::no_object_page(self, &self.open.shared, T::NAME, place));
+        }
         let page = self.base + (pointer.0 / UNITS as u32) as usize * PAGE;
         // SAFETY: the page is in the window, whose bytes do not change while the snapshot has it.
         let page: &Page = unsafe { &*std::ptr::with_exposed_provenance(page) };
-        let found_kind = kind(page);
+        let is_real = kind(page) == OBJECT;
         // The page is in memory now, and whether it is real is known.
         self.check_objects()?;
         let page = ObjectPage(page);
-        if found_kind != OBJECT || number != Some(page.type_number()) {
-            let what = format!("a pointer to an object of type {} leads to another type", T::NAME);
-            return Err(Error::new(ErrorKind::Type, &self.open.shared.path, what));
-        }
-        match page.slots().slot_of(pointer.0.into()).filter(|&slot| page.is_used(slot)) {
-            Some(_) => Ok(self.follow(pointer)),
-            None => Err(self.no_object(T::NAME)),
-        }
+        let has_object = is_real && page.slots().slot_of(pointer.0.into()).is_some_and(|slot| page.is_used(slot));
+        if has_object { Ok(self.follow(pointer)) } else { Err(self.no_object(T::NAME)) }
     }
 
     fn no_object(&self, name: &str) -> Error {
-        let what = format!("the pointer leads to no object of type {name}");
-        Error::new(ErrorKind::Absent, &self.open.shared.path, what)
+        types::no_object(&self.open.shared, name)
     }
 
     /// The object to which a root leads.

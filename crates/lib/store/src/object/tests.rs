@@ -10,7 +10,7 @@ use crate::damage_tests::damage;
 use crate::finding::Lost;
 use crate::lock::lock;
 use crate::object::object_page::set_unused;
-use crate::object::{ObjectOptions, Ptr};
+use crate::object::{LongPtr, ObjectOptions, Ptr};
 use crate::page::{OBJECT, PAGE, kind};
 use crate::transaction::Transaction;
 use crate::{ErrorKind, Result, Snapshot, Store};
@@ -253,7 +253,7 @@ fn a_pointer_to_no_object_or_another_type_is_an_error() {
     let store = open(&disk).unwrap();
     let mut tx = store.begin().unwrap();
     let (part, label) = (tx.alloc(Part::ZERO).unwrap(), tx.alloc(Label::ZERO).unwrap());
-    assert_eq!(tx.get::<Part>(Ptr::of(u32::MAX)).unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(tx.get::<Part>(Ptr::of(u32::MAX)).unwrap_err().kind(), ErrorKind::Absent);
     assert_eq!(tx.get::<Part>(Ptr::NULL).unwrap_err().kind(), ErrorKind::Absent);
     assert_eq!(tx.get::<Label>(Ptr::of(part.0)).unwrap_err().kind(), ErrorKind::Type);
     assert_eq!(tx.get::<Part>(Ptr::of(part.0 + 1)).unwrap_err().kind(), ErrorKind::Absent);
@@ -388,6 +388,55 @@ fn what_an_interrupted_collection_leaves_is_not_damage_and_is_removed_by_the_nex
         assert!(counts(&after).values().all(|&objects| objects == 0), "{calls} calls");
     }
     assert!(left > 3, "{left} collections were interrupted");
+}
+
+const VALUES: crate::Table<u32, [u8]> = crate::Table::new("values");
+
+/// Checks that a pointer to an object that was removed is refused wherever it is used.
+fn assert_removed(store: &Store, place: LongPtr<Part>) {
+    let kind_of = |result: Result<()>| result.unwrap_err().kind();
+    let now = store.read().unwrap();
+    assert_eq!(kind_of(now.get(now.short(place).unwrap()).map(drop)), ErrorKind::Absent);
+    let mut tx = store.begin().unwrap();
+    let pointer = tx.short(place).unwrap();
+    assert_eq!(kind_of(tx.get(pointer).map(drop)), ErrorKind::Absent);
+    assert_eq!(kind_of(tx.edit(pointer).map(drop)), ErrorKind::Absent);
+    assert_eq!(kind_of(tx.set_root(ROOTS[0], pointer)), ErrorKind::Absent);
+    assert_eq!(kind_of(tx.alloc(Part { next: pointer, ..Part::ZERO }).map(drop)), ErrorKind::Absent);
+    drop(tx);
+    let mut tx = store.begin().unwrap();
+    let part = tx.alloc(Part::ZERO).unwrap();
+    tx.edit(part).unwrap().to[1] = pointer;
+    assert!(tx.commit().is_err());
+}
+
+#[test]
+fn a_pointer_to_a_removed_object_changes_nothing_that_is_there() {
+    let disk = Disk::new(empty(16), u64::MAX, Random(1));
+    let store = open(&disk).unwrap();
+    let mut tx = store.begin().unwrap();
+    let kept = tx.alloc(Part { id: 7, ..Part::ZERO }).unwrap();
+    tx.set_root(ROOTS[1], kept).unwrap();
+    let removed: Vec<Ptr<Part>> = (0..2000).map(|_| tx.alloc(Part::ZERO).unwrap()).collect();
+    let removed: Vec<LongPtr<Part>> = removed.into_iter().map(|pointer| tx.long(pointer).unwrap()).collect();
+    tx.commit().unwrap();
+    assert_eq!(store.collect().unwrap().objects, 2000);
+    // One is on the page of the object that stays, the other on a page that was freed.
+    let ends = [removed[5], removed[1999]];
+    ends.iter().for_each(|&place| assert_removed(&store, place));
+    let value = |key: u32| [key as u8; 6000];
+    for key in 0..60 {
+        store.write(|tx| tx.table(VALUES)?.insert(&key, &value(key))).unwrap();
+        assert_removed(&store, removed[key as usize * 30 + 100]);
+    }
+    drop(store);
+    let store = open(&disk).unwrap();
+    ends.iter().for_each(|&place| assert_removed(&store, place));
+    let now = store.read().unwrap();
+    (0..60).for_each(|key| assert_eq!(now.table(VALUES).unwrap().get(&key).unwrap().unwrap()[..], value(key)));
+    assert_eq!(now.root::<Part>(ROOTS[1]).unwrap().id, 7);
+    drop((now, store));
+    assert_eq!(findings(&lock(&disk).cached()), []);
 }
 
 #[test]

@@ -16,8 +16,8 @@ use crate::editor::Editor;
 use crate::error::{Error, ErrorKind, Result};
 use crate::node::Payload;
 use crate::object::layout::Layout;
-use crate::object::object_page::MOST_ADDRESSES;
-use crate::page::{set_u32, set_u64, u32_at, u64_at};
+use crate::object::object_page::{MOST_ADDRESSES, ObjectPage};
+use crate::page::{OBJECT, kind, set_u32, set_u64, u32_at, u64_at};
 use crate::shared::Shared;
 use crate::tree::{self, Entries, Pages};
 
@@ -50,6 +50,30 @@ pub(crate) fn page_key(number: u32, page: u32) -> [u8; 8] {
 pub(crate) fn decode_page_key(key: &[u8]) -> Option<(u32, u32)> {
     let key = u64::from_be_bytes(key.try_into().ok()?);
     Some(((key >> 32) as u32, key as u32))
+}
+
+/// Whether a page has objects of a type. The contents of a page do not say so: they stay when it is freed.
+pub(crate) fn has_page(pages: &impl Pages, shared: &Shared, number: u32, page: u32) -> Result<bool> {
+    let Some(tree) = catalog::root(pages, shared, PAGES)? else { return Ok(false) };
+    Ok(tree::get(pages, tree, &page_key(number, page))?.is_some())
+}
+
+/// Why a page has no objects of a type: it has those of another type, or none.
+pub(crate) fn no_object_page(pages: &impl Pages, shared: &Shared, name: &str, page: u32) -> Error {
+    let number = pages.page(page).ok().filter(|contents| kind(contents) == OBJECT);
+    let number = number.map(|contents| ObjectPage(contents).type_number());
+    if number.is_some_and(|number| has_page(pages, shared, number, page).is_ok_and(|has_page| has_page)) {
+        let what = format!("a pointer to an object of type {name} leads to another type");
+        return Error::new(ErrorKind::Type, &shared.path, what);
+    }
+    no_object(shared, name)
+}
+
+/// A pointer leads to no object.
+pub(crate) fn no_object(shared: &Shared, name: &str) -> Error {
+    let what = format!("a pointer leads to no object of type {name}: it was removed, or the pointer is from elsewhere");
+    Error::new(ErrorKind::Absent, &shared.path, what)
+        .with_remedy("a LongPtr, which carries a place from one snapshot or transaction to another")
 }
 
 /// Where a root leads.
@@ -107,6 +131,13 @@ pub(crate) fn number(pages: &impl Pages, shared: &Shared, name: &str, layout: &L
     let what = format!("objects of type {name} have the fields {} in the file, not {}", found.text, layout.text);
     Err(Error::new(ErrorKind::Type, &shared.path, what)
         .with_remedy("another name for the new type, and a copy of each object"))
+}
+
+/// The number of the type of a name, with any fields; `None` if the store has no such objects.
+pub(crate) fn number_of(pages: &impl Pages, shared: &Shared, name: &str) -> Result<Option<u32>> {
+    let Some(tree) = catalog::root(pages, shared, TYPES)? else { return Ok(None) };
+    let Some(bytes) = tree::get(pages, tree, name.as_bytes())? else { return Ok(None) };
+    Ok(Layout::decode(bytes).map(|(number, _)| number))
 }
 
 /// The number of a type, which gets one if it has none.

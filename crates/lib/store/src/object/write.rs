@@ -20,7 +20,8 @@ use crate::object::read::wrong_root;
 use crate::object::stored::{LongPtr, Object, Ptr};
 use crate::object::types::{self, ROOTS, Root};
 use crate::object::window::exhausted;
-use crate::page::{OBJECT, Page, kind, u32_at};
+use crate::page::{Page, u32_at};
+use crate::page_set::PageMap;
 use crate::transaction::Transaction;
 use crate::tree::{self, Pages};
 
@@ -33,6 +34,10 @@ pub(crate) struct ObjectEdits {
     slots: PageSlots,
     /// The types that were used, with their numbers.
     types: HashMap<TypeId, (u32, Arc<Layout>)>,
+    /// The same by name.
+    numbers: HashMap<String, u32>,
+    /// Pages of objects that were used, with the numbers of their types.
+    pages: PageMap<u32>,
     /// The page that is filled with new objects of each type.
     filled: HashMap<u32, u32>,
     /// Bytes of the objects that were added or changed.
@@ -41,12 +46,16 @@ pub(crate) struct ObjectEdits {
 
 impl ObjectEdits {
     pub(crate) fn new(slots: u32, end: u32) -> Self {
-        Self { slots: PageSlots::new(slots, end), types: HashMap::new(), filled: HashMap::new(), changed_bytes: 0 }
+        let slots = PageSlots::new(slots, end);
+        let (types, numbers, pages, filled) = Default::default();
+        Self { slots, types, numbers, pages, filled, changed_bytes: 0 }
     }
 
     /// Forgets what a rollback may have undone.
     pub(crate) fn forget(&mut self) {
         self.types.clear();
+        self.numbers.clear();
+        self.pages.clear();
         self.filled.clear();
     }
 }
@@ -98,7 +107,7 @@ impl Transaction {
     /// # Errors
     /// [`ErrorKind::Type`] if the type has other fields in the file; [`ErrorKind::TooLarge`] for an object
     /// that does not fit into a page; [`ErrorKind::Absent`] if it has a pointer that is not from this
-    /// transaction; [`ErrorKind::Window`], [`ErrorKind::Full`], [`ErrorKind::Corrupt`] and
+    /// transaction, or whose object was removed; [`ErrorKind::Window`], [`ErrorKind::Full`], [`ErrorKind::Corrupt`] and
     /// [`ErrorKind::Io`]. After an error other than the first, the transaction cannot be committed.
     pub fn alloc<T: Object>(&mut self, object: T) -> Result<Ptr<T>> {
         let (number, layout) = self.object_type::<T>()?;
@@ -245,12 +254,10 @@ impl Transaction {
         let Some(address) = address else { return Err(self.foreign_pointer(T::NAME)) };
         let Some((number, layout)) = self.known_type::<T>()? else { return Err(self.foreign_pointer(T::NAME)) };
         let page = page_of(address) as u32;
-        let contents = self.page(page)?;
-        let found = ObjectPage(contents);
-        if kind(contents) != OBJECT || found.type_number() != number {
-            let what = format!("a pointer to an object of type {} leads to another type", T::NAME);
-            return Err(Error::new(ErrorKind::Type, &self.open.shared.path, what));
+        if !self.is_page_of(number, page)? {
+            return Err(types::no_object_page(self, &self.open.shared, T::NAME, page));
         }
+        let found = object_page(self, page)?;
         match found.slots().slot_of(address).filter(|&slot| found.is_used(slot)) {
             Some(slot) if found.has_type(number, &layout) => Ok(Place { page, slot }),
             Some(_) => Err(self.wrong(page, "its objects have other fields than their type")),
@@ -258,27 +265,74 @@ impl Transaction {
         }
     }
 
+    /// Whether a page has objects of a type.
+    ///
+    /// # Errors
+    /// As [`types::has_page`].
+    fn is_page_of(&mut self, number: u32, page: u32) -> Result<bool> {
+        if self.objects.pages.get(&page) == Some(&number) {
+            return Ok(true);
+        }
+        let is_found = types::has_page(self, &self.open.shared, number, page)?;
+        if is_found {
+            self.objects.pages.insert(page, number);
+        }
+        Ok(is_found)
+    }
+
     /// Writes an object to a page that was changed before.
     fn store_object<T: Object>(&mut self, place: Place, object: &T) {
         let page = self.edits.changed_page(&self.open.shared, place.page);
-        let known = self.objects.types.get(&TypeId::of::<T>());
-        let is_stored = page
-            .zip(known)
-            .is_some_and(|(page, (_, layout))| write_object(page, place.slot, object, layout, &self.objects.slots));
-        self.has_failed |= !is_stored;
+        let layout = self.objects.types.get(&TypeId::of::<T>()).map(|known| Arc::clone(&known.1));
+        let Some((page, layout)) = page.zip(layout) else {
+            self.has_failed = true;
+            return;
+        };
+        let is_stored = write_object(page, place.slot, object, &layout, &self.objects.slots);
+        self.has_failed |= !is_stored || !self.leads_to_objects(place, &layout).is_ok_and(|is_right| is_right);
         self.objects.changed_bytes += size_of::<T>() as u64;
     }
 
+    /// Whether each pointer of an object leads to an object of its type that was not removed.
+    fn leads_to_objects(&mut self, place: Place, layout: &Layout) -> Result<bool> {
+        let page = self.page(place.page)?;
+        let addresses: Vec<u64> = ObjectPage(page).pointers(place.slot).map(|pointer| pointer.address(page)).collect();
+        let targets = layout.runs.iter().flat_map(|run| std::iter::repeat_n(&run.target, run.count));
+        for (&address, target) in addresses.iter().zip(targets).filter(|(address, _)| **address > 0) {
+            let Some(number) = self.number_of(target)? else { return Ok(false) };
+            let page = page_of(address) as u32;
+            if !self.is_page_of(number, page)? {
+                return Ok(false);
+            }
+            let page = object_page(self, page)?;
+            if !page.slots().slot_of(address).is_some_and(|slot| page.is_used(slot)) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The number of the type of a name; `None` if the store has no such objects.
+    fn number_of(&mut self, name: &str) -> Result<Option<u32>> {
+        if let Some(&number) = self.objects.numbers.get(name) {
+            return Ok(Some(number));
+        }
+        let number = types::number_of(self, &self.open.shared, name)?;
+        if let Some(number) = number {
+            self.objects.numbers.insert(name.to_owned(), number);
+        }
+        Ok(number)
+    }
+
     fn foreign_pointer(&self, name: &str) -> Error {
-        let what = format!("a pointer leads to no object, or is not from this transaction (type {name})");
-        Error::new(ErrorKind::Absent, &self.open.shared.path, what)
-            .with_remedy("a LongPtr carries a position from one snapshot or transaction to another")
+        types::no_object(&self.open.shared, name)
     }
 }
 
 /// An object of a transaction that is changed, and stored when this is dropped.
 ///
-/// If it then has a pointer that is not from this transaction, the transaction cannot be committed.
+/// If it then has a pointer that is not from this transaction, or whose object was removed, the transaction
+/// cannot be committed.
 pub struct ObjectEdit<'a, T: Object> {
     transaction: &'a mut Transaction,
     place: Place,
