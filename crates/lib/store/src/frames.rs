@@ -383,6 +383,13 @@ impl Frames {
         self.register(Readers::begin_pinned)
     }
 
+    /// Registers a reader of a version that is registered, which keeps no evicted page in memory. The version
+    /// never becomes too old; `None` if it is.
+    pub(crate) fn begin_pinned(&self, version: u64) -> Option<Reader> {
+        let mut readers = lock(&self.readers);
+        (!self.is_too_old(version)).then(|| readers.begin_pinned(version))
+    }
+
     #[inline]
     fn register(&self, begin: impl FnOnce(&mut Readers, u64) -> Reader) -> (Reader, u32) {
         let mut readers = lock(&self.readers);

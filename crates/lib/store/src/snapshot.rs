@@ -72,6 +72,9 @@ impl Snapshot {
 
 impl Drop for Snapshot {
     fn drop(&mut self) {
+        if let Some(window) = self.window.as_ref().filter(|window| window.keeps_version()) {
+            self.open.objects.windows.release_version(window);
+        }
         self.open.shared.frames.end(self.reader);
     }
 }

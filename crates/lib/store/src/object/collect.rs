@@ -24,7 +24,8 @@ impl Store {
     pub fn collect(&self) -> Result<CollectReport> {
         let mut collector = lock(&self.0.objects.collector);
         collector.stop();
-        let report = collect(&self.0.shared, |step| {
+        let version = self.begin()?.reader.version;
+        let report = collect(&self.0.shared, version, |step| {
             let mut transaction = self.begin()?;
             let start = Instant::now();
             transaction.change(|editor| step(editor))?;
@@ -32,14 +33,15 @@ impl Store {
             Ok(start.elapsed())
         })?;
         collector.add(&report);
+        self.0.objects.set_collected(&collector);
         Ok(report)
     }
 
-    /// What all collections since the store was opened have removed, and what they cost. It waits for
-    /// [`Store::collect`].
+    /// What all collections since the store was opened have removed, and what they cost, without those of
+    /// [`Store::collect`] that still run.
     #[must_use]
     pub fn collected(&self) -> CollectReport {
-        lock(&self.0.objects.collector).report.clone()
+        lock(&self.0.objects.collected).clone()
     }
 }
 
@@ -58,5 +60,6 @@ impl Transaction {
         if !collector.step(&open.shared, &mut editor, self.objects.changed_bytes) {
             self.edits.roll_back_to(mark, shared);
         }
+        open.objects.set_collected(&collector);
     }
 }

@@ -122,11 +122,14 @@ impl Drop for Collection {
 }
 
 impl Collection {
-    /// Begins with the roots of the last commit.
+    /// Begins with the roots of the last durable commit, once a version is durable. That version has all that
+    /// other collections have removed: a slot that one of them has freed may have a new object by now, which
+    /// must not be taken for the old one.
     ///
     /// # Errors
-    /// If they cannot be read.
-    pub(crate) fn begin(shared: &Arc<Shared>) -> Result<Self> {
+    /// If they cannot be read, or the version cannot be made durable.
+    pub(crate) fn begin(shared: &Arc<Shared>, version: u64) -> Result<Self> {
+        shared.queue.wait(shared, version)?;
         let (reader, _) = shared.frames.begin_published_pinned();
         let shared = Arc::clone(shared);
         let mut new =
@@ -271,7 +274,7 @@ impl Collector {
             Some(collection) => collection,
             None => {
                 self.changed_bytes = 0;
-                self.running.insert(Collection::begin(shared)?)
+                self.running.insert(Collection::begin(shared, editor.version)?)
             }
         };
         if !collection.is_marked() {
@@ -301,16 +304,18 @@ impl Collector {
     }
 }
 
-/// Collects at once: `transact` makes a transaction of each step that it gets.
+/// Collects at once: `transact` makes a transaction of each step that it gets. `version` is the last that a
+/// transaction has appended.
 ///
 /// # Errors
 /// Those of the steps and of `transact`. What was removed before stays removed.
 pub(crate) fn collect(
     shared: &Arc<Shared>,
+    version: u64,
     mut transact: impl FnMut(&mut dyn FnMut(&mut Editor<'_>) -> Result<()>) -> Result<Duration>,
 ) -> Result<CollectReport> {
     let mut report = CollectReport { collections: 1, ..CollectReport::default() };
-    let mut collection = Collection::begin(shared)?;
+    let mut collection = Collection::begin(shared, version)?;
     while !collection.is_marked() {
         let start = Instant::now();
         collection.mark()?;

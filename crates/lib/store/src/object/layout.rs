@@ -3,8 +3,10 @@
 //! ```text
 //!  0 number of the type   4 size in bytes   8 runs of pointers
 //! 10 for each run: offset, number of pointers, length of the name of their type, name
-//!  … the text of the fields
+//!  … the text of the fields; of a long one the beginning, and a hash of all of it
 //! ```
+
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::object::stored::Object;
 use crate::page::{set_u16, set_u32, u16_at, u32_at};
@@ -29,10 +31,24 @@ pub(crate) struct Layout {
     pub(crate) text: String,
 }
 
+/// The longest text that is kept as a whole, in bytes, and what is kept of a longer one.
+const LONGEST_TEXT: usize = 400;
+const KEPT_TEXT: usize = 370;
+
+/// Shortens a long text, so that the entry of a type fits into a page. Different texts stay different.
+fn shorten(text: &mut String) {
+    if text.len() > LONGEST_TEXT {
+        let hash = xxh3_64(text.as_bytes());
+        text.truncate(text.floor_char_boundary(KEPT_TEXT));
+        text.push_str(&format!("… {hash:016x}"));
+    }
+}
+
 impl Layout {
     pub(crate) fn of<T: Object>() -> Self {
         let mut layout = Self { size: size_of::<T>(), runs: Vec::new(), text: String::new() };
         T::describe(&mut layout.text);
+        shorten(&mut layout.text);
         T::pointers(0, &mut |offset, target| match layout.runs.last_mut() {
             Some(run) if run.offset + 4 * run.count == offset && run.target == target => run.count += 1,
             _ => layout.runs.push(PointerRun { offset, count: 1, target: target.to_owned() }),

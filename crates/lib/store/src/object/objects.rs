@@ -8,7 +8,7 @@ use fieldstone_pages::Memory;
 
 use crate::error::Result;
 use crate::lock::lock;
-use crate::object::collection::Collector;
+use crate::object::collection::{CollectReport, Collector};
 use crate::object::layout::Layout;
 use crate::object::pointers::MOST_SLOTS;
 use crate::object::stored::Object;
@@ -39,6 +39,8 @@ pub(crate) struct Objects {
     empty: Memory,
     /// Locked while a collection or a step of one runs.
     pub(crate) collector: Mutex<Collector>,
+    /// The report of its last step. Whoever reads it waits for no collection.
+    pub(crate) collected: Mutex<CollectReport>,
     /// The numbers of types that are committed.
     numbers: Mutex<HashMap<TypeId, u32>>,
 }
@@ -48,7 +50,13 @@ impl Objects {
         let ObjectOptions { slots, memory_bytes, collects_at_commit } = options;
         let collector = Mutex::new(Collector::new(collects_at_commit));
         let windows = Windows::new(WindowOptions { slots, memory_bytes });
-        Ok(Self { windows, empty: empty_range(&shared.path)?, collector, numbers: Mutex::default() })
+        let (collected, numbers) = Default::default();
+        Ok(Self { windows, empty: empty_range(&shared.path)?, collector, collected, numbers })
+    }
+
+    /// Publishes the report of the collector.
+    pub(crate) fn set_collected(&self, collector: &Collector) {
+        lock(&self.collected).clone_from(&collector.report);
     }
 
     /// The window of a snapshot, and the address of its first byte. A store without objects has no window.

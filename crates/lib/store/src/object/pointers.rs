@@ -39,11 +39,6 @@ impl PageSlots {
         Self { limit, map: (!fits(limit, end)).then(SlotMap::default) }
     }
 
-    /// Slots from here on cannot be used.
-    pub(crate) const fn limit(&self) -> u32 {
-        self.limit
-    }
-
     /// Whether pointers are the same in memory and in the file.
     pub(crate) const fn is_identity(&self) -> bool {
         self.map.is_none()

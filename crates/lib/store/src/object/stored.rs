@@ -226,7 +226,8 @@ macro_rules! stored {
 
         const _: () = {
             assert!(::core::mem::size_of::<$name>() > 0, "an object has at least one byte");
-            assert!(::core::mem::size_of::<$name>() < 4096, "an object is smaller than a page");
+            assert!(::core::mem::size_of::<$name>() < 4096, "an object has less than 4,096 bytes");
+            assert!(::core::mem::align_of::<$name>() <= 8, "an object is aligned to at most 8 bytes");
 
             // SAFETY: all fields are of types for which any bytes are valid, and each is reported.
             #[allow(unsafe_code, reason = "the macro has checked the types of the fields")]

@@ -14,7 +14,7 @@ use std::ops::Bound;
 use crate::catalog::{self, Signature};
 use crate::editor::Editor;
 use crate::error::{Error, ErrorKind, Result};
-use crate::node::Payload;
+use crate::node::{LARGEST_ENTRY, Payload};
 use crate::object::layout::Layout;
 use crate::object::object_page::{MOST_ADDRESSES, ObjectPage};
 use crate::page::{OBJECT, kind, set_u32, set_u64, u32_at, u64_at};
@@ -144,6 +144,12 @@ pub(crate) fn number_of(pages: &impl Pages, shared: &Shared, name: &str) -> Resu
 pub(crate) fn number_or_new(editor: &mut Editor<'_>, name: &str, layout: &Layout) -> Result<u32> {
     if let Some(number) = number(editor, editor.shared, name, layout)? {
         return Ok(number);
+    }
+    let bytes = name.len() + layout.encode(0).len();
+    if bytes > LARGEST_ENTRY {
+        let what = format!("the description of type {name} has {bytes} bytes, and {LARGEST_ENTRY} are possible");
+        return Err(Error::new(ErrorKind::TooLarge, &editor.shared.path, what)
+            .with_remedy("fewer changes between pointers of different types, or shorter names of types"));
     }
     let tree = catalog::root_or_new(editor, TYPES)?;
     let mut entries = Entries::new(&*editor, tree, Bound::Unbounded, Bound::Unbounded)?;

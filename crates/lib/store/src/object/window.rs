@@ -6,7 +6,7 @@
 //! ```
 //! A snapshot takes a window: that of its version, or an unused one, from which the pages that differ are
 //! dropped, or a new one. Beyond a bound, the pages that came first are dropped; a later access fills them
-//! with the same bytes.
+//! with the same bytes, because the window keeps its version from then on.
 //!
 //! Invariants: while a snapshot has a window, its version and its slots stay, so what it lends does not
 //! change. A pointer is 32 bits and a window has 32 GiB and a page, so no pointer leads outside.
@@ -21,7 +21,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use fieldstone_pages::{Fault, Filling, Memory, Outcome};
 
@@ -30,6 +30,7 @@ use crate::lock::lock;
 use crate::object::object_page::ObjectPage;
 use crate::object::pointers::{MOST_SLOTS, PageSlots};
 use crate::page::{OBJECT, PAGE, Page, kind, set_u32};
+use crate::readers::Reader;
 use crate::shared::Shared;
 
 /// Bytes that pointers can reach, and those of the object that the last one reaches.
@@ -59,6 +60,11 @@ struct View {
     /// Slots whose pages are in memory, in the order in which they came.
     resident: Mutex<VecDeque<u32>>,
     most_resident: usize,
+    /// Keeps the version once a page was dropped, so that it can be filled again with the same bytes.
+    kept: Mutex<Option<Reader>>,
+    /// Read while a page is filled, written when another version is shown: of two threads that fill a page
+    /// for one access, the second may come when the snapshot has ended.
+    shown: RwLock<()>,
     /// Slots that could not be filled: they stay zeros.
     failed: Mutex<HashSet<u32>>,
     /// Why it is poisoned.
@@ -95,6 +101,8 @@ impl Window {
             slots: Mutex::new(PageSlots::new(options.slots, end)),
             resident: Mutex::default(),
             most_resident: (options.memory_bytes / PAGE).max(LEAST_PAGES),
+            kept: Mutex::default(),
+            shown: RwLock::default(),
             failed: Mutex::default(),
             error: Mutex::default(),
             is_poisoned: AtomicBool::new(false),
@@ -164,24 +172,43 @@ impl Window {
         lock(&self.view.slots).address(pointer)
     }
 
-    /// Shows another version, now that no snapshot has it.
+    /// Whether it keeps its version.
+    pub(crate) fn keeps_version(&self) -> bool {
+        lock(&self.view.kept).is_some()
+    }
+
+    /// Ends what [`View::keep_version`] has begun.
+    fn release_version(&self) {
+        if let Some(reader) = lock(&self.view.kept).take() {
+            self.view.shared.frames.end(reader);
+        }
+    }
+
+    /// Shows another version, now that no snapshot has it. Pages keep their slots: a thread may still fill
+    /// one for an access of a snapshot that has ended.
     fn show(&mut self, version: u64, end: u32) -> fieldstone_pages::Result<()> {
         let (view, filling) = (&self.view, &self.filling);
-        let mut slots = lock(&view.slots);
-        let changed = view.shared.object_changes.between(self.version(), version, FEW);
-        match changed.filter(|_| slots.has_room(end)) {
+        let _no_fills = view.shown.write().unwrap_or_else(PoisonError::into_inner);
+        self.release_version();
+        match view.shared.object_changes.between(self.version(), version, FEW) {
             Some(pages) => {
+                let slots = lock(&view.slots);
                 pages.iter().filter_map(|&page| slots.slot(page)).try_for_each(|slot| filling.evict(bytes_of(slot)))?;
             }
             None => {
                 filling.evict(0..RANGE)?;
-                *slots = PageSlots::new(slots.limit(), end);
                 lock(&view.resident).clear();
             }
         }
         view.version.store(version, Relaxed);
         view.end.store(end, Relaxed);
         Ok(())
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        self.release_version();
     }
 }
 
@@ -195,6 +222,7 @@ pub(crate) fn exhausted(path: &Path) -> Error {
 impl View {
     /// Fills the page of a fault.
     fn fill(&self, fault: &Fault<'_>) -> Outcome {
+        let _shown = self.shown.read().unwrap_or_else(PoisonError::into_inner);
         let slot = (fault.offset() / PAGE) as u32;
         let mut page = [0; PAGE];
         // Slot 0 is that of the null pointer, which reads as zeros.
@@ -209,12 +237,23 @@ impl View {
         let mut resident = lock(&self.resident);
         resident.push_back(slot);
         if resident.len() > self.most_resident
+            && self.keep_version()
             && let Some(oldest) = resident.pop_front().filter(|&oldest| oldest != slot)
         {
             // A page that stays is no damage.
             let _ = fault.evict_others(bytes_of(oldest));
         }
         Outcome::Resolved
+    }
+
+    /// Keeps the version, whatever the bound of old versions is. Returns false if it is too old: then pages that
+    /// are dropped could not be filled again.
+    fn keep_version(&self) -> bool {
+        let mut kept = lock(&self.kept);
+        if kept.is_none() {
+            *kept = self.shared.frames.begin_pinned(self.version.load(Relaxed));
+        }
+        kept.is_some()
     }
 
     fn poison(&self, slot: u32, error: Error) {
@@ -278,6 +317,15 @@ impl Windows {
         self.options.slots
     }
 
+    /// Releases the version of a window whose last snapshot ends.
+    pub(crate) fn release_version(&self, window: &Arc<Window>) {
+        let _all = lock(&self.all);
+        // The list has it, and the snapshot.
+        if Arc::strong_count(window) <= 2 {
+            window.release_version();
+        }
+    }
+
     /// A window that shows a version, for which the caller has registered a reader.
     ///
     /// # Errors
@@ -290,6 +338,8 @@ impl Windows {
         if let Some(window) = all.iter().find(is_shown) {
             return Ok(Arc::clone(window));
         }
+        all.retain(|window| Arc::strong_count(window) > 1 || window.has_room(end));
+        all.iter().filter(|window| Arc::strong_count(window) == 1).for_each(|window| window.release_version());
         let unused = all.iter().position(|window| Arc::strong_count(window) == 1 && window.is_usable());
         let unused = unused.map(|index| all.swap_remove(index)).and_then(|mut window| {
             let shown = Arc::get_mut(&mut window)?.show(version, end);
