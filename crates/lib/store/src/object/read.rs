@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "lends objects of a window")]
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::object::object_page::{ObjectPage, UNITS};
+use crate::object::object_page::{ObjectPage, UNITS, page_of};
 use crate::object::stored::{LongPtr, Object, Ptr};
 use crate::object::types;
 use crate::object::window::Window;
@@ -38,10 +38,10 @@ impl Snapshot {
     /// another type, and as [`Snapshot::check_objects`].
     pub fn get<T: Object>(&self, pointer: Ptr<T>) -> Result<&T> {
         self.check_objects()?;
-        let number = self.open.objects.number::<T>(&self.open.shared, self)?;
-        if pointer.is_null() {
+        let Some(number) = self.open.objects.number::<T>(&self.open.shared, self)? else {
             return Err(self.no_object(T::NAME));
-        }
+        };
+        self.check_page(pointer, number)?;
         let page = self.base + (pointer.0 / UNITS as u32) as usize * PAGE;
         // SAFETY: the page is in the window, whose bytes do not change while the snapshot has it.
         let page: &Page = unsafe { &*std::ptr::with_exposed_provenance(page) };
@@ -49,14 +49,28 @@ impl Snapshot {
         // The page is in memory now, and whether it is real is known.
         self.check_objects()?;
         let page = ObjectPage(page);
-        if found_kind != OBJECT || number != Some(page.type_number()) {
-            let what = format!("a pointer to an object of type {} leads to another type", T::NAME);
-            return Err(Error::new(ErrorKind::Type, &self.open.shared.path, what));
+        if found_kind != OBJECT || number != page.type_number() {
+            return Err(wrong_type(&self.open.shared.path, T::NAME));
         }
         match page.slots().slot_of(pointer.0.into()).filter(|&slot| page.is_used(slot)) {
             Some(_) => Ok(self.follow(pointer)),
             None => Err(self.no_object(T::NAME)),
         }
+    }
+
+    /// Verifies that the page of a pointer has objects of a type, before an access that poisons the window.
+    fn check_page<T: Object>(&self, pointer: Ptr<T>, number: u32) -> Result<()> {
+        let address = self.window.as_ref().and_then(|window| window.address(pointer.0)).filter(|&address| address > 0);
+        let page = address.and_then(|address| u32::try_from(page_of(address)).ok());
+        let Some(page) = page else { return Err(self.no_object(T::NAME)) };
+        let shared = &self.open.shared;
+        if types::is_page_of(self, shared, number, page)? {
+            return Ok(());
+        }
+        if types::is_page_of_other(self, shared, number, page)? {
+            return Err(wrong_type(&shared.path, T::NAME));
+        }
+        Err(self.no_object(T::NAME))
     }
 
     fn no_object(&self, name: &str) -> Error {
@@ -124,6 +138,11 @@ impl Snapshot {
     pub fn check_objects(&self) -> Result<()> {
         self.window.as_deref().map_or(Ok(()), Window::check)
     }
+}
+
+/// The error of a pointer to an object of another type.
+pub(crate) fn wrong_type(path: &std::path::Path, expected: &str) -> Error {
+    Error::new(ErrorKind::Type, path, format!("a pointer to an object of type {expected} leads to another type"))
 }
 
 /// The error of a root with another type.

@@ -16,8 +16,8 @@ use crate::editor::Editor;
 use crate::error::{Error, ErrorKind, Result};
 use crate::node::Payload;
 use crate::object::layout::Layout;
-use crate::object::object_page::MOST_ADDRESSES;
-use crate::page::{set_u32, set_u64, u32_at, u64_at};
+use crate::object::object_page::{MOST_ADDRESSES, ObjectPage};
+use crate::page::{OBJECT, kind, set_u32, set_u64, u32_at, u64_at};
 use crate::shared::Shared;
 use crate::tree::{self, Entries, Pages};
 
@@ -50,6 +50,20 @@ pub(crate) fn page_key(number: u32, page: u32) -> [u8; 8] {
 pub(crate) fn decode_page_key(key: &[u8]) -> Option<(u32, u32)> {
     let key = u64::from_be_bytes(key.try_into().ok()?);
     Some(((key >> 32) as u32, key as u32))
+}
+
+/// Whether a page has objects of a type. A page that was freed keeps its bytes, so these do not show it.
+pub(crate) fn is_page_of(pages: &impl Pages, shared: &Shared, number: u32, page: u32) -> Result<bool> {
+    let Some(tree) = catalog::root(pages, shared, PAGES)? else { return Ok(false) };
+    Ok(tree::get(pages, tree, &page_key(number, page))?.is_some())
+}
+
+/// Whether a page has objects of another type.
+pub(crate) fn is_page_of_other(pages: &impl Pages, shared: &Shared, number: u32, page: u32) -> Result<bool> {
+    // A page that is not in use, or a part of a large value, may be unreadable.
+    let Ok(contents) = pages.page(page) else { return Ok(false) };
+    let other = ObjectPage(contents).type_number();
+    Ok(kind(contents) == OBJECT && other != number && is_page_of(pages, shared, other, page)?)
 }
 
 /// Where a root leads.

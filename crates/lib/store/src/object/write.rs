@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "reads objects from their bytes")]
 
 use std::any::TypeId;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
@@ -16,7 +16,7 @@ use crate::object::allocation::{LONGEST_NAME, NumberedType, object_page, take_sl
 use crate::object::layout::Layout;
 use crate::object::object_page::{ObjectPage, address, page_of};
 use crate::object::pointers::PageSlots;
-use crate::object::read::wrong_root;
+use crate::object::read::{wrong_root, wrong_type};
 use crate::object::stored::{LongPtr, Object, Ptr};
 use crate::object::types::{self, ROOTS, Root};
 use crate::object::window::exhausted;
@@ -35,19 +35,28 @@ pub(crate) struct ObjectEdits {
     types: HashMap<TypeId, (u32, Arc<Layout>)>,
     /// The page that is filled with new objects of each type.
     filled: HashMap<u32, u32>,
+    /// Pages of which is known that they have objects.
+    pages: HashSet<u32>,
     /// Bytes of the objects that were added or changed.
     pub(crate) changed_bytes: u64,
 }
 
 impl ObjectEdits {
     pub(crate) fn new(slots: u32, end: u32) -> Self {
-        Self { slots: PageSlots::new(slots, end), types: HashMap::new(), filled: HashMap::new(), changed_bytes: 0 }
+        Self {
+            slots: PageSlots::new(slots, end),
+            types: HashMap::new(),
+            filled: HashMap::new(),
+            pages: HashSet::new(),
+            changed_bytes: 0,
+        }
     }
 
     /// Forgets what a rollback may have undone.
     pub(crate) fn forget(&mut self) {
         self.types.clear();
         self.filled.clear();
+        self.pages.clear();
     }
 }
 
@@ -245,17 +254,34 @@ impl Transaction {
         let Some(address) = address else { return Err(self.foreign_pointer(T::NAME)) };
         let Some((number, layout)) = self.known_type::<T>()? else { return Err(self.foreign_pointer(T::NAME)) };
         let page = page_of(address) as u32;
+        self.check_page::<T>(page, number)?;
         let contents = self.page(page)?;
         let found = ObjectPage(contents);
         if kind(contents) != OBJECT || found.type_number() != number {
-            let what = format!("a pointer to an object of type {} leads to another type", T::NAME);
-            return Err(Error::new(ErrorKind::Type, &self.open.shared.path, what));
+            return Err(wrong_type(&self.open.shared.path, T::NAME));
         }
         match found.slots().slot_of(address).filter(|&slot| found.is_used(slot)) {
             Some(slot) if found.has_type(number, &layout) => Ok(Place { page, slot }),
             Some(_) => Err(self.wrong(page, "its objects have other fields than their type")),
             None => Err(self.foreign_pointer(T::NAME)),
         }
+    }
+
+    /// Verifies that a page has objects. One that was freed must not be changed: it keeps its bytes, and others
+    /// may use it.
+    fn check_page<T: Object>(&mut self, page: u32, number: u32) -> Result<()> {
+        if self.objects.pages.contains(&page) {
+            return Ok(());
+        }
+        let shared = &self.open.shared;
+        if types::is_page_of(self, shared, number, page)? {
+            self.objects.pages.insert(page);
+            return Ok(());
+        }
+        if types::is_page_of_other(self, shared, number, page)? {
+            return Err(wrong_type(&shared.path, T::NAME));
+        }
+        Err(self.foreign_pointer(T::NAME))
     }
 
     /// Writes an object to a page that was changed before.
