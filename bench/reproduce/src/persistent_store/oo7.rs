@@ -52,8 +52,8 @@ const OURS: &str = "Fieldstone";
 const FILE_BYTES: &str = "bytes of the new file";
 
 /// Runs after the cold one. The last one is not counted.
-const HOT_RUNS: usize = 4;
-const COUNTED_RUNS: usize = HOT_RUNS - 1;
+const HOT_RUNS: u32 = 4;
+const COUNTED_RUNS: u32 = HOT_RUNS - 1;
 
 /// A cell for each size.
 pub(super) fn cells(scale: Scale) -> impl Iterator<Item = Cell> {
@@ -123,7 +123,7 @@ fn run_hot(operation: &Operation, database: &Database, contents: &Contents, expe
             sum.commit += time.commit;
         }
     }
-    Ok(RunTime { total: sum.total / COUNTED_RUNS as u32, commit: sum.commit / COUNTED_RUNS as u32 })
+    Ok(RunTime { total: sum.total / COUNTED_RUNS, commit: sum.commit / COUNTED_RUNS })
 }
 
 fn times_of(operation: &Operation, name: &str, time: RunTime) -> impl Iterator<Item = MeasuredValue> {
@@ -139,5 +139,5 @@ fn time_native(model: &Model) -> Result<Duration> {
     for _ in 0..COUNTED_RUNS {
         ensure!(black_box(model.traverse()) == expected, "T1 with native pointers has visited other parts");
     }
-    Ok(start.elapsed() / COUNTED_RUNS as u32)
+    Ok(start.elapsed() / COUNTED_RUNS)
 }

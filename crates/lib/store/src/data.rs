@@ -234,7 +234,7 @@ const fn join(first: &str, second: &str) -> [u8; LONGEST_TYPE_NAME] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::object::{Field, Ptr};
+    use crate::object::Ptr;
 
     crate::stored! { struct Part { id: u32, next: Ptr<Part> } }
 
