@@ -48,7 +48,7 @@ pub fn experiment() -> Experiment {
                 number of visits and changes is verified. T1 is compared with the same graph in memory, with pointers of \
                 8 bytes and objects of malloc. A quick run has 50 composite parts of 4 atomic parts. The paper has no \
                 times.",
-        needs: Needs { minutes: 25, memory_bytes: 1 << 30, disk_bytes: 1 << 30 },
+        needs: Needs { minutes: 30, memory_bytes: 1 << 30, disk_bytes: 1 << 30 },
         cells,
     }
 }
