@@ -36,7 +36,7 @@
 //! | `direct_segments` | the tables of Basu et al. |
 //! | `blog` | the arrays of the blog |
 //! | `checkpoint` | a writer and a server while their memory is saved: by a checkpoint, by fork(2) |
-//! | `persistent_store` | durable commits and file sizes of stores |
+//! | `persistent_store` | durable commits and file sizes of stores, and OO7 on objects |
 //! | `redb_benchmark` | the benchmark program of redb |
 //! | `table2` | scans of trees against contiguous arrays |
 //! | `figure3`, `stack_blocks` | C programs on stacks of blocks |

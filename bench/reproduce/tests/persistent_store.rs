@@ -72,6 +72,23 @@ fn file_sizes_are_plotted_over_the_overwrites() {
 }
 
 #[test]
+fn operations_of_oo7_have_cold_and_hot_times() {
+    let folder = tempfile::tempdir().unwrap();
+    let (tables, page) = measure(folder.path(), &["persistent-store/oo7"]);
+    assert_eq!(tables.len(), 4, "a comparison, cold and hot runs, and the size");
+    for table in &tables {
+        assert_eq!(table["columns"], serde_json::json!(["small"]));
+    }
+    assert!(row(&tables[0], "Fieldstone").iter().all(|&ratio| ratio > 0.0));
+    for (table, time) in tables[1..].iter().zip(["cold", "hot"]) {
+        let value = |name: &str| row(table, &format!("{name}{time}"))[0];
+        assert!(value("T1 visit all parts: ") > 0.0 && value("Q8 parts with documents: ") > 0.0);
+        assert!(value("T2b swap all parts: commit, ") < value("T2b swap all parts: "), "{time}");
+    }
+    assert!(page.contains("OO7, cold") && page.contains("<svg"));
+}
+
+#[test]
 fn the_program_of_redb_fills_a_column_for_each_store() {
     let folder = tempfile::tempdir().unwrap();
     let (tables, _) = measure(folder.path(), &["redb-benchmark/fieldstone", "redb-benchmark/lmdb"]);

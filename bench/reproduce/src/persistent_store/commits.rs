@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use fieldstone_peers::store::{DirectWriter, EngineType, OpenStore, Records, ThreadTime, written_bytes};
 use fieldstone_stats::order;
 
-use super::{BASELINE, LOAD_BATCH, MEMORY_BYTES, STORES};
+use super::{BASELINE, LOAD_BATCH, MEMORY_BYTES, STORES, nanoseconds};
 use crate::experiment::{Cell, MeasuredValue, Quantity, Row, SampleOutcome};
 use crate::trial::Trial;
 
@@ -144,8 +144,4 @@ impl CommitCost {
         ];
         values.map(|(name, value)| MeasuredValue::of(part(store, name), value)).into()
     }
-}
-
-fn nanoseconds(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e9
 }

@@ -1,5 +1,7 @@
 //! The types of keys and values, as bytes.
 
+use crate::object::{LongPtr, Object, object_page::MOST_ADDRESSES};
+
 /// A type of values.
 pub trait Value {
     /// What is lent of a stored value.
@@ -176,9 +178,65 @@ impl Key for str {
     }
 }
 
+/// Bytes that the name of the type of a pointer can have.
+const LONGEST_TYPE_NAME: usize = 512;
+/// How the name of the type of a pointer begins; the name of the type of the object follows.
+pub(crate) const POINTER: &str = "pointer to ";
+
+/// The address of a stored pointer; `None` if no file has such an address.
+pub(crate) fn stored_address(bytes: &[u8]) -> Option<u64> {
+    let address = u64::from_le_bytes(bytes.try_into().ok()?);
+    (address < MOST_ADDRESSES).then_some(address)
+}
+
+/// A pointer as a value, so that tables can index objects. The value has 8 bytes, little-endian.
+///
+/// The name of the type of the object is a part of [`Value::TYPE`]: a table of pointers to another type is
+/// refused. An entry keeps no object: [`crate::Store::collect`] follows roots and objects only. So a program
+/// removes the entry of an object together with the last pointer to it; see [`LongPtr`] for one that stays.
+impl<T: Object> Value for LongPtr<T> {
+    type Lent<'a> = Self;
+    const TYPE: &'static str = PointerType::<T>::NAME;
+
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        bytes.extend_from_slice(&self.0.to_le_bytes());
+    }
+
+    fn with_bytes<R>(&self, use_bytes: impl FnOnce(&[u8]) -> R) -> R {
+        use_bytes(&self.0.to_le_bytes())
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        stored_address(bytes).map(Self::of)
+    }
+}
+
+/// The type of the pointers to a type of objects.
+struct PointerType<T>(std::marker::PhantomData<fn() -> T>);
+
+impl<T: Object> PointerType<T> {
+    const BYTES: &'static [u8; LONGEST_TYPE_NAME] = &join(POINTER, T::NAME);
+    const NAME: &'static str = match str::from_utf8(Self::BYTES.split_at(POINTER.len() + T::NAME.len()).0) {
+        Ok(name) => name,
+        Err(_) => panic!("two texts are a text"),
+    };
+}
+
+/// The bytes of a text and of one that follows, then zeros.
+const fn join(first: &str, second: &str) -> [u8; LONGEST_TYPE_NAME] {
+    let (first, second, mut joined) = (first.as_bytes(), second.as_bytes(), [0; LONGEST_TYPE_NAME]);
+    assert!(first.len() + second.len() <= LONGEST_TYPE_NAME, "the name of a type of objects is too long");
+    joined.split_at_mut(first.len()).0.copy_from_slice(first);
+    joined.split_at_mut(first.len()).1.split_at_mut(second.len()).0.copy_from_slice(second);
+    joined
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::object::Ptr;
+
+    crate::stored! { struct Part { id: u32, next: Ptr<Part> } }
 
     fn bytes<V: Value + ?Sized>(value: &V) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -193,5 +251,15 @@ mod tests {
         assert_eq!(numbers.map(|number| i32::decode(&bytes(&number))), numbers.map(Some));
         assert_eq!((u64::decode(&bytes(&7_u64)), u64::decode(&[1, 2])), (Some(7), None));
         assert_eq!((str::decode(&bytes("é")), str::decode(&[0xff])), (Some("é"), None));
+    }
+
+    #[test]
+    fn a_pointer_has_8_bytes_and_the_name_of_its_type() {
+        assert_eq!(LongPtr::<Part>::TYPE, "pointer to Part");
+        let pointer = LongPtr::<Part>::of(0x12_3456_789a);
+        assert_eq!(bytes(&pointer), [0x9a, 0x78, 0x56, 0x34, 0x12, 0, 0, 0]);
+        assert_eq!(LongPtr::decode(&bytes(&pointer)), Some(pointer));
+        assert_eq!(LongPtr::<Part>::decode(&[0; 8]), Some(LongPtr::NULL));
+        assert_eq!((LongPtr::<Part>::decode(&[1; 7]), LongPtr::<Part>::decode(&[0xff; 8])), (None, None));
     }
 }

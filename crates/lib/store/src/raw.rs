@@ -2,7 +2,7 @@
 
 use crate::catalog::Signature;
 use crate::contents::{Part, visit};
-use crate::data::Value;
+use crate::data::{POINTER, Value, stored_address};
 use crate::error::Result;
 use crate::finding::{Finding, Lost};
 use crate::object::lists::ObjectLists;
@@ -55,6 +55,9 @@ fn is_of_type(name: &str, bytes: &[u8]) -> bool {
         (i128::TYPE, decodes::<i128>),
         (str::TYPE, decodes::<str>),
     ];
+    if name.starts_with(POINTER) {
+        return stored_address(bytes).is_some();
+    }
     TYPES.iter().find(|known| known.0 == name).is_none_or(|known| known.1(bytes))
 }
 

@@ -383,3 +383,87 @@ fn a_store_of_eight_times_its_window_is_written_and_traversed_in_parts() {
     let store = Store::open(&path).unwrap();
     assert_eq!(sum(&store.read().unwrap()), sum_to(LINKS));
 }
+
+/// Links by the number of the test.
+const LINKS: Table<u64, LongPtr<Link>> = Table::new("links");
+const TEXTS: Table<u64, [u8]> = Table::new("texts");
+
+/// Adds links that a table indexes, and of which the root `list` reaches the last one.
+fn index_links(store: &Store, ids: Range<u64>) {
+    let indexed = store.write(|tx| {
+        for id in ids {
+            let link = tx.alloc(Link { id, ..Link::ZERO })?;
+            tx.set_root("list", link)?;
+            let place = tx.long(link)?;
+            tx.table(LINKS)?.insert(&id, &place)?;
+        }
+        Ok(())
+    });
+    indexed.unwrap();
+}
+
+#[test]
+fn a_table_indexes_objects_after_reopening_and_refuses_another_type() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("links.store");
+    index_links(&Store::open(&path).unwrap(), 0..100);
+    let store = Store::open(&path).unwrap();
+    let now = store.read().unwrap();
+    for entry in now.table(LINKS).unwrap().iter().unwrap() {
+        let (id, place) = entry.unwrap();
+        assert_eq!(now.get(now.short(place).unwrap()).unwrap().id, id);
+    }
+    const NAMED: Table<u64, LongPtr<Named>> = Table::new("links");
+    assert_eq!(now.table(NAMED).unwrap_err().kind(), ErrorKind::Type);
+    let refused = store.write(|tx| tx.table(NAMED).map(drop));
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Type);
+    drop((now, store));
+    assert!(is_whole(&path));
+    let stat = StoreFile::open(&path).unwrap().stat().unwrap();
+    assert_eq!((&*stat.tables[0].table.key_type, &*stat.tables[0].table.value_type), ("u64", "pointer to Link"));
+}
+
+/// What a snapshot and a transaction return for the indexed link of an id.
+fn found(store: &Store, id: u64) -> [std::result::Result<u64, ErrorKind>; 3] {
+    let now = store.read().unwrap();
+    let place = now.table(LINKS).unwrap().get(&id).unwrap().unwrap();
+    let read = now.get(now.short(place).unwrap()).map(|link| link.id);
+    now.check_objects().unwrap();
+    let mut tx = store.begin().unwrap();
+    let pointer = tx.short(place).unwrap();
+    let copied = tx.get(pointer).map(|link| link.id);
+    let edited = tx.edit(pointer).map(|link| link.id);
+    [read, copied, edited].map(|found| found.map_err(|error| error.kind()))
+}
+
+#[test]
+fn an_index_keeps_no_object_and_a_removed_one_is_absent() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("links.store");
+    let store = Store::open(&path).unwrap();
+    index_links(&store, 0..100);
+    assert_eq!((found(&store, 3), found(&store, 99)), ([Ok(3); 3], [Ok(99); 3]));
+    assert_eq!(store.collect().unwrap().objects, 99, "a table keeps no object");
+    // The first pages have no objects any more, the last one has the object of the root.
+    for id in [0, 3, 97, 98] {
+        assert_eq!(found(&store, id), [Err(ErrorKind::Absent); 3], "link {id}");
+    }
+    assert_eq!(found(&store, 99), [Ok(99); 3]);
+    // Large values take the pages that are free.
+    for key in 0..8 {
+        store.write(|tx| tx.table(TEXTS)?.insert(&key, &[7; 20_000]).map(drop)).unwrap();
+    }
+    assert_eq!(found(&store, 0), [Err(ErrorKind::Absent); 3]);
+    // Objects of the same type take their places.
+    let later = store.write(|tx| {
+        let link = tx.alloc(Link { id: 1000, ..Link::ZERO })?;
+        tx.set_root("list", link)
+    });
+    later.unwrap();
+    for id in 0..99 {
+        let found = found(&store, id);
+        assert!(found == [Err(ErrorKind::Absent); 3] || found == [Ok(1000); 3], "link {id}: {found:?}");
+    }
+    drop(store);
+    assert!(is_whole(&path));
+}

@@ -153,7 +153,7 @@ impl<'a> ObjectCheck<'a> {
         }
     }
 
-    /// Reads a page once more if it has objects and could be read before.
+    /// Repeats the read of a page that has objects and could be read before.
     fn read_again(&self, number: u32, page: &mut Page) -> bool {
         self.pages.contains_key(&number) && self.file.page(number, page).is_ok()
     }

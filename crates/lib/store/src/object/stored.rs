@@ -68,7 +68,12 @@ impl<T> Ptr<T> {
 }
 
 /// The place of an object in the file: 8 bytes. It holds in all snapshots and transactions of the
-/// store, as long as a root reaches the object.
+/// store, as long as a root reaches the object. It can be a value of a table ([`crate::Value`]).
+///
+/// It keeps no object. After a collection has removed the object, `short` of a snapshot or a transaction
+/// still returns a pointer. `get` and `edit` of that pointer return [`crate::ErrorKind::Absent`], or
+/// [`crate::ErrorKind::Type`] if objects of another type have the page by then. If a later object of the
+/// same type has the place, they return that one. [`crate::Snapshot::follow`] does not check this.
 #[repr(transparent)]
 pub struct LongPtr<T>(pub(crate) u64, PhantomData<fn() -> T>);
 
