@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fieldstone_store::{ErrorKind, Snapshot, Store, Table};
 
 const NUMBERS: Table<u64, [u8]> = Table::new("numbers");
+const FILL: Table<u64, [u8]> = Table::new("fill");
 /// Entries, each in a page of its own.
 const ENTRIES: u64 = 400;
 
@@ -60,6 +61,10 @@ fn a_snapshot_that_sleeps_becomes_too_old_and_keeps_what_it_was_lent() {
     assert!(error.to_string().contains("\ntry: a new snapshot"), "{error}");
     assert_eq!(sleeping.backup(folder.path().join("copy")).unwrap_err().kind(), ErrorKind::TooOld);
     assert!(!folder.path().join("copy").exists());
+    // It takes all free frames, and fills them.
+    let mut large = store.begin().unwrap();
+    (0..3000).for_each(|key| drop(large.table(FILL).unwrap().insert(&key, &[0; 1000]).unwrap()));
+    drop(large);
     assert!(lent.iter().all(|value| *value == expected));
     let now = store.read().unwrap();
     assert!((0..ENTRIES).all(|key| get(&now, key).unwrap() == 39_u64.to_le_bytes().repeat(120)));
