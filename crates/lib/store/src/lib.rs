@@ -23,6 +23,7 @@
 //! | `compact` | makes the file smaller |
 //! | `space` | which pages are in use |
 //! | `extent` | large values |
+//! | `child_mark` | whether this process is a forked child |
 //! | `frames`, `readers` | the pages in memory, their versions, and the readers of each |
 //! | `commit`, `log`, `lines` | how a commit gets into the log |
 //! | `durable`, `aligned` | how the log becomes durable; buffers for direct writes |
@@ -65,6 +66,7 @@ mod catalog;
 mod check;
 #[cfg(test)]
 mod check_tests;
+mod child_mark;
 mod commit;
 mod compact;
 mod contents;

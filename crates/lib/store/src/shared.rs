@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Condvar, Mutex, PoisonError};
 
+use crate::child_mark::ChildMark;
 use crate::commit::{Writer, file_bytes};
 use crate::durable::Queue;
 use crate::error::{Error, ErrorKind, Result};
@@ -41,8 +42,7 @@ pub(crate) struct Shared {
     writer: Mutex<Option<Writer>>,
     returned: Condvar,
     has_failed: AtomicBool,
-    /// The process that has opened it.
-    process: u32,
+    child: ChildMark,
 }
 
 impl Shared {
@@ -67,7 +67,7 @@ impl Shared {
             writer: Mutex::new(Some(writer)),
             returned: Condvar::new(),
             has_failed: AtomicBool::new(false),
-            process: std::process::id(),
+            child: ChildMark::new(),
         }
     }
 
@@ -97,6 +97,7 @@ impl Shared {
     }
 
     pub(crate) fn take_frame(&self) -> Result<Frame> {
+        self.check_parent()?;
         self.frames.take().ok_or_else(|| {
             Error::new(ErrorKind::Memory, &self.path, "there are no more frames for pages")
                 .with_remedy("end snapshots that are no longer read")
@@ -114,18 +115,29 @@ impl Shared {
     }
 
     /// Whether this is a forked child: its copy has no thread that writes pages.
+    #[inline]
     pub(crate) fn is_forked(&self) -> bool {
-        self.process != std::process::id()
+        self.child.is_child()
+    }
+
+    /// # Errors
+    /// In a forked child.
+    #[inline]
+    pub(crate) fn check_parent(&self) -> Result<()> {
+        if self.is_forked() { Err(self.forked()) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn forked(&self) -> Error {
+        let what = "the store was opened before a fork, and this is the child";
+        Error::new(ErrorKind::Forked, &self.path, what)
+            .with_remedy("let one process use it; close the store before the fork, and open it in the child")
     }
 
     /// # Errors
     /// In a forked child, and if a write has failed.
     pub(crate) fn check_writable(&self) -> Result<()> {
-        if self.is_forked() {
-            let what = "the store was opened before a fork, and this is the child";
-            return Err(Error::new(ErrorKind::Forked, &self.path, what)
-                .with_remedy("let one process write; close the store before the fork, and open it in the child"));
-        }
+        self.check_parent()?;
         if self.has_failed.load(Relaxed) {
             let what = "an earlier write to the file failed, so the store takes no more";
             return Err(Error::new(ErrorKind::Poisoned, &self.path, what)
@@ -202,6 +214,7 @@ impl Shared {
 
     /// A large value of a version, which the caller has registered for as long as it uses the result.
     pub(crate) fn extent(&self, extent: Extent) -> Result<&[u8]> {
+        self.check_parent()?;
         let contents = match self.extents.get(extent.start) {
             Some(contents) => contents,
             None => self.load_extent(extent)?,
@@ -212,6 +225,7 @@ impl Shared {
 
     #[cold]
     fn load_extent(&self, extent: Extent) -> Result<*const [u8]> {
+        self.check_parent()?;
         let _loading = lock(&self.loading);
         if let Some(contents) = self.extents.get(extent.start) {
             return Ok(contents);
@@ -257,6 +271,7 @@ impl Shared {
 
     #[cold]
     fn load(&self, number: u32, version: u64) -> Result<Frame> {
+        self.check_parent()?;
         let _loading = lock(&self.loading);
         if let Some(frame) = self.frames.find(number.min(MOST_PAGES - 1), version) {
             return Ok(frame);

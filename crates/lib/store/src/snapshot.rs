@@ -39,6 +39,7 @@ impl fmt::Debug for Snapshot {
 
 impl Snapshot {
     pub(crate) fn new(open: Arc<Open>) -> Result<Self> {
+        open.shared.check_parent()?;
         let (reader, end) = open.shared.frames.begin_published();
         match open.objects.window(&open.shared, reader.version, end) {
             Ok((window, base)) => Ok(Self { open, reader, end, window, base }),
@@ -72,6 +73,9 @@ impl Snapshot {
 
 impl Drop for Snapshot {
     fn drop(&mut self) {
+        if self.open.shared.is_forked() {
+            return;
+        }
         if let Some(window) = self.window.as_ref().filter(|window| window.keeps_version()) {
             self.open.objects.windows.release_version(window);
         }

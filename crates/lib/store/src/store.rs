@@ -164,7 +164,7 @@ impl Store {
     /// A snapshot: what is committed now.
     ///
     /// # Errors
-    /// [`ErrorKind::Memory`] without addresses for objects.
+    /// [`ErrorKind::Memory`] without addresses for objects; [`ErrorKind::Forked`] in a forked child.
     pub fn read(&self) -> Result<Snapshot> {
         Snapshot::new(Arc::clone(&self.0))
     }

@@ -173,6 +173,7 @@ impl Transaction {
 
     /// Appends the changes to the log, and ends; the number of the commit.
     fn append(mut self) -> Result<u64> {
+        self.shared().check_parent()?;
         if self.has_failed {
             let what = "an operation of this transaction failed, so it cannot be committed";
             return Err(Error::new(ErrorKind::Io, &self.shared().path, what).with_remedy("the whole transaction again"));
@@ -186,6 +187,9 @@ impl Transaction {
 impl Drop for Transaction {
     fn drop(&mut self) {
         let shared = &self.open.shared;
+        if shared.is_forked() {
+            return;
+        }
         self.edits.drop_all(shared);
         shared.frames.end(self.reader);
         shared.return_writer(std::mem::take(&mut self.writer));

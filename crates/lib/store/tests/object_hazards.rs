@@ -111,7 +111,8 @@ fn windows_of_any_size_show_one_version_while_others_commit() {
     for (window_pages, collects) in [(64, true), (100, false), (1 << 23, false), (1 << 23, true)] {
         let folder = tempfile::tempdir().unwrap();
         let builder = Store::builder(folder.path().join("w.store")).memory_bytes(2 << 20).window_pages(window_pages);
-        let store = builder.log_bytes(128 << 10).collect_at_commit(collects).open().unwrap();
+        let store =
+            builder.log_bytes(128 << 10).old_version_bytes(64 << 20).collect_at_commit(collects).open().unwrap();
         let (is_over, start) = (AtomicBool::new(false), Instant::now());
         std::thread::scope(|scope| {
             let readers: Vec<_> = (0..3).map(|_| scope.spawn(|| walk(&store, &is_over))).collect();

@@ -238,7 +238,7 @@ fn forked(body: impl FnOnce() -> bool) -> i32 {
 }
 
 #[test]
-fn a_forked_child_reads_objects_in_a_new_snapshot_and_none_in_an_old_one() {
+fn a_forked_child_reads_no_objects() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path().join("list.store")).unwrap();
     make_list(&store, 500);
@@ -246,8 +246,7 @@ fn a_forked_child_reads_objects_in_a_new_snapshot_and_none_in_an_old_one() {
     assert_eq!(sum(&now), sum_to(500));
     let status = forked(|| {
         let is_refused = now.root::<Link>("list").is_err_and(|error| error.kind() == ErrorKind::Forked);
-        let new = store.read().unwrap();
-        is_refused && sum(&new) == sum_to(500)
+        is_refused && store.read().is_err_and(|error| error.kind() == ErrorKind::Forked)
     });
     assert_eq!(status, 0);
     let first = now.root_pointer::<Link>("list").unwrap();

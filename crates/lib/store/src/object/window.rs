@@ -70,8 +70,6 @@ struct View {
     /// Why it is poisoned.
     error: Mutex<Option<Error>>,
     is_poisoned: AtomicBool,
-    /// The process that has made it.
-    process: u32,
 }
 
 /// The bytes of a slot.
@@ -106,7 +104,6 @@ impl Window {
             failed: Mutex::default(),
             error: Mutex::default(),
             is_poisoned: AtomicBool::new(false),
-            process: std::process::id(),
         });
         let fill = |memory: Memory| {
             let view = Arc::clone(&view);
@@ -132,18 +129,7 @@ impl Window {
         {
             return Err(error);
         }
-        if self.is_foreign() {
-            let what = "the snapshot was taken before a fork, and this is the child: it can read no objects";
-            return Err(
-                Error::new(ErrorKind::Forked, &self.view.shared.path, what).with_remedy("a new snapshot in the child")
-            );
-        }
-        Ok(())
-    }
-
-    /// Whether the parent of this process has made it.
-    fn is_foreign(&self) -> bool {
-        self.view.process != std::process::id()
+        self.view.shared.check_parent()
     }
 
     fn version(&self) -> u64 {
@@ -152,7 +138,7 @@ impl Window {
 
     /// Whether new snapshots can use it.
     fn is_usable(&self) -> bool {
-        !self.view.is_poisoned.load(Acquire) && !self.is_foreign()
+        !self.view.is_poisoned.load(Acquire)
     }
 
     fn has_room(&self, end: u32) -> bool {
