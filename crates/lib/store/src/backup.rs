@@ -8,16 +8,18 @@ use std::path::Path;
 use crate::catalog::TableEntry;
 use crate::error::{Error, Result};
 use crate::header::Header;
+use crate::new_file::NewFile;
 use crate::node::Node;
 use crate::object::types::{PAGES, decode_page_key};
 use crate::page::{PAGE, Page, seal};
-use crate::recovery::{write_start, write_whole};
+use crate::recovery::write_start;
 use crate::shared::Shared;
 use crate::space::GROUP;
 use crate::tree;
 
 /// Writes version `version` of a store, of a file with `end` pages, to a new file. The caller has
-/// registered the version. Pages that are not in memory are read for this only.
+/// registered the version. Pages that are not in memory are read for this only. The new file has at most the
+/// permissions of the file of the store.
 pub(crate) fn write(shared: &Shared, version: u64, end: u32, path: &Path) -> Result<()> {
     let failed = |error: io::Error| Error::io(path, "write the backup", &error);
     let copy = |file: &File| {
@@ -32,7 +34,8 @@ pub(crate) fn write(shared: &Shared, version: u64, end: u32, path: &Path) -> Res
         file.set_len(u64::from(header.end) * PAGE as u64).map_err(failed)?;
         file.write_all_at(&header.bytes(), header.offset()).map_err(failed)
     };
-    write_whole(path, copy).map(drop)
+    let mode = shared.storage.mode().map_err(|error| Error::io(&shared.path, "read the permissions", &error))?;
+    NewFile { path, mode: mode & 0o666, is_locked: false }.make(copy).map(drop)
 }
 
 /// A backup that is written.

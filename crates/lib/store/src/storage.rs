@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::num::NonZero;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
@@ -16,6 +16,11 @@ use crate::page::{Page, is_sealed, offset_of, u32_at};
 pub(crate) trait Storage: Send + Sync + std::fmt::Debug {
     /// Bytes of the file.
     fn bytes(&self) -> io::Result<u64>;
+
+    /// The permissions of the file.
+    fn mode(&self) -> io::Result<u32> {
+        Ok(0o600)
+    }
 
     /// Makes the file at least so large, with room on the disk.
     fn reserve(&self, bytes: u64) -> io::Result<()>;
@@ -126,6 +131,10 @@ impl DiskFile {
 impl Storage for DiskFile {
     fn bytes(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
+    }
+
+    fn mode(&self) -> io::Result<u32> {
+        Ok(self.file.metadata()?.mode() & 0o777)
     }
 
     fn reserve(&self, bytes: u64) -> io::Result<()> {
