@@ -55,7 +55,7 @@ pub(crate) fn open(path: &Path, log_pages: u32, memory: usize, report: &OnRecove
         }
         Err(TryLockError::Error(error)) => return Err(failed("lock the store")(error)),
     }
-    let storage = Box::new(DiskFile::new(file, &path));
+    let storage = Box::new(DiskFile::new(file));
     recover(path, storage, memory, report)
 }
 

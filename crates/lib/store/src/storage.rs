@@ -3,8 +3,8 @@
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::num::NonZero;
-use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 
 use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
 use rustix::io::{Errno, ReadWriteFlags, pwritev, pwritev2};
@@ -114,11 +114,9 @@ pub(crate) struct DiskFile {
 }
 
 impl DiskFile {
-    pub(crate) fn new(file: File, path: &Path) -> Self {
-        use std::os::unix::fs::OpenOptionsExt;
-        let flags = rustix::fs::OFlags::DIRECT.bits().cast_signed();
+    pub(crate) fn new(file: File) -> Self {
         // Without the permission or the support, the page cache does.
-        let direct = File::options().write(true).custom_flags(flags).open(path).ok();
+        let direct = open_direct(&file).ok();
         Self { file, direct }
     }
 
@@ -126,6 +124,17 @@ impl DiskFile {
     pub(crate) const fn to_read(file: File) -> Self {
         Self { file, direct: None }
     }
+}
+
+/// Opens a file that is open already without the page cache. Its path may lead to another file by now, so
+/// the path is not used.
+///
+/// # Errors
+/// Without `/proc`, and if the file system cannot do that.
+fn open_direct(file: &File) -> io::Result<File> {
+    let flags = rustix::fs::OFlags::DIRECT.bits().cast_signed();
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    File::options().write(true).custom_flags(flags).open(path)
 }
 
 impl Storage for DiskFile {
@@ -207,6 +216,24 @@ impl Storage for DiskFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn direct_writes_go_to_the_open_file_wherever_its_path_leads() {
+        let folder = tempfile::tempdir().unwrap();
+        let [first, second, path] = ["first", "second", "link"].map(|name| folder.path().join(name));
+        [&first, &second].iter().for_each(|path| std::fs::write(path, [0; 8192]).unwrap());
+        std::os::unix::fs::symlink(&first, &path).unwrap();
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(&second, &path).unwrap();
+        let storage = DiskFile::new(file);
+        let mut bytes = crate::aligned::AlignedBuffer::with_capacity(4096);
+        bytes.resize(4096);
+        bytes.fill(7);
+        storage.write_durably(&bytes, 4096).unwrap();
+        assert_eq!(std::fs::read(&first).unwrap()[4096..], [7; 4096]);
+        assert_eq!(std::fs::read(&second).unwrap(), [0; 8192]);
+    }
 
     #[test]
     fn short_and_interrupted_writes_go_on_where_they_ended() {
