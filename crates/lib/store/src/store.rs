@@ -169,13 +169,15 @@ impl Store {
         Snapshot::new(Arc::clone(&self.0))
     }
 
-    /// Writes a store with what is committed now to a new file, while others read and write.
+    /// Writes a store with what is committed now to a new file, while others read and write. What they replace
+    /// meanwhile stays in memory until the end of the backup, also beyond [`StoreBuilder::old_version_bytes`].
+    /// The new file has at most the permissions of the file of the store.
     ///
     /// # Errors
-    /// As [`Snapshot::backup`].
+    /// As [`Snapshot::backup`], except [`ErrorKind::TooOld`].
     pub fn backup(&self, path: impl AsRef<Path>) -> Result<()> {
         let shared = &self.0.shared;
-        let (reader, end) = shared.frames.begin_published_version();
+        let (reader, end) = shared.frames.begin_published_pinned();
         let written = backup::write(shared, reader.version, end, path.as_ref());
         shared.frames.end(reader);
         written
