@@ -124,6 +124,25 @@ impl DiskFile {
     pub(crate) const fn to_read(file: File) -> Self {
         Self { file, direct: None }
     }
+
+    /// Makes the file at least so large by `allocate`, which is called with its size and with the bytes to
+    /// add. After an error the file has its size from before: only the caller makes it larger.
+    fn reserve_by(&self, bytes: u64, allocate: impl FnOnce(u64, u64) -> Result<(), Errno>) -> io::Result<()> {
+        let now = self.bytes()?;
+        if bytes <= now {
+            return Ok(());
+        }
+        match allocate(now, bytes - now) {
+            Ok(()) => Ok(()),
+            // Where room cannot be reserved, a full disk is an error of a later write.
+            Err(Errno::OPNOTSUPP) => self.file.set_len(bytes),
+            Err(errno) => {
+                // Some file systems have added a part of the room. The first error is the one to report.
+                let _ = self.cut(now);
+                Err(errno.into())
+            }
+        }
+    }
 }
 
 /// Opens a file that is open already without the page cache. Its path may lead to another file by now, so
@@ -147,15 +166,7 @@ impl Storage for DiskFile {
     }
 
     fn reserve(&self, bytes: u64) -> io::Result<()> {
-        let now = self.bytes()?;
-        if bytes <= now {
-            return Ok(());
-        }
-        match fallocate(&self.file, FallocateFlags::empty(), now, bytes - now) {
-            // Where room cannot be reserved, a full disk is an error of a later write.
-            Err(Errno::OPNOTSUPP) => self.file.set_len(bytes),
-            result => result.map_err(io::Error::from),
-        }
+        self.reserve_by(bytes, |now, more| fallocate(&self.file, FallocateFlags::empty(), now, more))
     }
 
     fn cut(&self, bytes: u64) -> io::Result<()> {
@@ -233,6 +244,19 @@ mod tests {
         storage.write_durably(&bytes, 4096).unwrap();
         assert_eq!(std::fs::read(&first).unwrap()[4096..], [7; 4096]);
         assert_eq!(std::fs::read(&second).unwrap(), [0; 8192]);
+    }
+
+    #[test]
+    fn a_failed_reservation_leaves_the_size_of_the_file() {
+        let storage = DiskFile::new(tempfile::tempfile().unwrap());
+        storage.reserve(5000).unwrap();
+        let failed = storage.reserve_by(100_000, |now, more| {
+            storage.file.set_len(now + more / 2).map_err(|_| Errno::IO)?;
+            Err(Errno::NOSPC)
+        });
+        assert_eq!((failed.unwrap_err().kind(), storage.bytes().unwrap()), (io::ErrorKind::StorageFull, 5000));
+        storage.reserve_by(9000, |_, _| Err(Errno::OPNOTSUPP)).unwrap();
+        assert_eq!(storage.bytes().unwrap(), 9000);
     }
 
     #[test]

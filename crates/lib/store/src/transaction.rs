@@ -149,9 +149,9 @@ impl Transaction {
     /// Makes the changes durable, then visible.
     ///
     /// # Errors
-    /// [`ErrorKind::Full`]: nothing has changed. Other errors of the file: the store takes no more writes
-    /// ([`ErrorKind::Poisoned`]) until it is opened again, and only then is it known whether the changes
-    /// are there.
+    /// [`ErrorKind::Full`]: nothing has changed. Other errors of the file, and a write that fails although its
+    /// room was reserved ([`ErrorKind::Poisoned`]): the store takes no more writes until it is opened again,
+    /// and only then is it known whether the changes are there.
     pub fn commit(self) -> Result<()> {
         let open = Arc::clone(&self.open);
         let sequence = self.append()?;
