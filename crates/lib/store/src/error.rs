@@ -30,7 +30,7 @@ pub enum ErrorKind {
     TooOld,
     /// A table has other types of keys or values, or an object has another type or other fields.
     Type,
-    /// A key or a value is too large.
+    /// A key or a value is too large, or a size in the options of a store is outside of its range.
     TooLarge,
     /// There is no memory or address space.
     Memory,

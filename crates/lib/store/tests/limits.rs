@@ -280,6 +280,29 @@ fn a_small_commit_writes_a_few_blocks() {
     assert!(bytes <= 1024, "{bytes} bytes a commit");
 }
 
+#[test]
+fn sizes_outside_of_their_range_are_refused_before_anything_is_written() {
+    let (folder, path) = folder();
+    let builder = || Store::builder(&path);
+    let refused = [
+        builder().log_bytes(usize::MAX),
+        builder().log_bytes(1 << 40),
+        builder().log_bytes((1 << 30) + 1),
+        builder().log_bytes((64 << 10) - 1),
+        builder().log_bytes(0),
+        builder().memory_bytes((1 << 20) - 1),
+        builder().memory_bytes(0),
+    ];
+    for builder in refused {
+        let error = builder.open().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
+        assert!(error.remedy().is_some_and(|remedy| remedy.contains("_bytes with ")), "{error}");
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    drop(builder().log_bytes(64 << 10).memory_bytes(1 << 20).open().unwrap());
+    drop(builder().memory_bytes(usize::MAX).open().unwrap());
+}
+
 /// The order of commits is that of their numbers: a clock that is set back changes nothing.
 #[test]
 fn no_source_reads_the_clock() {
