@@ -174,9 +174,13 @@ pub(crate) trait Hook: Send + Sync + std::fmt::Debug {
     }
 
     fn before_write(&self) {}
+
+    fn before_durable_write(&self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
-/// A disk with a hook before each read, and before each write that is not durable when it returns.
+/// A disk with hooks before each read and write.
 #[derive(Debug)]
 pub(crate) struct HookedDisk<H>(pub(crate) OnDisk, pub(crate) H);
 
@@ -204,6 +208,7 @@ impl<H: Hook> Storage for HookedDisk<H> {
     }
 
     fn write_durably(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.1.before_durable_write()?;
         self.0.write_durably(bytes, offset)
     }
 

@@ -3,6 +3,8 @@
 #![allow(unsafe_code, reason = "lends frames that the transaction has taken")]
 
 use std::collections::HashSet;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use crate::commit::Writer;
 use crate::error::{Error, Result};
@@ -44,6 +46,8 @@ pub(crate) struct Edits {
 
 #[derive(Debug)]
 struct Mark {
+    /// No other savepoint of this process has it.
+    number: u64,
     before: PageMap<Option<ChangedPage>>,
     end: u32,
     /// Numbers of extents that were written and removed.
@@ -56,21 +60,28 @@ impl Edits {
         Self { end, group, ..Self::default() }
     }
 
-    /// Sets a savepoint; its number.
-    pub(crate) fn mark(&mut self) -> usize {
+    /// Sets a savepoint. Returns its number, which no other savepoint of this process has.
+    pub(crate) fn mark(&mut self) -> u64 {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Relaxed);
+        self.push_mark(number);
+        number
+    }
+
+    fn push_mark(&mut self, number: u64) {
         let (written, removed) = (self.written.len(), self.removed.len());
-        self.marks.push(Mark { before: PageMap::default(), end: self.end, written, removed });
-        self.marks.len()
+        self.marks.push(Mark { number, before: PageMap::default(), end: self.end, written, removed });
     }
 
-    /// Whether there is a savepoint of this number.
-    pub(crate) const fn has_mark(&self, mark: usize) -> bool {
-        mark > 0 && mark <= self.marks.len()
+    /// Whether this transaction has a savepoint of this number.
+    pub(crate) fn has_mark(&self, number: u64) -> bool {
+        self.marks.iter().any(|mark| mark.number == number)
     }
 
-    /// Undoes all changes behind a savepoint. The savepoint stays, later ones end.
-    pub(crate) fn roll_back_to(&mut self, mark: usize, shared: &Shared) {
-        while self.marks.len() >= mark
+    /// Undoes all changes behind a savepoint of this transaction. The savepoint stays, later ones end.
+    pub(crate) fn roll_back_to(&mut self, number: u64, shared: &Shared) {
+        // Numbers increase.
+        while self.marks.last().is_some_and(|mark| mark.number >= number)
             && let Some(undone) = self.marks.pop()
         {
             self.end = undone.end;
@@ -87,7 +98,7 @@ impl Edits {
                 }
             }
         }
-        self.mark();
+        self.push_mark(number);
     }
 
     /// Forgets the extents that were written, except the first ones.

@@ -30,7 +30,7 @@ pub enum ErrorKind {
     TooOld,
     /// A table has other types of keys or values, or an object has another type or other fields.
     Type,
-    /// A key or a value is too large.
+    /// A key or a value is too large, or a size in the options of a store is outside of its range.
     TooLarge,
     /// There is no memory or address space.
     Memory,
@@ -109,14 +109,35 @@ impl Error {
 
     /// A failed call of the system.
     pub(crate) fn io(path: &Path, operation: &str, source: &io::Error) -> Self {
-        let (kind, remedy) = match source.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
-                (ErrorKind::Full, Some("free space on the file system; the store is as before"))
-            }
-            _ => (ErrorKind::Io, None),
+        let (kind, remedy) = if is_full(source) {
+            (ErrorKind::Full, Some("free space on the file system; the store is as before"))
+        } else {
+            (ErrorKind::Io, None)
         };
         Self { remedy, ..Self::new(kind, path, format!("cannot {operation}: {source}")) }
     }
+
+    /// A failed write or sync, after which the store takes no more writes. [`ErrorKind::Full`] would mean
+    /// that the store is as before, so a full file system is [`ErrorKind::Poisoned`] here.
+    pub(crate) fn poisoned(path: &Path, operation: &str, source: &io::Error) -> Self {
+        let (kind, remedy) = if is_full(source) {
+            let remedy = "free space on the file system, then close the store and open it again: nothing can be \
+                          written before, and all commits that returned are there";
+            (ErrorKind::Poisoned, remedy)
+        } else {
+            (ErrorKind::Io, REOPEN)
+        };
+        Self::new(kind, path, format!("cannot {operation}: {source}")).with_remedy(remedy)
+    }
+}
+
+/// What to do after a failed write.
+pub(crate) const REOPEN: &str = "close the store and open it again: all commits that returned are there";
+
+/// Whether a call failed because there is no room for the file.
+fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
 /// The text of an error. That of damage begins with its place.

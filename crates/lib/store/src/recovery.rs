@@ -11,15 +11,12 @@
 #![allow(unsafe_code, reason = "fills frames that were just taken")]
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, TryLockError};
+use std::fs::{File, TryLockError};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-use rustix::fs::{CWD, Mode, OFlags, RenameFlags, renameat_with};
-use rustix::io::Errno;
 
 use crate::commit::Writer;
 use crate::error::{Error, ErrorKind, Result};
@@ -28,6 +25,7 @@ use crate::flush::{write_header, write_pages};
 use crate::frames::{Frames, MOST_PAGES};
 use crate::header::{Header, Unusable};
 use crate::log::{self, BLOCK, Change};
+use crate::new_file::NewFile;
 use crate::page::{PAGE, Page, is_sealed, offset_of, seal};
 use crate::progress::{OnRecovery, RecoveryProgress};
 use crate::shared::{Shared, check_contents};
@@ -57,7 +55,7 @@ pub(crate) fn open(path: &Path, log_pages: u32, memory: usize, report: &OnRecove
         }
         Err(TryLockError::Error(error)) => return Err(failed("lock the store")(error)),
     }
-    let storage = Box::new(DiskFile::new(file, &path));
+    let storage = Box::new(DiskFile::new(file));
     recover(path, storage, memory, report)
 }
 
@@ -66,45 +64,16 @@ pub(crate) fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|error| Error::io(path, "find", &error))
 }
 
-/// Makes an empty store, unless another process makes it meanwhile.
+/// Makes an empty store, or opens the one that another thread or process makes meanwhile.
 fn create(path: &Path, log_pages: u32) -> Result<File> {
     let failed = |error: io::Error| Error::io(path, "make the store", &error);
-    match write_whole(path, |file| write_new(file, log_pages).map_err(failed)) {
+    let new = NewFile { path, mode: 0o666, is_locked: true };
+    match new.make(|file| write_new(file, log_pages).map_err(failed)) {
         Err(error) if error.kind() == ErrorKind::Exists => {
             File::options().read(true).write(true).open(path).map_err(failed)
         }
         made => made,
     }
-}
-
-/// Makes a new file under another name, and renames it when it is whole and durable.
-///
-/// # Errors
-/// [`ErrorKind::Exists`] if there is a file of this name, and those of `write`.
-pub(crate) fn write_whole(path: &Path, write: impl FnOnce(&File) -> Result<()>) -> Result<File> {
-    let failed = |error: io::Error| Error::io(path, "make the file", &error);
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.new", std::process::id()));
-    let new = path.with_file_name(name);
-    let file = File::options().read(true).write(true).create(true).truncate(true).open(&new).map_err(failed)?;
-    let renamed = write(&file).and_then(|()| {
-        file.sync_all().map_err(failed)?;
-        match renameat_with(CWD, &new, CWD, path, RenameFlags::NOREPLACE) {
-            Err(Errno::EXIST) => Err(Error::new(ErrorKind::Exists, path, "the file exists")
-                .with_remedy("another name, or move the file away")),
-            renamed => renamed.map_err(io::Error::from).and_then(|()| sync_directory(path)).map_err(failed),
-        }
-    });
-    if renamed.is_err() {
-        let _ = fs::remove_file(&new);
-    }
-    renamed.map(|()| file)
-}
-
-fn sync_directory(path: &Path) -> io::Result<()> {
-    let directory = path.parent().filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let directory = rustix::fs::open(directory, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    Ok(rustix::fs::fsync(directory)?)
 }
 
 /// Writes an empty store.

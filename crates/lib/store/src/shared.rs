@@ -10,7 +10,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use crate::child_mark::ChildMark;
 use crate::commit::{Writer, file_bytes};
 use crate::durable::Queue;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, REOPEN, Result};
 use crate::extent::{Extent, Extents};
 use crate::frames::{Frame, Frames, MOST_PAGES};
 use crate::header::Header;
@@ -111,7 +111,7 @@ impl Shared {
     /// A write has failed: none is made until the store is opened again.
     pub(crate) fn fail(&self, operation: &str, source: &std::io::Error) -> Error {
         self.has_failed.store(true, Relaxed);
-        Error::io(&self.path, operation, source)
+        Error::poisoned(&self.path, operation, source)
     }
 
     /// Whether this is a forked child: its copy has no thread that writes pages.
@@ -140,8 +140,7 @@ impl Shared {
         self.check_parent()?;
         if self.has_failed.load(Relaxed) {
             let what = "an earlier write to the file failed, so the store takes no more";
-            return Err(Error::new(ErrorKind::Poisoned, &self.path, what)
-                .with_remedy("close the store and open it again: all commits that returned are there"));
+            return Err(Error::new(ErrorKind::Poisoned, &self.path, what).with_remedy(REOPEN));
         }
         Ok(())
     }
@@ -311,4 +310,43 @@ pub(crate) fn check_contents(page: &Page, number: u32, first: u32) -> std::resul
         return if kind(page) == OBJECT { ObjectPage(page).check() } else { Node(page).check() };
     }
     if kind(page) == MAP && is_used(page, 0) { Ok(()) } else { Err("it is not a map of pages in use") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::crash::{Hook, HookedDisk, OnDisk, TABLES, empty, open_on};
+    use crate::object::ObjectOptions;
+    use crate::page::PAGE;
+
+    /// Whether the disk is full.
+    impl Hook for Arc<AtomicBool> {
+        fn before_durable_write(&self) -> io::Result<()> {
+            if self.load(Relaxed) { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+        }
+    }
+
+    #[test]
+    fn a_full_disk_at_a_write_to_the_log_is_not_reported_as_a_store_that_is_as_before() {
+        let (is_full, disk) = (Arc::<AtomicBool>::default(), crate::check_tests::disk(&empty(16)));
+        let storage = HookedDisk(OnDisk(Arc::clone(&disk)), Arc::clone(&is_full));
+        let store = open_on(Box::new(storage), 64 * PAGE, ObjectOptions::DEFAULT).unwrap();
+        let put = |key: u32| store.write(|tx| tx.table(TABLES[0])?.insert(&key, &[1]));
+        put(1).unwrap();
+        is_full.store(true, Relaxed);
+        let error = put(2).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Poisoned, "{error}");
+        let remedy = error.remedy().unwrap();
+        assert!(remedy.contains("free space") && remedy.contains("open it again"), "{remedy}");
+        is_full.store(false, Relaxed);
+        assert_eq!(put(3).unwrap_err().kind(), ErrorKind::Poisoned);
+        drop(store);
+        let store = crate::crash::open(&disk).unwrap();
+        let now = store.read().unwrap();
+        let table = now.table(TABLES[0]).unwrap();
+        assert!(table.get(&1).unwrap().is_some() && table.get(&3).unwrap().is_none());
+    }
 }

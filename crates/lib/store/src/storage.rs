@@ -3,8 +3,8 @@
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::num::NonZero;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 
 use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
 use rustix::io::{Errno, ReadWriteFlags, pwritev, pwritev2};
@@ -16,6 +16,11 @@ use crate::page::{Page, is_sealed, offset_of, u32_at};
 pub(crate) trait Storage: Send + Sync + std::fmt::Debug {
     /// Bytes of the file.
     fn bytes(&self) -> io::Result<u64>;
+
+    /// The permissions of the file.
+    fn mode(&self) -> io::Result<u32> {
+        Ok(0o600)
+    }
 
     /// Makes the file at least so large, with room on the disk.
     fn reserve(&self, bytes: u64) -> io::Result<()>;
@@ -109,11 +114,9 @@ pub(crate) struct DiskFile {
 }
 
 impl DiskFile {
-    pub(crate) fn new(file: File, path: &Path) -> Self {
-        use std::os::unix::fs::OpenOptionsExt;
-        let flags = rustix::fs::OFlags::DIRECT.bits().cast_signed();
+    pub(crate) fn new(file: File) -> Self {
         // Without the permission or the support, the page cache does.
-        let direct = File::options().write(true).custom_flags(flags).open(path).ok();
+        let direct = open_direct(&file).ok();
         Self { file, direct }
     }
 
@@ -121,6 +124,36 @@ impl DiskFile {
     pub(crate) const fn to_read(file: File) -> Self {
         Self { file, direct: None }
     }
+
+    /// Makes the file at least so large by `allocate`, which is called with its size and with the bytes to
+    /// add. After an error the file has its size from before: only the caller makes it larger.
+    fn reserve_by(&self, bytes: u64, allocate: impl FnOnce(u64, u64) -> Result<(), Errno>) -> io::Result<()> {
+        let now = self.bytes()?;
+        if bytes <= now {
+            return Ok(());
+        }
+        match allocate(now, bytes - now) {
+            Ok(()) => Ok(()),
+            // Where room cannot be reserved, a full disk is an error of a later write.
+            Err(Errno::OPNOTSUPP) => self.file.set_len(bytes),
+            Err(errno) => {
+                // Some file systems have added a part of the room. The first error is the one to report.
+                let _ = self.cut(now);
+                Err(errno.into())
+            }
+        }
+    }
+}
+
+/// Opens a file that is open already without the page cache. Its path may lead to another file by now, so
+/// the path is not used.
+///
+/// # Errors
+/// Without `/proc`, and if the file system cannot do that.
+fn open_direct(file: &File) -> io::Result<File> {
+    let flags = rustix::fs::OFlags::DIRECT.bits().cast_signed();
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    File::options().write(true).custom_flags(flags).open(path)
 }
 
 impl Storage for DiskFile {
@@ -128,16 +161,12 @@ impl Storage for DiskFile {
         Ok(self.file.metadata()?.len())
     }
 
+    fn mode(&self) -> io::Result<u32> {
+        Ok(self.file.metadata()?.mode() & 0o777)
+    }
+
     fn reserve(&self, bytes: u64) -> io::Result<()> {
-        let now = self.bytes()?;
-        if bytes <= now {
-            return Ok(());
-        }
-        match fallocate(&self.file, FallocateFlags::empty(), now, bytes - now) {
-            // Where room cannot be reserved, a full disk is an error of a later write.
-            Err(Errno::OPNOTSUPP) => self.file.set_len(bytes),
-            result => result.map_err(io::Error::from),
-        }
+        self.reserve_by(bytes, |now, more| fallocate(&self.file, FallocateFlags::empty(), now, more))
     }
 
     fn cut(&self, bytes: u64) -> io::Result<()> {
@@ -198,6 +227,37 @@ impl Storage for DiskFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn direct_writes_go_to_the_open_file_wherever_its_path_leads() {
+        let folder = tempfile::tempdir().unwrap();
+        let [first, second, path] = ["first", "second", "link"].map(|name| folder.path().join(name));
+        [&first, &second].iter().for_each(|path| std::fs::write(path, [0; 8192]).unwrap());
+        std::os::unix::fs::symlink(&first, &path).unwrap();
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(&second, &path).unwrap();
+        let storage = DiskFile::new(file);
+        let mut bytes = crate::aligned::AlignedBuffer::with_capacity(4096);
+        bytes.resize(4096);
+        bytes.fill(7);
+        storage.write_durably(&bytes, 4096).unwrap();
+        assert_eq!(std::fs::read(&first).unwrap()[4096..], [7; 4096]);
+        assert_eq!(std::fs::read(&second).unwrap(), [0; 8192]);
+    }
+
+    #[test]
+    fn a_failed_reservation_leaves_the_size_of_the_file() {
+        let storage = DiskFile::new(tempfile::tempfile().unwrap());
+        storage.reserve(5000).unwrap();
+        let failed = storage.reserve_by(100_000, |now, more| {
+            storage.file.set_len(now + more / 2).map_err(|_| Errno::IO)?;
+            Err(Errno::NOSPC)
+        });
+        assert_eq!((failed.unwrap_err().kind(), storage.bytes().unwrap()), (io::ErrorKind::StorageFull, 5000));
+        storage.reserve_by(9000, |_, _| Err(Errno::OPNOTSUPP)).unwrap();
+        assert_eq!(storage.bytes().unwrap(), 9000);
+    }
 
     #[test]
     fn short_and_interrupted_writes_go_on_where_they_ended() {

@@ -11,6 +11,7 @@ use crate::catalog;
 use crate::error::{Error, ErrorKind, Result};
 use crate::flush::Flusher;
 use crate::object::{ObjectOptions, Objects, types::PAGES};
+use crate::page::PAGE;
 use crate::progress::{OnRecovery, RecoveryProgress};
 use crate::recovery;
 use crate::shared::Shared;
@@ -19,6 +20,9 @@ use crate::transaction::Transaction;
 
 /// The smallest log.
 const LEAST_LOG: usize = 64 << 10;
+/// The largest log. Its zeros are written when the store is made, and half of it is read into memory at once
+/// by a recovery.
+const LARGEST_LOG: usize = 1 << 30;
 /// The log that a store has unless another is chosen. A larger one is emptied less often, and each page is
 /// written less often then; but it is a part of the file. With 200,000 entries of 116 bytes, a commit of 100
 /// updates takes 0.88 of this time with 8 MiB and 1.20 with 2 MiB, while the log is 0.36, 0.18 and 0.09 of
@@ -57,7 +61,7 @@ pub struct StoreBuilder {
 }
 
 impl StoreBuilder {
-    /// The size of the log of a store that is made now: 64 KiB or more, default 4 MiB. With a small log,
+    /// The size of the log of a store that is made now: 64 KiB to 1 GiB, default 4 MiB. With a small log,
     /// pages are written to their places more often.
     #[must_use]
     pub const fn log_bytes(mut self, bytes: usize) -> Self {
@@ -109,14 +113,30 @@ impl StoreBuilder {
         self
     }
 
+    /// The pages of the log of a new store, an even number.
+    ///
+    /// # Errors
+    /// If the size of the log or of the memory is outside of its range.
+    fn check_sizes(&self) -> Result<u32> {
+        let outside = |what: String, remedy| Error::new(ErrorKind::TooLarge, &self.path, what).with_remedy(remedy);
+        if !(LEAST_LOG..=LARGEST_LOG).contains(&self.log_bytes) {
+            let what = format!("cannot use a log of {} bytes: it has 64 KiB to 1 GiB", self.log_bytes);
+            return Err(outside(what, "StoreBuilder::log_bytes with 65536 to 1073741824, or without it 4 MiB"));
+        }
+        if let Some(bytes) = self.memory_bytes.filter(|bytes| *bytes < LEAST_MEMORY) {
+            let what = format!("cannot use {bytes} bytes of memory: it has 1 MiB or more");
+            return Err(outside(what, "StoreBuilder::memory_bytes with 1048576 or more"));
+        }
+        Ok((self.log_bytes.next_multiple_of(2 * PAGE) / PAGE) as u32)
+    }
+
     /// Opens the store, or makes it.
     ///
     /// # Errors
-    /// As [`Store::open`].
+    /// [`ErrorKind::TooLarge`] if the size of the log or of the memory is outside of its range: nothing is
+    /// read or written then. As [`Store::open`].
     pub fn open(self) -> Result<Store> {
-        let Ok(log_pages) = u32::try_from(self.log_bytes.max(LEAST_LOG).next_multiple_of(8192) / 4096) else {
-            return Err(Error::new(ErrorKind::TooLarge, &self.path, "cannot use a log of this size"));
-        };
+        let log_pages = self.check_sizes()?;
         let memory = self.memory_bytes.unwrap_or_else(half_of_memory).max(LEAST_MEMORY);
         let (shared, header) = recovery::open(&self.path, log_pages, memory, &self.on_recovery)?;
         shared.frames.limit_old_versions(self.old_version_bytes.unwrap_or(memory / 2).max(LEAST_MEMORY));
@@ -169,13 +189,15 @@ impl Store {
         Snapshot::new(Arc::clone(&self.0))
     }
 
-    /// Writes a store with what is committed now to a new file, while others read and write.
+    /// Writes a store with what is committed now to a new file, while others read and write. What they replace
+    /// meanwhile stays in memory until the end of the backup, also beyond [`StoreBuilder::old_version_bytes`].
+    /// The new file has at most the permissions of the file of the store.
     ///
     /// # Errors
-    /// As [`Snapshot::backup`].
+    /// As [`Snapshot::backup`], except [`ErrorKind::TooOld`].
     pub fn backup(&self, path: impl AsRef<Path>) -> Result<()> {
         let shared = &self.0.shared;
-        let (reader, end) = shared.frames.begin_published_version();
+        let (reader, end) = shared.frames.begin_published_pinned();
         let written = backup::write(shared, reader.version, end, path.as_ref());
         shared.frames.end(reader);
         written

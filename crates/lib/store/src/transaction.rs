@@ -41,7 +41,7 @@ impl fmt::Debug for Transaction {
 
 /// A point in a transaction to which its changes can be undone.
 #[derive(Clone, Copy, Debug)]
-pub struct Savepoint(usize);
+pub struct Savepoint(u64);
 
 impl Transaction {
     pub(crate) fn begin(open: Arc<Open>) -> Result<Self> {
@@ -139,9 +139,13 @@ impl Transaction {
     /// Undoes the changes behind a savepoint, which stays; later ones end.
     ///
     /// # Panics
-    /// If the savepoint has ended.
+    /// If the savepoint has ended, or is one of another transaction.
     pub fn rollback_to(&mut self, savepoint: Savepoint) {
-        assert!(self.edits.has_mark(savepoint.0), "the savepoint has ended: an earlier one was rolled back to");
+        assert!(
+            self.edits.has_mark(savepoint.0),
+            "cannot roll back to a savepoint that has ended or is of another transaction: a rollback to an earlier \
+             savepoint ends later ones"
+        );
         self.edits.roll_back_to(savepoint.0, &self.open.shared);
         self.objects.forget();
     }
@@ -149,9 +153,9 @@ impl Transaction {
     /// Makes the changes durable, then visible.
     ///
     /// # Errors
-    /// [`ErrorKind::Full`]: nothing has changed. Other errors of the file: the store takes no more writes
-    /// ([`ErrorKind::Poisoned`]) until it is opened again, and only then is it known whether the changes
-    /// are there.
+    /// [`ErrorKind::Full`]: nothing has changed. Other errors of the file, and a write that fails although its
+    /// room was reserved ([`ErrorKind::Poisoned`]): the store takes no more writes until it is opened again,
+    /// and only then is it known whether the changes are there.
     pub fn commit(self) -> Result<()> {
         let open = Arc::clone(&self.open);
         let sequence = self.append()?;

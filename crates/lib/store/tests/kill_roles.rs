@@ -7,9 +7,9 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use fieldstone_store::{RecoveryProgress, Scope, Store, Table, check};
+use fieldstone_store::{ErrorKind, RecoveryProgress, Scope, Store, StoreBuilder, Table, check};
 
 const NUMBERS: Table<u64, [u8]> = Table::new("numbers");
 const ROLE: &str = "FIELDSTONE_STORE_ROLE";
@@ -17,7 +17,21 @@ const FOLDER: &str = "FIELDSTONE_STORE_FOLDER";
 const ENTRIES: u64 = 2000;
 
 fn open(folder: &Path) -> Store {
-    Store::builder(folder.join("a.store")).log_bytes(64 << 10).open().unwrap_or_else(|error| panic!("{error}"))
+    wait_and_open(&Store::builder(folder.join("a.store")).log_bytes(64 << 10))
+}
+
+/// Opens a store that was just closed. A child that another test has forked meanwhile has its lock until the
+/// child begins another program.
+fn wait_and_open(builder: &StoreBuilder) -> Store {
+    let start = Instant::now();
+    loop {
+        match builder.clone().open() {
+            Err(error) if error.kind() == ErrorKind::Busy && start.elapsed() < Duration::from_secs(60) => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            opened => return opened.unwrap_or_else(|error| panic!("{error}")),
+        }
+    }
 }
 
 fn set(store: &Store, keys: std::ops::Range<u64>, value: u8) {
@@ -144,7 +158,7 @@ fn a_recovery_is_bounded_by_the_log_and_reports_its_progress() {
         let reports = Arc::clone(&reports);
         move |progress| reports.lock().unwrap().push(progress)
     };
-    drop(Store::builder(&killed).on_recovery(report.clone()).open().unwrap());
+    drop(wait_and_open(&Store::builder(&killed).on_recovery(report.clone())));
     let seen = std::mem::take(&mut *reports.lock().unwrap());
     let (first, last) = (seen[0], seen[seen.len() - 1]);
     assert_eq!((first.commits, first.written_pages, last.written_pages), (commits, 0, last.pages), "{seen:?}");
@@ -154,6 +168,6 @@ fn a_recovery_is_bounded_by_the_log_and_reports_its_progress() {
     let pages = std::fs::metadata(&killed).unwrap().len() / 4096;
     assert!(pages > 10 * last.pages, "the store has {pages} pages");
     // A store that was recovered or closed has nothing to recover.
-    drop(Store::builder(&killed).on_recovery(report).open().unwrap());
+    drop(wait_and_open(&Store::builder(&killed).on_recovery(report)));
     assert!(reports.lock().unwrap().is_empty());
 }

@@ -280,20 +280,51 @@ fn a_small_commit_writes_a_few_blocks() {
     assert!(bytes <= 1024, "{bytes} bytes a commit");
 }
 
+#[test]
+fn sizes_outside_of_their_range_are_refused_before_anything_is_written() {
+    let (folder, path) = folder();
+    let builder = || Store::builder(&path);
+    let refused = [
+        builder().log_bytes(usize::MAX),
+        builder().log_bytes(1 << 40),
+        builder().log_bytes((1 << 30) + 1),
+        builder().log_bytes((64 << 10) - 1),
+        builder().log_bytes(0),
+        builder().memory_bytes((1 << 20) - 1),
+        builder().memory_bytes(0),
+    ];
+    for builder in refused {
+        let error = builder.open().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
+        assert!(error.remedy().is_some_and(|remedy| remedy.contains("_bytes with ")), "{error}");
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    drop(builder().log_bytes(64 << 10).memory_bytes(1 << 20).open().unwrap());
+    drop(builder().memory_bytes(usize::MAX).open().unwrap());
+}
+
+/// The files in a folder and in the folders in it.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    paths.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
 /// The order of commits is that of their numbers: a clock that is set back changes nothing.
 #[test]
 fn no_source_reads_the_clock() {
+    // A collection reports its pauses. The others are tests.
+    const DURATIONS: [&str; 4] = ["object/collection.rs", "object/collect.rs", "object/tests.rs", "crash.rs"];
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut count = 0;
-    for entry in fs::read_dir(sources).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_file() {
-            let text = fs::read_to_string(&path).unwrap();
-            for name in ["SystemTime", "clock_gettime", "UtcDateTime"] {
-                assert!(!text.contains(name), "{} uses {name}", path.display());
-            }
-            count += 1;
+    let files = files(&sources);
+    for path in &files {
+        let (text, name) = (fs::read_to_string(path).unwrap(), path.strip_prefix(&sources).unwrap());
+        let may_measure = DURATIONS.iter().any(|other| name == Path::new(other));
+        for clock in ["SystemTime", "clock_gettime", "UtcDateTime", "Instant"] {
+            let is_permitted = clock == "Instant" && may_measure;
+            assert!(is_permitted || !text.contains(clock), "{} uses {clock}", name.display());
         }
     }
-    assert!(count > 20, "{count} sources");
+    let folders =
+        ["object", "node", "tree"].iter().all(|folder| files.iter().any(|path| path.starts_with(sources.join(folder))));
+    assert!(folders && files.len() > 50, "{} sources", files.len());
 }

@@ -5,7 +5,7 @@
 use std::ops::Bound;
 use std::path::PathBuf;
 
-use fieldstone_store::{ErrorKind, Snapshot, Store, Table, Transaction};
+use fieldstone_store::{ErrorKind, Savepoint, Snapshot, Store, Table, Transaction};
 use tempfile::TempDir;
 
 const NUMBERS: Table<u64, [u8]> = Table::new("numbers");
@@ -110,6 +110,35 @@ fn a_savepoint_undoes_what_came_behind_it() {
     fill(&mut tx, 3000);
     tx.commit().unwrap();
     assert_eq!(store.read().unwrap().table(NUMBERS).unwrap().iter().unwrap().count(), 2000);
+}
+
+/// Whether a rollback panics with a message about the savepoint.
+fn is_refused(tx: &mut Transaction, savepoint: Savepoint) -> bool {
+    let rolled_back = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| tx.rollback_to(savepoint)));
+    rolled_back.is_err_and(|panic| panic.downcast_ref::<&str>().is_some_and(|text| text.contains("has ended or is of")))
+}
+
+#[test]
+fn a_savepoint_that_has_ended_or_is_of_another_transaction_is_refused() {
+    let (folder, path) = folder();
+    let store = Store::open(&path).unwrap();
+    let mut tx = store.begin().unwrap();
+    let first = tx.savepoint();
+    let ended = tx.savepoint();
+    tx.rollback_to(first);
+    // It would have the number of the one that has ended.
+    let later = tx.savepoint();
+    tx.table(NUMBERS).unwrap().insert(&1, &[1]).unwrap();
+    assert!(is_refused(&mut tx, ended));
+    let other = Store::open(folder.path().join("other.store")).unwrap();
+    let mut tx_of_other = other.begin().unwrap();
+    let own = tx_of_other.savepoint();
+    assert!(is_refused(&mut tx_of_other, first) && is_refused(&mut tx, own));
+    assert!(tx.table(NUMBERS).unwrap().get(&1).unwrap().is_some(), "a refused rollback has changed something");
+    tx.rollback_to(later);
+    assert!(tx.table(NUMBERS).unwrap().get(&1).unwrap().is_none());
+    tx.rollback_to(first);
+    tx.commit().unwrap();
 }
 
 #[test]

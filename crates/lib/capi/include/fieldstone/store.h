@@ -66,7 +66,7 @@ typedef struct fs_bytes {
 
 /* Zero is the default of each option. */
 typedef struct fs_store_options {
-    uint64_t log_bytes;    /* of a store that is made now: at least 64 KiB, default 4 MiB */
+    uint64_t log_bytes;    /* of a store that is made now: 64 KiB to 1 GiB, default 4 MiB */
     uint64_t memory_bytes; /* for what was read: at least 1 MiB, default half of the memory. It is exceeded by
                             * what living snapshots have read, and by what a transaction changes */
 } fs_store_options;
@@ -75,7 +75,8 @@ typedef struct fs_store_options {
 /* ---- Stores ---------------------------------------------------------------------------------- */
 
 /* Opens a file; makes it if it is absent, and recovers what was committed. `options` may be NULL.
- * FS_ERROR_BUSY if it is open elsewhere; FS_ERROR_CORRUPT; FS_ERROR_VERSION; FS_ERROR_SYSTEM. */
+ * FS_ERROR_BUSY if it is open elsewhere; FS_ERROR_CORRUPT; FS_ERROR_VERSION; FS_ERROR_SYSTEM;
+ * FS_ERROR_ARGUMENT if an option is outside of its range: nothing is read or written then. */
 int fs_store_open(const char *path, const fs_store_options *options, fs_store **store);
 
 /* Closes the file, once all other handles are freed. */
