@@ -122,6 +122,8 @@ impl Drop for Group {
 const MANY: u64 = 10_000_000;
 /// The path of the large store, in the process that is killed.
 const PATH: &str = "FIELDSTONE_STORE_TEST";
+/// How many bytes of each value it replaces.
+const BYTES: &str = "FIELDSTONE_STORE_TEST_BYTES";
 
 fn large_value(key: u64, round: u64) -> Vec<u8> {
     [(key ^ round).to_le_bytes(); 125].concat()
@@ -165,15 +167,23 @@ fn serve(store: &Store) -> HashMap<u64, u64> {
     rounds
 }
 
-/// Fills the log with commits of 20 entries at random places until it is killed. Prints a line for each.
+/// Fills the log with commits of 20 entries at random places until it is killed, of which it replaces so many bytes.
+/// Prints a line for each.
 #[test]
 fn writer() {
     let Some(path) = std::env::var_os(PATH) else { return };
+    let bytes = std::env::var(BYTES).unwrap().parse().unwrap();
     let store = Store::open(path).unwrap();
-    for step in 0_u64.. {
+    let first = u64::from(std::process::id()) << 32;
+    for step in first.. {
         let write = |tx: &mut Transaction| {
-            let key = |entry: u64| (step * 20 + entry).wrapping_mul(0x9E37_79B9_7F4A_7C15) % MANY;
-            (0..20).try_for_each(|entry| tx.table(NUMBERS)?.insert(&key(entry), &[7; 1000]).map(drop))
+            (0..20).try_for_each(|entry| {
+                let key = (step * 20 + entry).wrapping_mul(0x9E37_79B9_7F4A_7C15) % MANY;
+                let mut table = tx.table(NUMBERS)?;
+                let mut value = table.get(&key)?.unwrap().to_vec();
+                value[..bytes].iter_mut().for_each(|byte| *byte = byte.wrapping_add(1));
+                table.insert(&key, &value).map(drop)
+            })
         };
         store.write(write).unwrap();
         println!("committed {step}");
@@ -181,10 +191,11 @@ fn writer() {
 }
 
 /// Kills a process after some of its commits, and opens the store. Returns how long that took, and its progress.
-fn recover(path: &Path, commits: usize) -> (Duration, Vec<RecoveryProgress>) {
+fn recover(path: &Path, commits: usize, bytes: usize) -> (Duration, Vec<RecoveryProgress>) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["writer", "--exact", "--nocapture"])
         .env(PATH, path)
+        .env(BYTES, bytes.to_string())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -228,13 +239,15 @@ fn a_store_of_10_gib_is_loaded_served_and_recovered_under_a_limit_of_1_gib() {
     }
     drop((now, store));
     let mut largest = 0;
-    for round in 0..12 {
-        let (time, reports) = recover(&path, 150 + round * 37);
+    for round in 0..16 {
+        // All lines of the values, or one of them: then the log has more pages.
+        let bytes = if round % 2 == 0 { 1000 } else { 8 };
+        let (time, reports) = recover(&path, 150 + round * 100, bytes);
         let last = reports.last().expect("a recovery reports its progress");
         println!("recovered {} commits, {} pages in {time:.2?}, {} reports", last.commits, last.pages, reports.len());
         assert!(time < Duration::from_secs(2) && last.written_pages == last.pages);
         assert!(reports.is_sorted_by_key(|report| report.written_pages) && reports.len() > 2);
         largest = largest.max(last.pages);
     }
-    assert!(largest > 1000, "{largest} pages");
+    assert!(largest > 5000, "{largest} pages");
 }
