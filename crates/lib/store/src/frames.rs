@@ -373,12 +373,8 @@ impl Frames {
         self.register(Readers::begin)
     }
 
-    /// As [`Frames::begin_published`], of a reader that keeps no evicted page in memory.
-    pub(crate) fn begin_published_version(&self) -> (Reader, u32) {
-        self.register(Readers::begin_version)
-    }
-
-    /// As [`Frames::begin_published_version`], of a version that never becomes too old.
+    /// As [`Frames::begin_published`], of a reader that keeps no evicted page in memory. Its version never becomes
+    /// too old.
     pub(crate) fn begin_published_pinned(&self) -> (Reader, u32) {
         self.register(Readers::begin_pinned)
     }

@@ -82,7 +82,6 @@ mod error;
 mod extent;
 mod finding;
 mod flush;
-#[expect(dead_code, reason = "`Frames::begin_published_version` has no caller since backups pin their version")]
 mod frames;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]

@@ -92,12 +92,7 @@ impl Readers {
         self.add(Reader { version, evictions: self.evictions, is_pinned: false })
     }
 
-    /// Begins a reader for which its version is kept, but no page that is evicted.
-    pub(crate) fn begin_version(&mut self, version: u64) -> Reader {
-        self.add(Reader { version, evictions: u64::MAX, is_pinned: false })
-    }
-
-    /// The same, for a version that never becomes too old.
+    /// Begins a reader for which its version is kept, which never becomes too old, but no page that is evicted.
     pub(crate) fn begin_pinned(&mut self, version: u64) -> Reader {
         *self.pinned.entry(version).or_default() += 1;
         self.add(Reader { version, evictions: u64::MAX, is_pinned: true })

@@ -65,10 +65,13 @@ impl Snapshot {
     ///
     /// # Errors
     /// [`crate::ErrorKind::Exists`] if there is such a file; [`crate::ErrorKind::Corrupt`] for a damaged
-    /// page here; [`crate::ErrorKind::TooOld`] if the snapshot is or becomes too old;
-    /// [`crate::ErrorKind::Full`] and [`crate::ErrorKind::Io`].
+    /// page here; [`crate::ErrorKind::TooOld`] if the snapshot is too old; [`crate::ErrorKind::Full`] and [`crate::ErrorKind::Io`].
     pub fn backup(&self, path: impl AsRef<Path>) -> Result<()> {
-        backup::write(&self.open.shared, self.reader.version, self.end, path.as_ref())
+        let (shared, version) = (&self.open.shared, self.reader.version);
+        let pinned = shared.frames.begin_pinned(version);
+        let written = backup::write(shared, version, self.end, path.as_ref());
+        pinned.into_iter().for_each(|reader| shared.frames.end(reader));
+        written
     }
 }
 
