@@ -1,5 +1,6 @@
 //! The error type of this crate: each message names the file and the remedy.
 
+use std::borrow::Cow;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -47,14 +48,14 @@ pub enum ErrorKind {
     "{}: {}{}",
     path.display(),
     message(*kind, *page, what),
-    remedy.map(|remedy| format!("\ntry: {remedy}")).unwrap_or_default()
+    remedy.as_ref().map(|remedy| format!("\ntry: {remedy}")).unwrap_or_default()
 )]
 pub struct Error {
     kind: ErrorKind,
     path: PathBuf,
     what: String,
     page: Option<u32>,
-    remedy: Option<&'static str>,
+    remedy: Option<Cow<'static, str>>,
 }
 
 impl Error {
@@ -84,8 +85,8 @@ impl Error {
 
     /// What to do about it, if something is known.
     #[must_use]
-    pub const fn remedy(&self) -> Option<&'static str> {
-        self.remedy
+    pub fn remedy(&self) -> Option<&str> {
+        self.remedy.as_deref()
     }
 
     /// What is wrong, without the place in the file.
@@ -97,8 +98,8 @@ impl Error {
         Self { kind, path: path.to_owned(), what: what.into(), page: None, remedy: None }
     }
 
-    pub(crate) const fn with_remedy(mut self, remedy: &'static str) -> Self {
-        self.remedy = Some(remedy);
+    pub(crate) fn with_remedy(mut self, remedy: impl Into<Cow<'static, str>>) -> Self {
+        self.remedy = Some(remedy.into());
         self
     }
 
@@ -111,7 +112,7 @@ impl Error {
     pub(crate) fn io(path: &Path, operation: &str, source: &io::Error) -> Self {
         let (kind, remedy) = match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
-                (ErrorKind::Full, Some("free space on the file system; the store is as before"))
+                (ErrorKind::Full, Some(Cow::Borrowed("free space on the file system; the store is as before")))
             }
             _ => (ErrorKind::Io, None),
         };

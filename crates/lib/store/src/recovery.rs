@@ -24,12 +24,14 @@ use rustix::io::Errno;
 use crate::commit::Writer;
 use crate::error::{Error, ErrorKind, Result};
 use crate::extent::Extents;
+use crate::finding::{Finding, Lost};
 use crate::flush::{write_header, write_pages};
 use crate::frames::{Frames, MOST_PAGES};
 use crate::header::{Header, Unusable};
 use crate::log::{self, BLOCK, Change};
+use crate::log_records;
 use crate::page::{PAGE, Page, is_sealed, offset_of, seal};
-use crate::progress::{OnRecovery, RecoveryProgress};
+use crate::progress::{OnRecovery, RecoveryOptions, RecoveryProgress};
 use crate::shared::{Shared, check_contents};
 use crate::space;
 use crate::storage::{DiskFile, Storage};
@@ -39,7 +41,12 @@ use crate::tree;
 ///
 /// # Errors
 /// As of [`crate::Store::open`].
-pub(crate) fn open(path: &Path, log_pages: u32, memory: usize, report: &OnRecovery) -> Result<(Arc<Shared>, Header)> {
+pub(crate) fn open(
+    path: &Path,
+    log_pages: u32,
+    memory: usize,
+    options: &RecoveryOptions,
+) -> Result<(Arc<Shared>, Header)> {
     let path = absolute(path)?;
     let failed = |operation: &'static str| {
         let path = path.clone();
@@ -58,7 +65,7 @@ pub(crate) fn open(path: &Path, log_pages: u32, memory: usize, report: &OnRecove
         Err(TryLockError::Error(error)) => return Err(failed("lock the store")(error)),
     }
     let storage = Box::new(DiskFile::new(file, &path));
-    recover(path, storage, memory, report)
+    recover(path, storage, memory, options)
 }
 
 /// The path, with which messages name the file wherever the process goes.
@@ -171,9 +178,8 @@ pub(crate) struct Replayed {
     pub(crate) pages: BTreeMap<u32, Box<Page>>,
     /// Those of them that are not new and cannot be read.
     pub(crate) unreadable: BTreeMap<u32, io::Error>,
-    /// The last commit and its epoch.
+    /// The last commit.
     pub(crate) sequence: u64,
-    epoch: u64,
     pub(crate) end: u32,
 }
 
@@ -181,7 +187,7 @@ impl Replayed {
     /// The state before any record.
     pub(crate) fn new(header: &Header) -> Self {
         let (pages, unreadable) = (BTreeMap::new(), BTreeMap::new());
-        Self { pages, unreadable, sequence: header.sequence, epoch: header.epoch, end: header.end }
+        Self { pages, unreadable, sequence: header.sequence, end: header.end }
     }
 
     /// Makes a change of a page: of what the file contains, if it is the first one and the page is not new.
@@ -212,7 +218,7 @@ impl Replayed {
 }
 
 /// Reads all records from the epoch of the header on. After an error, `replayed` has those before it.
-pub(crate) fn replay(replayed: &mut Replayed, path: &Path, storage: &dyn Storage, header: &Header) -> Result<()> {
+fn replay(replayed: &mut Replayed, path: &Path, storage: &dyn Storage, header: &Header) -> Result<()> {
     let bytes = storage.bytes().map_err(|error| Error::io(path, "read", &error))?;
     if bytes / (PAGE as u64) < header.first().into() {
         return Err(Error::corrupt(path, None, "the file ends inside of the log"));
@@ -252,13 +258,52 @@ pub(crate) fn replay(replayed: &mut Replayed, path: &Path, storage: &dyn Storage
             changes.iter().filter(is_read).for_each(|change| storage.will_read(PAGE as u64, offset_of(change.number)));
             changes.iter().for_each(|change| replayed.apply(storage, change));
             replayed.sequence += 1;
-            replayed.epoch = epoch;
             replayed.end = record.end;
             rest = rest.get(record.in_log()..).unwrap_or_default();
         }
     }
     replayed.cut();
     Ok(())
+}
+
+/// Reads the log, and finds the damage that ends it.
+///
+/// # Errors
+/// If the log cannot be read.
+pub(crate) fn read_log(path: &Path, storage: &dyn Storage, header: &Header) -> Result<(Replayed, Option<Finding>)> {
+    let mut log = Replayed::new(header);
+    let damage = match replay(&mut log, path, storage, header) {
+        Ok(()) => None,
+        Err(error) if error.kind() == ErrorKind::Corrupt => Some(error.what().to_owned()),
+        Err(error) => return Err(error),
+    };
+    let bytes = storage.bytes().map_err(|error| Error::io(path, "read", &error))?;
+    if bytes < offset_of(header.first()) {
+        let finding = Finding { offset: bytes, what: damage.unwrap_or_default(), lost: Lost::All };
+        return Ok((log, Some(finding)));
+    }
+    let found = log_records::damage(storage, header, log.sequence, damage);
+    let found = found.map_err(|error| Error::io(path, "read the log", &error))?;
+    if found.is_some() {
+        log.cut();
+    }
+    Ok((log, found))
+}
+
+/// The number of commits that are lost by damage of the log, if that is accepted.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`] if it is not accepted.
+fn lost_commits(path: &Path, damage: Option<Finding>, is_accepted: bool) -> Result<u64> {
+    let Some(damage) = damage else { return Ok(0) };
+    let Lost::Commits(first, last) = damage.lost else { return Err(Error::corrupt(path, None, &damage.what)) };
+    if is_accepted {
+        return Ok(last - first + 1);
+    }
+    let commits = if first == last { format!("commit {first} is") } else { format!("commits {first} to {last} are") };
+    Err(Error::corrupt(path, None, &format!("{}, {commits} lost", damage.what)).with_remedy(
+        "a backup; or StoreBuilder::accept_lost_commits, which opens the store with the commits before them",
+    ))
 }
 
 /// Brings the pages of the log that have the right check into memory. The error is that of a page that can
@@ -284,10 +329,10 @@ fn write_replayed(
     shared: &Shared,
     replayed: &Replayed,
     loaded: &[u32],
-    commits: u64,
+    begin: RecoveryProgress,
     report: &OnRecovery,
 ) -> Result<()> {
-    if replayed.pages.is_empty() {
+    if replayed.pages.is_empty() && begin.lost_commits == 0 {
         return Ok(());
     }
     for (&number, page) in &replayed.pages {
@@ -296,8 +341,7 @@ fn write_replayed(
             written.map_err(|error| shared.fail("write a damaged page", &error))?;
         }
     }
-    let pages = loaded.len() as u64;
-    let mut progress = RecoveryProgress { commits, pages, written_pages: 0 };
+    let (pages, mut progress) = (begin.pages, begin);
     report.report(progress);
     write_pages(shared, loaded, |written| {
         progress.written_pages += written as u64;
@@ -311,21 +355,26 @@ fn write_replayed(
 
 /// Applies the log, so that the file has all commits and the log is empty.
 /// A quarter of the memory is for large values, and an eighth for objects.
+///
+/// # Errors
+/// As of [`crate::Store::open`]. After [`ErrorKind::Corrupt`], the file is as before.
 pub(crate) fn recover(
     path: PathBuf,
     storage: Box<dyn Storage>,
     memory: usize,
-    report: &OnRecovery,
+    options: &RecoveryOptions,
 ) -> Result<(Arc<Shared>, Header)> {
     let mut header = read_header(&path, &*storage)?;
-    let mut replayed = Replayed::new(&header);
-    replay(&mut replayed, &path, &*storage, &header)?;
+    let (replayed, damage) = read_log(&path, &*storage, &header)?;
+    let lost_commits = lost_commits(&path, damage, options.accepts_lost_commits)?;
     let (frames, extents) = (Frames::new(&path, memory / 8 * 5)?, Extents::new(memory / 4));
     let loaded = load_pages(&replayed, &frames, &path, &header)?;
-    let epoch = header.epoch_after_recovery(replayed.epoch);
+    let epoch = header.epoch_after_recovery();
     let writer = Writer::new(replayed.sequence, epoch, replayed.end);
     let shared = Shared::new(path, storage, header, (frames, extents), writer);
-    write_replayed(&shared, &replayed, &loaded, replayed.sequence - header.sequence, report)?;
+    let (commits, pages) = (replayed.sequence - header.sequence, loaded.len() as u64);
+    let begin = RecoveryProgress { commits, pages, written_pages: 0, lost_commits };
+    write_replayed(&shared, &replayed, &loaded, begin, &options.on_recovery)?;
     header = Header { epoch, sequence: replayed.sequence, end: replayed.end, ..header };
     write_header(&shared, &header)?;
     Ok((Arc::new(shared), header))
