@@ -245,3 +245,46 @@ fn records_of_a_torn_write_never_follow_a_new_one() {
     let killed = lock(&disk).cached().into_owned();
     assert_eq!(both(&open(&crate::check_tests::disk(&killed)).unwrap()).unwrap()[0].len(), 50);
 }
+
+#[test]
+fn a_file_that_was_cut_is_an_error_that_changes_nothing() {
+    for (whole, is_killed) in [(image(), false), (killed_image(), true)] {
+        let header = file(&whole).unwrap().header;
+        for pages in header.first()..header.end {
+            let cut = &whole[..pages as usize * PAGE + 100];
+            let disk = disk(cut);
+            let error = open(&disk).map(drop).unwrap_err();
+            let text = format!("the file has {} bytes, and its header says", cut.len());
+            assert!(error.kind() == ErrorKind::Corrupt && error.to_string().contains(&text), "{is_killed}: {error}");
+            assert!(error.remedy().unwrap().contains("dump --salvage"), "{error}");
+            assert!(lock(&disk).cached() == cut, "the file has changed");
+            let mut found = Vec::new();
+            check_opened(file(cut), Scope::Quick, |finding| found.push(finding)).unwrap();
+            let last = file(cut).unwrap().end() - 1;
+            assert!(found.len() == 1 && found[0].lost == Lost::Pages(pages, last), "{found:?}");
+        }
+        // What the log has made larger may be in the log only.
+        if is_killed {
+            let cut = &whole[..header.end as usize * PAGE];
+            assert!(cut.len() < whole.len());
+            assert_eq!(findings(cut).iter().filter(|finding| matches!(finding.lost, Lost::Pages(..))).count(), 0);
+            let disk = disk(cut);
+            drop(open(&disk).unwrap());
+            let recovered = lock(&disk).cached().into_owned();
+            let header = file(&recovered).unwrap().header;
+            assert!(recovered.len() >= header.end as usize * PAGE, "the file is as long as its header says");
+        }
+    }
+}
+
+#[test]
+fn pages_below_a_damaged_branch_are_not_reported_as_lost_space() {
+    let mut image = image();
+    let (_, _, _, root) = places(&image);
+    page_mut(&mut image, root)[100] ^= 1;
+    let found = findings(&image);
+    let unreferenced: Vec<_> =
+        found.iter().filter(|finding| finding.what.contains("no tree that can be read")).collect();
+    assert!(!unreferenced.is_empty());
+    assert!(unreferenced.iter().all(|finding| matches!(finding.lost, Lost::Unreachable(_))), "{unreferenced:?}");
+}

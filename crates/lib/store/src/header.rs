@@ -23,7 +23,7 @@ use crate::frames::MOST_PAGES;
 use crate::log::BLOCK;
 use crate::page::{PAGE, set_u32, set_u64, u32_at, u64_at};
 
-const MAGIC: &[u8; 8] = b"FSSTORE\n";
+pub(crate) const MAGIC: &[u8; 8] = b"FSSTORE\n";
 /// The version of the file format.
 pub(crate) const VERSION: u32 = 1;
 const CHECK: usize = 48;

@@ -27,7 +27,7 @@ use crate::extent::Extents;
 use crate::finding::{Finding, Lost};
 use crate::flush::{write_header, write_pages};
 use crate::frames::{Frames, MOST_PAGES};
-use crate::header::{Header, Unusable};
+use crate::header::{Header, MAGIC, Unusable};
 use crate::log::{self, BLOCK, Change};
 use crate::log_records;
 use crate::page::{PAGE, Page, is_sealed, offset_of, seal};
@@ -59,13 +59,31 @@ pub(crate) fn open(
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
-            let what = "another process, or this one, has the store open";
-            return Err(Error::new(ErrorKind::Busy, &path, what).with_remedy("one open store, shared by its threads"));
+            return Err(busy(&file, &path));
         }
         Err(TryLockError::Error(error)) => return Err(failed("lock the store")(error)),
     }
     let storage = Box::new(DiskFile::new(file, &path));
     recover(path, storage, memory, options)
+}
+
+/// The error of a file that is open already.
+fn busy(file: &File, path: &Path) -> Error {
+    let (what, remedy) = if is_open_here(file) {
+        ("this process has it open", "use one open store, shared by the threads of the process")
+    } else {
+        ("another process has it open", "close it there, or copy it with Store::backup")
+    };
+    Error::new(ErrorKind::Busy, path, what).with_remedy(remedy)
+}
+
+/// Whether this process has the same file open by another descriptor.
+fn is_open_here(file: &File) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(same) = file.metadata() else { return false };
+    let Ok(descriptors) = fs::read_dir("/proc/self/fd") else { return false };
+    let found = descriptors.filter_map(|entry| fs::metadata(entry.ok()?.path()).ok());
+    found.filter(|other| (other.dev(), other.ino()) == (same.dev(), same.ino())).count() > 1
 }
 
 /// The path, with which messages name the file wherever the process goes.
@@ -75,7 +93,7 @@ pub(crate) fn absolute(path: &Path) -> Result<PathBuf> {
 
 /// Makes an empty store, unless another process makes it meanwhile.
 fn create(path: &Path, log_pages: u32) -> Result<File> {
-    let failed = |error: io::Error| Error::io(path, "make the store", &error);
+    let failed = |error: io::Error| Error::making(path, "make the store", &error);
     match write_whole(path, |file| write_new(file, log_pages).map_err(failed)) {
         Err(error) if error.kind() == ErrorKind::Exists => {
             File::options().read(true).write(true).open(path).map_err(failed)
@@ -89,7 +107,7 @@ fn create(path: &Path, log_pages: u32) -> Result<File> {
 /// # Errors
 /// [`ErrorKind::Exists`] if there is a file of this name, and those of `write`.
 pub(crate) fn write_whole(path: &Path, write: impl FnOnce(&File) -> Result<()>) -> Result<File> {
-    let failed = |error: io::Error| Error::io(path, "make the file", &error);
+    let failed = |error: io::Error| Error::making(path, "make the file", &error);
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.new", std::process::id()));
     let new = path.with_file_name(name);
@@ -146,6 +164,9 @@ pub(crate) fn write_start(file: &File, log_pages: u32) -> io::Result<Header> {
 /// The newest header of a file.
 pub(crate) fn read_header(path: &Path, storage: &dyn Storage) -> Result<Header> {
     let bytes = storage.bytes().map_err(|error| Error::io(path, "read", &error))?;
+    if !has_magic(storage) {
+        return Err(Error::no_store(path));
+    }
     if bytes < 2 * PAGE as u64 {
         return Err(Error::corrupt(path, None, "the file is too short to be a store"));
     }
@@ -158,6 +179,14 @@ pub(crate) fn read_header(path: &Path, storage: &dyn Storage) -> Result<Header> 
         return Err(Error::new(ErrorKind::Version, path, what).with_remedy("a newer fieldstone-store"));
     }
     Err(Error::corrupt(path, Some(0), "neither copy of the header is whole"))
+}
+
+/// Whether a copy of the header begins as that of a store.
+fn has_magic(storage: &dyn Storage) -> bool {
+    [0, PAGE as u64].into_iter().any(|offset| {
+        let mut bytes = [0; MAGIC.len()];
+        storage.read(&mut bytes, offset).is_ok() && bytes == *MAGIC
+    })
 }
 
 /// Both copies of the header, as they are in the file.
@@ -181,13 +210,15 @@ pub(crate) struct Replayed {
     /// The last commit.
     pub(crate) sequence: u64,
     pub(crate) end: u32,
+    /// The smallest number of pages that the file had since the header: the file is not shorter.
+    least_end: u32,
 }
 
 impl Replayed {
     /// The state before any record.
     pub(crate) fn new(header: &Header) -> Self {
         let (pages, unreadable) = (BTreeMap::new(), BTreeMap::new());
-        Self { pages, unreadable, sequence: header.sequence, end: header.end }
+        Self { pages, unreadable, sequence: header.sequence, end: header.end, least_end: header.end }
     }
 
     /// Makes a change of a page: of what the file contains, if it is the first one and the page is not new.
@@ -208,6 +239,13 @@ impl Replayed {
         if change.is_new {
             self.unreadable.remove(&change.number);
         }
+    }
+
+    /// What is wrong with the size of a file: it is shorter than a crash can leave it. What the log has made
+    /// larger may be in the log only.
+    pub(crate) fn wrong_size(&self, bytes: u64) -> Option<String> {
+        let needed = offset_of(self.least_end);
+        (bytes < needed).then(|| format!("the file has {bytes} bytes, and its header says that it has {needed}"))
     }
 
     /// Drops what was changed behind the end of the store: the file may have been cut there.
@@ -259,6 +297,7 @@ fn replay(replayed: &mut Replayed, path: &Path, storage: &dyn Storage, header: &
             changes.iter().for_each(|change| replayed.apply(storage, change));
             replayed.sequence += 1;
             replayed.end = record.end;
+            replayed.least_end = replayed.least_end.min(record.end);
             rest = rest.get(record.in_log()..).unwrap_or_default();
         }
     }
@@ -367,6 +406,15 @@ pub(crate) fn recover(
     let mut header = read_header(&path, &*storage)?;
     let (replayed, damage) = read_log(&path, &*storage, &header)?;
     let lost_commits = lost_commits(&path, damage, options.accepts_lost_commits)?;
+    let bytes = storage.bytes().map_err(|error| Error::io(&path, "read", &error))?;
+    if let Some(what) = replayed.wrong_size(bytes) {
+        return Err(Error::corrupt(&path, None, &what));
+    }
+    // The next header says that the file has these pages; the last ones may be unused, and never written.
+    if bytes < offset_of(replayed.end) {
+        let reserved = storage.reserve(offset_of(replayed.end));
+        reserved.map_err(|error| Error::io(&path, "make the file larger", &error))?;
+    }
     let (frames, extents) = (Frames::new(&path, memory / 8 * 5)?, Extents::new(memory / 4));
     let loaded = load_pages(&replayed, &frames, &path, &header)?;
     let epoch = header.epoch_after_recovery();
