@@ -21,7 +21,7 @@ use crate::tree;
 /// registered the version. Pages that are not in memory are read for this only. The new file has at most the
 /// permissions of the file of the store.
 pub(crate) fn write(shared: &Shared, version: u64, end: u32, path: &Path) -> Result<()> {
-    let failed = |error: io::Error| Error::io(path, "write the backup", &error);
+    let failed = |error: io::Error| Error::making(path, "write the backup", &error);
     let copy = |file: &File| {
         let start = write_start(file, shared.header.log_pages).map_err(failed)?;
         let mut copy = Copy { shared, version, file, path, store: start.store, last: 0 };
@@ -54,7 +54,7 @@ impl Copy<'_> {
     fn write(&mut self, bytes: &[u8], number: u32) -> Result<()> {
         self.last = self.last.max(number + (bytes.len().div_ceil(PAGE) as u32).saturating_sub(1));
         let written = self.file.write_all_at(bytes, u64::from(number) * PAGE as u64);
-        written.map_err(|error| Error::io(self.path, "write the backup", &error))
+        written.map_err(|error| Error::making(self.path, "write the backup", &error))
     }
 
     /// Copies a page, and leaves its contents in `page`.

@@ -26,7 +26,7 @@ use crate::walk::{NodeAt, Walk};
 /// What is verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Both copies of the header, and the log.
+    /// Both copies of the header, the log, and the size of the file.
     Quick,
     /// Everything.
     All,
@@ -83,11 +83,13 @@ impl StoreFile {
         };
         self.findings.iter().cloned().for_each(&mut found);
         let is_readable = !self.findings.iter().any(|finding| finding.lost == Lost::All);
+        if is_readable {
+            self.check_size(&mut found)?;
+        }
         if scope == Scope::Quick || !is_readable {
             return Ok(checked);
         }
-        self.check_size(&mut found)?;
-        let (mut walk, mut tables, mut counted) = (Walk::new(self), 0, 0);
+        let (mut walk, mut tables, mut counted, mut is_damaged) = (Walk::new(self), 0, 0, false);
         let mut lists = ObjectLists::default();
         let Ok(()) = visit(&mut walk, &mut |part| {
             match part {
@@ -97,14 +99,17 @@ impl StoreFile {
                     counted += if at.node.is_leaf() { at.node.count() as u64 } else { 0 };
                     self.check_entries(table, at, &mut found);
                 }
-                Part::Damage { finding, .. } => found(finding),
+                Part::Damage { finding, .. } => {
+                    is_damaged = true;
+                    found(finding);
+                }
             }
             Ok::<(), Infallible>(())
         });
         let mut objects = ObjectCheck::new(self, &lists);
         objects.run(&mut walk, &mut found);
         checked.objects = objects.objects;
-        self.check_maps(&walk, &mut found);
+        self.check_maps(&walk, is_damaged, &mut found);
         (checked.tables, checked.entries, checked.pages) = (tables, counted, walk.visited.count());
         Ok(checked)
     }
@@ -130,25 +135,23 @@ impl StoreFile {
         });
     }
 
-    /// The file is as long as its header says, unless the log has made it smaller. What the log has made
-    /// larger may be in the log only.
+    /// The file is as long as its header says, unless the log has made it smaller.
     fn check_size(&self, found: &mut dyn FnMut(Finding)) -> Result<()> {
         let bytes = self.storage.bytes().map_err(|error| Error::io(&self.path, "read", &error))?;
-        let needed = u64::from(self.header.end.min(self.end())) * PAGE as u64;
-        if bytes < needed {
-            let what = format!("the file ends here, and its header says that it has {needed} bytes");
-            found(Finding { offset: bytes, what, lost: Lost::Nothing });
+        if let Some(what) = self.log.wrong_size(bytes) {
+            let (first, last) = ((bytes / PAGE as u64) as u32, self.end().saturating_sub(1));
+            found(Finding { offset: bytes, what, lost: Lost::Pages(first, last) });
         }
         Ok(())
     }
 
-    /// Compares the maps with the pages that trees refer to.
-    fn check_maps(&self, walk: &Walk<'_>, found: &mut dyn FnMut(Finding)) {
+    /// Compares the maps with the pages that trees refer to. If a tree is damaged, such pages may belong to it.
+    fn check_maps(&self, walk: &Walk<'_>, is_damaged: bool, found: &mut dyn FnMut(Finding)) {
         let mut map = [0; PAGE];
         for first in self.maps() {
             let last = first + (GROUP - 1);
             match self.map(first, &mut map) {
-                Ok(()) => self.check_map(first, &map, walk, found),
+                Ok(()) => self.check_map(first, &map, (walk, is_damaged), found),
                 Err(what) => {
                     let what =
                         format!("{what}; it is the map that says which of the pages {first} to {last} are in use");
@@ -159,7 +162,7 @@ impl StoreFile {
     }
 
     /// Compares a map, in runs of pages with the same difference.
-    fn check_map(&self, first: u32, map: &Page, walk: &Walk<'_>, found: &mut dyn FnMut(Finding)) {
+    fn check_map(&self, first: u32, map: &Page, (walk, is_damaged): (&Walk<'_>, bool), found: &mut dyn FnMut(Finding)) {
         let difference = |number: u32| {
             if number >= first + GROUP {
                 return None;
@@ -167,6 +170,7 @@ impl StoreFile {
             let is_inside = number < self.end();
             match (is_used(map, number - first), is_inside && walk.referenced.contains(number)) {
                 (true, false) if !is_inside => Some(Difference::Outside),
+                (true, false) if is_damaged => Some(Difference::Unreachable),
                 (true, false) => Some(Difference::Leaked),
                 (false, true) => Some(Difference::Unmarked),
                 _ => None,
@@ -189,6 +193,8 @@ impl StoreFile {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Difference {
     Leaked,
+    /// As leaked, where a tree is damaged.
+    Unreachable,
     Unmarked,
     Outside,
 }
@@ -197,9 +203,13 @@ impl Difference {
     /// The finding of `pages` pages from `first` on.
     fn finding(self, first: u32, pages: u32) -> Finding {
         let subject = if pages == 1 { "the page is".to_owned() } else { format!("{pages} pages from here on are") };
-        let space = Lost::Space(u64::from(pages) * PAGE as u64);
+        let bytes = u64::from(pages) * PAGE as u64;
+        let space = Lost::Space(bytes);
         let (what, lost) = match self {
             Self::Leaked => ("in use in the map, and no tree that can be read refers to it", space),
+            Self::Unreachable => {
+                ("in use in the map, and no tree that can be read refers to it", Lost::Unreachable(bytes))
+            }
             Self::Unmarked => ("in a tree, and unused in the map: a commit can overwrite it", Lost::Nothing),
             Self::Outside => ("in use in the map, and behind the end of the store", space),
         };

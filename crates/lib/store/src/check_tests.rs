@@ -30,17 +30,20 @@ pub(crate) fn file(image: &[u8]) -> Result<StoreFile> {
 }
 
 fn fill(store: &Store) {
-    for block in 0..ENTRIES / 50 {
-        let insert = store.write(|tx| {
-            for key in block * 50..block * 50 + 50 {
-                tx.table(TABLES[0])?.insert(&key, &[key as u8; 120])?;
-            }
-            // Some are in extents.
-            let bytes = if block % 4 == 0 { 3 * PAGE } else { 300 };
-            tx.table(TABLES[1])?.insert(&block, &vec![1; bytes]).map(drop)
-        });
-        insert.unwrap();
-    }
+    (0..ENTRIES / 50).for_each(|block| fill_block(store, block));
+}
+
+/// Commits 50 entries of the first table, and one of the second.
+pub(crate) fn fill_block(store: &Store, block: u32) {
+    let insert = store.write(|tx| {
+        for key in block * 50..block * 50 + 50 {
+            tx.table(TABLES[0])?.insert(&key, &[key as u8; 120])?;
+        }
+        // Some are in extents.
+        let bytes = if block % 4 == 0 { 3 * PAGE } else { 300 };
+        tx.table(TABLES[1])?.insert(&block, &vec![1; bytes]).map(drop)
+    });
+    insert.unwrap();
 }
 
 /// The image of a store that was closed.

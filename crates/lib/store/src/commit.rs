@@ -104,7 +104,8 @@ impl Writer {
         } else {
             0
         };
-        let record = record.finish(shared.header.store, self.epoch, sequence, edits.end, apart);
+        let durable = shared.published().0;
+        let record = record.finish(shared.header.store, self.epoch, sequence, edits.end, apart, durable);
         let offset = shared.header.half(self.epoch) + self.position as u64;
         self.position += bytes;
         (self.sequence, self.end, self.group) = (sequence, edits.end, edits.group);

@@ -15,7 +15,7 @@ use crate::lock::lock;
 use crate::log::BLOCK;
 use crate::object::ObjectOptions;
 use crate::page::PAGE;
-use crate::progress::OnRecovery;
+use crate::progress::RecoveryOptions;
 use crate::recovery::{recover, write_new};
 use crate::storage::Storage;
 use crate::{ErrorKind, Result, Store, Table};
@@ -234,7 +234,17 @@ pub(crate) fn open_with(disk: &Arc<Mutex<Disk>>, options: ObjectOptions) -> Resu
 
 /// Opens the store of a file that is only in memory.
 pub(crate) fn open_on(storage: Box<dyn Storage>, memory: usize, options: ObjectOptions) -> Result<Store> {
-    let (shared, header) = recover(PathBuf::from("disk"), storage, memory, &OnRecovery::default())?;
+    open_as(storage, memory, options, &RecoveryOptions::default())
+}
+
+/// As [`open_on`], with options of the recovery.
+pub(crate) fn open_as(
+    storage: Box<dyn Storage>,
+    memory: usize,
+    options: ObjectOptions,
+    recovery: &RecoveryOptions,
+) -> Result<Store> {
+    let (shared, header) = recover(PathBuf::from("disk"), storage, memory, recovery)?;
     let flusher = Flusher::start_thread(&shared, header)?;
     Store::new(shared, flusher, ObjectOptions { memory_bytes: memory, ..options })
 }

@@ -1,12 +1,22 @@
 //! Random damage with right checks: every read and every change returns, and none panics.
 
 use std::convert::Infallible;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::check::{Checked, Scope, check_opened};
-use crate::check_tests::{change_page, disk, file, image, killed_image, page_mut, places};
-use crate::crash::{Random, TABLES, both, open};
+use crate::check_tests::{change_page, disk, file, fill_block, findings, image, killed_image, page_mut, places};
+use crate::crash::{OnDisk, Random, TABLES, both, open, open_as};
+use crate::finding::Lost;
+use crate::header::Header;
+use crate::lock::lock;
 use crate::log::BLOCK;
-use crate::page::{MAP, PAGE, kind, set_u32};
+use crate::log_records;
+use crate::object::ObjectOptions;
+use crate::page::{MAP, PAGE, kind, set_u32, set_u64};
+use crate::progress::{OnRecovery, RecoveryOptions};
 use crate::{ErrorKind, Result};
 
 /// All that reads a file; errors are as good as results.
@@ -128,4 +138,153 @@ fn a_map_in_a_tree_is_an_error() {
     assert_eq!(kind(page_mut(&mut image, header.first())), MAP);
     let error = open(&disk(&image)).and_then(|store| both(&store)).unwrap_err();
     assert_eq!((error.kind(), error.page()), (ErrorKind::Corrupt, Some(header.first())));
+}
+
+/// The records of the log of an image: where each is, and its commit.
+fn records(image: &[u8]) -> Vec<(Range<usize>, u64)> {
+    let header = file(image).unwrap().header;
+    let start = header.half(header.epoch) as usize;
+    let half = &image[start..start + header.half_bytes()];
+    let place =
+        |(at, record): (usize, log_records::Record)| (start + at..start + at + record.found.in_log(), record.sequence);
+    log_records::leading(half, header.store).map(place).collect()
+}
+
+#[test]
+fn a_damaged_record_with_durable_commits_behind_it_is_an_error_that_changes_nothing() {
+    let killed = killed_image();
+    let all = records(&killed);
+    let last = all.last().unwrap().1;
+    assert!(all.len() > 8, "{} records", all.len());
+    for (place, sequence) in &all[..all.len() - 1] {
+        // In the header of the record, and in its lines.
+        for at in [place.start + 20, place.start + 90] {
+            let mut image = killed.clone();
+            image[at] ^= 1;
+            let found = findings(&image);
+            assert!(found.iter().any(|finding| finding.lost == Lost::Commits(*sequence, last)), "{found:?}");
+            let disk = disk(&image);
+            let error = open(&disk).map(drop).unwrap_err();
+            let text = format!("a record of the log is damaged, commits {sequence} to {last} are lost");
+            assert!(error.kind() == ErrorKind::Corrupt && error.to_string().contains(&text), "{error}");
+            assert!(error.remedy().unwrap().contains("accept_lost_commits"), "{error}");
+            assert!(lock(&disk).cached() == image, "the file has changed");
+        }
+    }
+}
+
+#[test]
+fn a_store_with_a_damaged_record_opens_if_the_loss_is_accepted() {
+    let killed = killed_image();
+    let all = records(&killed);
+    let last = all.last().unwrap().1;
+    for (index, (place, sequence)) in all[..all.len() - 1].iter().enumerate() {
+        let mut image = killed.clone();
+        image[place.start + 90] ^= 1;
+        let disk = disk(&image);
+        let reports = Arc::new(Mutex::new(Vec::new()));
+        let on_recovery = OnRecovery::new({
+            let reports = Arc::clone(&reports);
+            move |progress| lock(&reports).push(progress)
+        });
+        let recovery = RecoveryOptions { on_recovery, accepts_lost_commits: true };
+        let storage = Box::new(OnDisk(Arc::clone(&disk)));
+        let store = open_as(storage, 1 << 20, ObjectOptions::DEFAULT, &recovery).unwrap();
+        assert!(lock(&reports).last().is_some_and(|report| report.lost_commits == last - sequence + 1));
+        // A commit of this store has 50 entries of the first table.
+        assert_eq!(both(&store).unwrap()[0].len(), index * 50);
+        // The next commits have the numbers of the lost ones, whose records never follow them.
+        for key in 0..3 {
+            store.write(|tx| tx.table(TABLES[0])?.insert(&(1000 + key), &[1; 120])).unwrap();
+            let killed = lock(&disk).cached().into_owned();
+            assert_eq!(findings(&killed), [], "after {sequence} commits");
+            let again = both(&open(&crate::check_tests::disk(&killed)).unwrap()).unwrap();
+            assert_eq!(again[0].len(), index * 50 + key as usize + 1);
+        }
+    }
+}
+
+/// Makes the records from an index on those of one write.
+fn join_records(image: &mut [u8], index: usize) {
+    let (all, store) = (records(image), file(image).unwrap().header.store);
+    for (place, _) in &all[index..] {
+        let record = &mut image[place.start..place.start + 64];
+        set_u64(record, 56, all[index].1 - 1);
+        let check = xxh3_64_with_seed(&record[8..], store);
+        set_u64(record, 0, check);
+    }
+}
+
+#[test]
+fn a_torn_record_of_the_last_write_is_no_damage() {
+    let killed = killed_image();
+    for (index, (place, sequence)) in records(&killed).iter().enumerate() {
+        let mut image = killed.clone();
+        join_records(&mut image, index);
+        image[place.start + 90] ^= 1;
+        assert_eq!(findings(&image), [], "commit {sequence}");
+        assert_eq!(both(&open(&disk(&image)).unwrap()).unwrap()[0].len(), index * 50);
+    }
+}
+
+#[test]
+fn records_of_a_torn_write_never_follow_a_new_one() {
+    let mut image = killed_image();
+    let first = records(&image)[0].0.start;
+    join_records(&mut image, 0);
+    // The records are those of the epoch after that of the header.
+    let header = file(&image).unwrap().header;
+    let before = Header { epoch: header.epoch - 1, ..header };
+    image[..2 * PAGE].fill(0);
+    image[before.offset() as usize..][..BLOCK].copy_from_slice(&before.bytes());
+    image[first + 90] ^= 1;
+    let disk = disk(&image);
+    let store = open(&disk).unwrap();
+    // A commit whose record is as long as the torn one.
+    fill_block(&store, 0);
+    let killed = lock(&disk).cached().into_owned();
+    assert_eq!(both(&open(&crate::check_tests::disk(&killed)).unwrap()).unwrap()[0].len(), 50);
+}
+
+#[test]
+fn a_file_that_was_cut_is_an_error_that_changes_nothing() {
+    for (whole, is_killed) in [(image(), false), (killed_image(), true)] {
+        let header = file(&whole).unwrap().header;
+        for pages in header.first()..header.end {
+            let cut = &whole[..pages as usize * PAGE + 100];
+            let disk = disk(cut);
+            let error = open(&disk).map(drop).unwrap_err();
+            let text = format!("the file has {} bytes, and its header says", cut.len());
+            assert!(error.kind() == ErrorKind::Corrupt && error.to_string().contains(&text), "{is_killed}: {error}");
+            assert!(error.remedy().unwrap().contains("dump --salvage"), "{error}");
+            assert!(lock(&disk).cached() == cut, "the file has changed");
+            let mut found = Vec::new();
+            check_opened(file(cut), Scope::Quick, |finding| found.push(finding)).unwrap();
+            let last = file(cut).unwrap().end() - 1;
+            assert!(found.len() == 1 && found[0].lost == Lost::Pages(pages, last), "{found:?}");
+        }
+        // What the log has made larger may be in the log only.
+        if is_killed {
+            let cut = &whole[..header.end as usize * PAGE];
+            assert!(cut.len() < whole.len());
+            assert_eq!(findings(cut).iter().filter(|finding| matches!(finding.lost, Lost::Pages(..))).count(), 0);
+            let disk = disk(cut);
+            drop(open(&disk).unwrap());
+            let recovered = lock(&disk).cached().into_owned();
+            let header = file(&recovered).unwrap().header;
+            assert!(recovered.len() >= header.end as usize * PAGE, "the file is as long as its header says");
+        }
+    }
+}
+
+#[test]
+fn pages_below_a_damaged_branch_are_not_reported_as_lost_space() {
+    let mut image = image();
+    let (_, _, _, root) = places(&image);
+    page_mut(&mut image, root)[100] ^= 1;
+    let found = findings(&image);
+    let unreferenced: Vec<_> =
+        found.iter().filter(|finding| finding.what.contains("no tree that can be read")).collect();
+    assert!(!unreferenced.is_empty());
+    assert!(unreferenced.iter().all(|finding| matches!(finding.lost, Lost::Unreachable(_))), "{unreferenced:?}");
 }

@@ -1,5 +1,6 @@
 //! The error type of this crate: each message names the file and the remedy.
 
+use std::borrow::Cow;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -46,15 +47,17 @@ pub enum ErrorKind {
 #[error(
     "{}: {}{}",
     path.display(),
-    message(*kind, *page, what),
-    remedy.map(|remedy| format!("\ntry: {remedy}")).unwrap_or_default()
+    message(lead, *page, what),
+    remedy.as_ref().map(|remedy| format!("\ntry: {remedy}")).unwrap_or_default()
 )]
 pub struct Error {
     kind: ErrorKind,
     path: PathBuf,
     what: String,
     page: Option<u32>,
-    remedy: Option<&'static str>,
+    /// The beginning of the message.
+    lead: &'static str,
+    remedy: Option<Cow<'static, str>>,
 }
 
 impl Error {
@@ -79,13 +82,13 @@ impl Error {
     /// What failed: the text without the path and the remedy.
     #[must_use]
     pub fn message(&self) -> String {
-        message(self.kind, self.page, &self.what)
+        message(self.lead, self.page, &self.what)
     }
 
     /// What to do about it, if something is known.
     #[must_use]
-    pub const fn remedy(&self) -> Option<&'static str> {
-        self.remedy
+    pub fn remedy(&self) -> Option<&str> {
+        self.remedy.as_deref()
     }
 
     /// What is wrong, without the place in the file.
@@ -94,23 +97,39 @@ impl Error {
     }
 
     pub(crate) fn new(kind: ErrorKind, path: &Path, what: impl Into<String>) -> Self {
-        Self { kind, path: path.to_owned(), what: what.into(), page: None, remedy: None }
+        Self { kind, path: path.to_owned(), what: what.into(), page: None, lead: "", remedy: None }
     }
 
-    pub(crate) const fn with_remedy(mut self, remedy: &'static str) -> Self {
-        self.remedy = Some(remedy);
+    pub(crate) fn with_remedy(mut self, remedy: impl Into<Cow<'static, str>>) -> Self {
+        self.remedy = Some(remedy.into());
         self
     }
 
     pub(crate) fn corrupt(path: &Path, page: Option<u32>, what: &str) -> Self {
-        Self { page, ..Self::new(ErrorKind::Corrupt, path, what) }
-            .with_remedy("fieldstone store check FILE, and a backup")
+        let file = quoted(path);
+        Self { page, lead: "the store is damaged: ", ..Self::new(ErrorKind::Corrupt, path, what) }.with_remedy(format!(
+            "look at it with `fieldstone store check {file}`; restore a backup, or save what can be read with \
+             `fieldstone store dump --salvage {file}`"
+        ))
+    }
+
+    /// The file has no header of a store.
+    pub(crate) fn no_store(path: &Path) -> Self {
+        Self::new(ErrorKind::Corrupt, path, "it is no store")
+            .with_remedy("another file; or a backup, if it was a store")
+    }
+
+    /// A failed call of the system while a file is made.
+    pub(crate) fn making(path: &Path, operation: &str, source: &io::Error) -> Self {
+        let error = Self::io(path, operation, source);
+        let is_full = error.kind == ErrorKind::Full;
+        if is_full { error.with_remedy("free space on the file system; no file was made") } else { error }
     }
 
     /// A failed call of the system.
     pub(crate) fn io(path: &Path, operation: &str, source: &io::Error) -> Self {
         let (kind, remedy) = if is_full(source) {
-            (ErrorKind::Full, Some("free space on the file system; the store is as before"))
+            (ErrorKind::Full, Some(Cow::Borrowed("free space on the file system; the store is as before")))
         } else {
             (ErrorKind::Io, None)
         };
@@ -141,8 +160,38 @@ fn is_full(error: &io::Error) -> bool {
 }
 
 /// The text of an error. That of damage begins with its place.
-fn message(kind: ErrorKind, page: Option<u32>, what: &str) -> String {
+fn message(lead: &str, page: Option<u32>, what: &str) -> String {
     let place = page.map(|page| format!("page {page} at byte {}: ", u64::from(page) * 4096)).unwrap_or_default();
-    let lead = if kind == ErrorKind::Corrupt { "the store is damaged: " } else { "" };
     format!("{lead}{place}{what}")
+}
+
+/// A path as a word of a shell.
+fn quoted(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let is_plain = |letter: char| letter.is_alphanumeric() || "/._-+,:@%".contains(letter);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.into_owned();
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_remedy_of_damage_names_the_path_as_a_word_of_a_shell() {
+        let remedy = |path: &str| Error::corrupt(Path::new(path), None, "x").remedy().unwrap().to_owned();
+        assert!(remedy("/a/b.store").starts_with("look at it with `fieldstone store check /a/b.store`; restore"));
+        assert!(remedy("/it's here").ends_with("`fieldstone store dump --salvage '/it'\\''s here'`"));
+    }
+
+    #[test]
+    fn a_full_disk_leaves_no_new_file_and_a_store_as_before() {
+        let full = io::Error::from(io::ErrorKind::StorageFull);
+        let (path, of) = (Path::new("a"), |error: Error| error.remedy().unwrap().to_owned());
+        assert!(of(Error::making(path, "make the store", &full)).ends_with("; no file was made"));
+        assert!(of(Error::io(path, "write", &full)).ends_with("; the store is as before"));
+        assert_eq!(Error::making(path, "x", &io::ErrorKind::NotFound.into()).remedy(), None);
+    }
 }

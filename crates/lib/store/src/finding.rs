@@ -23,6 +23,12 @@ pub enum Lost {
     Nothing,
     /// No committed entry, but this many bytes of the file cannot be used.
     Space(u64),
+    /// What was in these pages, the first and the last one, if they were in use: a check of everything has a
+    /// finding for each entry, table or object that is lost by that.
+    Pages(u32, u32),
+    /// Nothing more: this many bytes are in pages that damaged pages may have referred to.
+    /// [`StoreFile::salvage`](crate::StoreFile::salvage) can read entries in them.
+    Unreachable(u64),
     /// The commits with these sequence numbers, both included.
     Commits(u64, u64),
     /// The entries of a table whose keys are at least `from` and below `to`.
@@ -58,9 +64,9 @@ impl Finding {
         Self { offset: u64::from(page) * PAGE as u64, what: what.into(), lost }
     }
 
-    /// Whether entries, tables or commits are lost.
+    /// Whether entries, tables or commits are lost, or may be.
     #[must_use]
     pub const fn is_loss(&self) -> bool {
-        !matches!(self.lost, Lost::Nothing | Lost::Space(_))
+        !matches!(self.lost, Lost::Nothing | Lost::Space(_) | Lost::Unreachable(_))
     }
 }

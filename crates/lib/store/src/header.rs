@@ -23,7 +23,7 @@ use crate::frames::MOST_PAGES;
 use crate::log::BLOCK;
 use crate::page::{PAGE, set_u32, set_u64, u32_at, u64_at};
 
-const MAGIC: &[u8; 8] = b"FSSTORE\n";
+pub(crate) const MAGIC: &[u8; 8] = b"FSSTORE\n";
 /// The version of the file format.
 pub(crate) const VERSION: u32 = 1;
 const CHECK: usize = 48;
@@ -106,10 +106,11 @@ impl Header {
         [self.epoch, self.epoch.saturating_add(1)]
     }
 
-    /// The epoch after a recovery, where `last` is that of the last record that was applied. It is new in both
-    /// halves, and its header replaces the other copy: it is odd if the present one is even.
-    pub(crate) const fn epoch_after_recovery(&self, last: u64) -> u64 {
-        if last == self.epoch { self.epoch + 1 } else { self.epoch + 3 }
+    /// The epoch after a recovery. It is new in both halves: recovery may have passed over records of
+    /// [`Header::epochs`], which must never follow a new one. Its header replaces the other copy: it is odd if
+    /// the present one is even.
+    pub(crate) const fn epoch_after_recovery(&self) -> u64 {
+        self.epoch + 3
     }
 
     pub(crate) const fn half_bytes(&self) -> usize {

@@ -14,7 +14,7 @@
 //! 36 end        pages of the file
 //! 40 apart      where in the file the changes are, 0 for behind the header
 //! 48 check      of the changes, seeded with the store
-//! 56 reserved
+//! 56 durable    the last commit that was durable before this record was made
 //! 64 changes    for each page: 0 number   4 1 if it is new   8 mask of its lines   16 its check   24 lines
 //! ```
 //! The changes of a large transaction are behind the end of the file until its pages are in their places.
@@ -23,6 +23,10 @@
 //! The lines of a page are those that differ from the version before, or from zeros if the page is new:
 //! nothing is known of what the file contains in the place of a new page. The check is the one that the
 //! page has after this change.
+//!
+//! Commits of several threads are one write, and a crash can keep any part of it: a later record can be whole
+//! while one before it is torn. So a record shows that an earlier one was damaged after it was durable only if
+//! its field `durable` says so ([`crate::log_records::damage`]).
 //!
 //! *Recovery* applies the changes of a page to what its place contains, whatever its check is. Then it
 //! compares the check of the result with that of the last change. It repairs a page that was torn while
@@ -93,8 +97,17 @@ impl Record {
         &self.bytes[HEADER..]
     }
 
-    /// The bytes for the log: with the changes, or without them if they are `apart`.
-    pub(crate) fn finish(mut self, store: u64, epoch: u64, sequence: u64, end: u32, apart: u64) -> AlignedBuffer {
+    /// The bytes for the log: with the changes, or without them if they are `apart`. All commits up to `durable`
+    /// are durable.
+    pub(crate) fn finish(
+        mut self,
+        store: u64,
+        epoch: u64,
+        sequence: u64,
+        end: u32,
+        apart: u64,
+        durable: u64,
+    ) -> AlignedBuffer {
         let (bytes, check) = (self.changes().len() as u64, xxh3_64_with_seed(self.changes(), store));
         let header = &mut self.bytes[..HEADER];
         set_u64(header, 8, epoch);
@@ -104,6 +117,7 @@ impl Record {
         set_u32(header, 36, end);
         set_u64(header, 40, apart);
         set_u64(header, 48, check);
+        set_u64(header, 56, durable);
         let check = xxh3_64_with_seed(&header[8..], store);
         set_u64(header, 0, check);
         let blocks = if apart == 0 {
@@ -128,6 +142,8 @@ pub(crate) struct Found {
     pub(crate) bytes: usize,
     /// Pages that it changes.
     pub(crate) entries: u32,
+    /// The last commit that was durable before this record was made.
+    pub(crate) durable: u64,
     check: u64,
 }
 
@@ -144,6 +160,7 @@ pub(crate) fn find(bytes: &[u8], store: u64, epoch: u64, sequence: u64) -> Optio
         bytes: usize::try_from(u64_at(header, 24)).ok()?,
         entries: u32_at(header, 32),
         check: u64_at(header, 48),
+        durable: u64_at(header, 56),
     };
     (found.apart != 0 || found.lines(bytes).is_some_and(|lines| found.has(lines, store))).then_some(found)
 }
@@ -211,9 +228,9 @@ mod tests {
         let mut record = Record::new(AlignedBuffer::with_capacity(0));
         record.add(5, &new, Some(&old));
         record.add(6, &new, None);
-        let bytes = record.finish(77, 2, 9, 40, 0);
+        let bytes = record.finish(77, 2, 9, 40, 0, 8);
         let found = find(&bytes, 77, 2, 9).unwrap();
-        assert_eq!((found.end, found.in_log()), (40, bytes.len()));
+        assert_eq!((found.end, found.in_log(), found.durable), (40, bytes.len(), 8));
         let changes: Vec<_> = found.changes(found.lines(&bytes).unwrap()).map(Option::unwrap).collect();
         assert_eq!(
             changes.iter().map(|change| (change.number, change.is_new)).collect::<Vec<_>>(),

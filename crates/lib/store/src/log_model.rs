@@ -196,14 +196,14 @@ impl State {
     /// Recovers, and compares what is there with what was committed.
     fn recover(&self) -> Result<Self, String> {
         let header = header(self.header.0);
-        let (mut sequence, mut last) = (self.header.1, header.epoch);
+        let mut sequence = self.header.1;
         let mut pages = self.places.map(|place| place.0);
         for epoch in header.epochs() {
             for record in self.log[half(epoch)].iter().map_while(Option::as_ref) {
                 if record.epoch != epoch || record.sequence != sequence + 1 {
                     break;
                 }
-                (sequence, last) = (record.sequence, epoch);
+                sequence = record.sequence;
                 apply(&mut pages, record);
             }
         }
@@ -213,7 +213,7 @@ impl State {
         if pages != self.pages(sequence) {
             return Err(format!("after commit {sequence}, the pages are {pages:?}"));
         }
-        let epoch = header.epoch_after_recovery(last);
+        let epoch = header.epoch_after_recovery();
         Ok(Self {
             order: Order::new(epoch, sequence),
             header: (epoch, sequence),

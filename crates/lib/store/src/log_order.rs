@@ -19,7 +19,7 @@ use crate::lock::lock;
 use crate::log::{self, BLOCK};
 use crate::object::ObjectOptions;
 use crate::page::{PAGE, Page, is_sealed, u64_at};
-use crate::progress::OnRecovery;
+use crate::progress::RecoveryOptions;
 use crate::recovery::{read_header, recover};
 use crate::shared::Shared;
 use crate::storage::Storage;
@@ -226,7 +226,7 @@ fn open(log_pages: u32) -> Result<(Store, Arc<Mutex<Seen>>)> {
     let seen = Seen { order, header, pages: HashMap::new(), broken: Vec::new(), headers: 0, records: 0 };
     let (seen, weak) = (Arc::new(Mutex::new(seen)), Arc::new(OnceLock::new()));
     let storage = OrderedDisk { disk, seen: Arc::clone(&seen), shared: Arc::clone(&weak) };
-    let (shared, header) = recover(path, Box::new(storage), 64 * PAGE, &OnRecovery::default())?;
+    let (shared, header) = recover(path, Box::new(storage), 64 * PAGE, &RecoveryOptions::default())?;
     weak.set(Arc::downgrade(&shared)).unwrap();
     let flusher = Flusher::start_thread(&shared, header)?;
     Ok((Store::new(shared, flusher, ObjectOptions::DEFAULT)?, seen))

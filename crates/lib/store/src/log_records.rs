@@ -1,8 +1,8 @@
 //! The records that are in the log, whether recovery applies them or not.
 //!
-//! Recovery stops at the first record that is not whole: usually the end of the log. A later record
-//! of the same epoch shows that it was not the end. Its commit was durable only after all commits
-//! before it.
+//! Recovery stops at the first record that is not whole: usually the end of the log. A crash can tear a
+//! record and keep later ones of the same write. But each record names the last commit that was durable
+//! before it was made. If recovery stops before that commit, the log was damaged.
 
 use std::io;
 
@@ -51,8 +51,8 @@ pub(crate) fn leading(half: &[u8], store: u64) -> impl Iterator<Item = (usize, R
     })
 }
 
-/// The damage in the log, if recovery stopped at commit `sequence` by `error` or before later
-/// commits.
+/// The damage in the log, if recovery stopped at commit `sequence` by `error`, or before a commit that a
+/// later record proves to have been durable.
 pub(crate) fn damage(
     storage: &dyn Storage,
     header: &Header,
@@ -60,7 +60,7 @@ pub(crate) fn damage(
     error: Option<String>,
 ) -> io::Result<Option<Finding>> {
     let first = sequence.saturating_add(1);
-    let (mut stop, mut damaged, mut last) = (header.half(header.epoch), None, first);
+    let (mut stop, mut damaged, mut last, mut durable) = (header.half(header.epoch), None, first, 0);
     for epoch in header.epochs() {
         let (half, base) = (half(storage, header, epoch)?, header.half(epoch));
         let mut end = 0;
@@ -75,8 +75,10 @@ pub(crate) fn damage(
             let Some(later) = later.filter(|later| later.sequence > first) else { continue };
             damaged.get_or_insert(if end == 0 && at > 0 { base } else { stop });
             last = last.max(later.sequence);
+            durable = durable.max(later.found.durable);
         }
     }
-    let what = error.or_else(|| damaged.map(|_| "a record of the log is damaged, and later ones follow".to_owned()));
+    let is_proven = damaged.is_some() && durable >= first;
+    let what = error.or_else(|| is_proven.then(|| "a record of the log is damaged".to_owned()));
     Ok(what.map(|what| Finding { offset: damaged.unwrap_or(stop), what, lost: Lost::Commits(first, last) }))
 }

@@ -40,7 +40,7 @@ impl NewFile<'_> {
     /// # Errors
     /// [`ErrorKind::Exists`] if there is a file of this name, and those of `write`. No file stays then.
     pub(crate) fn make(self, write: impl FnOnce(&File) -> Result<()>) -> Result<File> {
-        let failed = |error: io::Error| Error::io(self.path, "make the file", &error);
+        let failed = |error: io::Error| Error::making(self.path, "make the file", &error);
         // Without this, all contents would be written before the rename fails.
         if fs::symlink_metadata(self.path).is_ok() {
             return Err(exists(self.path));

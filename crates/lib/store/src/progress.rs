@@ -13,6 +13,17 @@ pub struct RecoveryProgress {
     pub pages: u64,
     /// How many of these pages are in their places. The last report has all of them, and they are durable.
     pub written_pages: u64,
+    /// Commits that are lost because a record of the log is damaged; 0 unless
+    /// [`StoreBuilder::accept_lost_commits`](crate::StoreBuilder::accept_lost_commits) is set.
+    pub lost_commits: u64,
+}
+
+/// What a recovery does besides its work.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RecoveryOptions {
+    pub(crate) on_recovery: OnRecovery,
+    /// Whether a store is opened although commits are lost.
+    pub(crate) accepts_lost_commits: bool,
 }
 
 /// A function that is called with the progress of a recovery.

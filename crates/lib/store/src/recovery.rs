@@ -21,13 +21,15 @@ use std::sync::Arc;
 use crate::commit::Writer;
 use crate::error::{Error, ErrorKind, Result};
 use crate::extent::Extents;
+use crate::finding::{Finding, Lost};
 use crate::flush::{write_header, write_pages};
 use crate::frames::{Frames, MOST_PAGES};
-use crate::header::{Header, Unusable};
+use crate::header::{Header, MAGIC, Unusable};
 use crate::log::{self, BLOCK, Change};
+use crate::log_records;
 use crate::new_file::NewFile;
 use crate::page::{PAGE, Page, is_sealed, offset_of, seal};
-use crate::progress::{OnRecovery, RecoveryProgress};
+use crate::progress::{OnRecovery, RecoveryOptions, RecoveryProgress};
 use crate::shared::{Shared, check_contents};
 use crate::space;
 use crate::storage::{DiskFile, Storage};
@@ -37,7 +39,12 @@ use crate::tree;
 ///
 /// # Errors
 /// As of [`crate::Store::open`].
-pub(crate) fn open(path: &Path, log_pages: u32, memory: usize, report: &OnRecovery) -> Result<(Arc<Shared>, Header)> {
+pub(crate) fn open(
+    path: &Path,
+    log_pages: u32,
+    memory: usize,
+    options: &RecoveryOptions,
+) -> Result<(Arc<Shared>, Header)> {
     let path = absolute(path)?;
     let failed = |operation: &'static str| {
         let path = path.clone();
@@ -50,13 +57,31 @@ pub(crate) fn open(path: &Path, log_pages: u32, memory: usize, report: &OnRecove
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
-            let what = "another process, or this one, has the store open";
-            return Err(Error::new(ErrorKind::Busy, &path, what).with_remedy("one open store, shared by its threads"));
+            return Err(busy(&file, &path));
         }
         Err(TryLockError::Error(error)) => return Err(failed("lock the store")(error)),
     }
     let storage = Box::new(DiskFile::new(file));
-    recover(path, storage, memory, report)
+    recover(path, storage, memory, options)
+}
+
+/// The error of a file that is open already.
+fn busy(file: &File, path: &Path) -> Error {
+    let (what, remedy) = if is_open_here(file) {
+        ("this process has it open", "use one open store, shared by the threads of the process")
+    } else {
+        ("another process has it open", "close it there, or copy it with Store::backup")
+    };
+    Error::new(ErrorKind::Busy, path, what).with_remedy(remedy)
+}
+
+/// Whether this process has the same file open by another descriptor.
+fn is_open_here(file: &File) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(same) = file.metadata() else { return false };
+    let Ok(descriptors) = fs::read_dir("/proc/self/fd") else { return false };
+    let found = descriptors.filter_map(|entry| std::fs::metadata(entry.ok()?.path()).ok());
+    found.filter(|other| (other.dev(), other.ino()) == (same.dev(), same.ino())).count() > 1
 }
 
 /// The path, with which messages name the file wherever the process goes.
@@ -66,7 +91,7 @@ pub(crate) fn absolute(path: &Path) -> Result<PathBuf> {
 
 /// Makes an empty store, or opens the one that another thread or process makes meanwhile.
 fn create(path: &Path, log_pages: u32) -> Result<File> {
-    let failed = |error: io::Error| Error::io(path, "make the store", &error);
+    let failed = |error: io::Error| Error::making(path, "make the store", &error);
     let new = NewFile { path, mode: 0o666, is_locked: true };
     match new.make(|file| write_new(file, log_pages).map_err(failed)) {
         Err(error) if error.kind() == ErrorKind::Exists => {
@@ -108,6 +133,9 @@ pub(crate) fn write_start(file: &File, log_pages: u32) -> io::Result<Header> {
 /// The newest header of a file.
 pub(crate) fn read_header(path: &Path, storage: &dyn Storage) -> Result<Header> {
     let bytes = storage.bytes().map_err(|error| Error::io(path, "read", &error))?;
+    if !has_magic(storage) {
+        return Err(Error::no_store(path));
+    }
     if bytes < 2 * PAGE as u64 {
         return Err(Error::corrupt(path, None, "the file is too short to be a store"));
     }
@@ -120,6 +148,14 @@ pub(crate) fn read_header(path: &Path, storage: &dyn Storage) -> Result<Header> 
         return Err(Error::new(ErrorKind::Version, path, what).with_remedy("a newer fieldstone-store"));
     }
     Err(Error::corrupt(path, Some(0), "neither copy of the header is whole"))
+}
+
+/// Whether a copy of the header begins as that of a store.
+fn has_magic(storage: &dyn Storage) -> bool {
+    [0, PAGE as u64].into_iter().any(|offset| {
+        let mut bytes = [0; MAGIC.len()];
+        storage.read(&mut bytes, offset).is_ok() && bytes == *MAGIC
+    })
 }
 
 /// Both copies of the header, as they are in the file.
@@ -140,17 +176,18 @@ pub(crate) struct Replayed {
     pub(crate) pages: BTreeMap<u32, Box<Page>>,
     /// Those of them that are not new and cannot be read.
     pub(crate) unreadable: BTreeMap<u32, io::Error>,
-    /// The last commit and its epoch.
+    /// The last commit.
     pub(crate) sequence: u64,
-    epoch: u64,
     pub(crate) end: u32,
+    /// The smallest number of pages that the file had since the header: the file is not shorter.
+    least_end: u32,
 }
 
 impl Replayed {
     /// The state before any record.
     pub(crate) fn new(header: &Header) -> Self {
         let (pages, unreadable) = (BTreeMap::new(), BTreeMap::new());
-        Self { pages, unreadable, sequence: header.sequence, epoch: header.epoch, end: header.end }
+        Self { pages, unreadable, sequence: header.sequence, end: header.end, least_end: header.end }
     }
 
     /// Makes a change of a page: of what the file contains, if it is the first one and the page is not new.
@@ -173,6 +210,13 @@ impl Replayed {
         }
     }
 
+    /// What is wrong with the size of a file: it is shorter than a crash can leave it. What the log has made
+    /// larger may be in the log only.
+    pub(crate) fn wrong_size(&self, bytes: u64) -> Option<String> {
+        let needed = offset_of(self.least_end);
+        (bytes < needed).then(|| format!("the file has {bytes} bytes, and its header says that it has {needed}"))
+    }
+
     /// Drops what was changed behind the end of the store: the file may have been cut there.
     fn cut(&mut self) {
         self.pages.split_off(&self.end);
@@ -181,7 +225,7 @@ impl Replayed {
 }
 
 /// Reads all records from the epoch of the header on. After an error, `replayed` has those before it.
-pub(crate) fn replay(replayed: &mut Replayed, path: &Path, storage: &dyn Storage, header: &Header) -> Result<()> {
+fn replay(replayed: &mut Replayed, path: &Path, storage: &dyn Storage, header: &Header) -> Result<()> {
     let bytes = storage.bytes().map_err(|error| Error::io(path, "read", &error))?;
     if bytes / (PAGE as u64) < header.first().into() {
         return Err(Error::corrupt(path, None, "the file ends inside of the log"));
@@ -221,13 +265,53 @@ pub(crate) fn replay(replayed: &mut Replayed, path: &Path, storage: &dyn Storage
             changes.iter().filter(is_read).for_each(|change| storage.will_read(PAGE as u64, offset_of(change.number)));
             changes.iter().for_each(|change| replayed.apply(storage, change));
             replayed.sequence += 1;
-            replayed.epoch = epoch;
             replayed.end = record.end;
+            replayed.least_end = replayed.least_end.min(record.end);
             rest = rest.get(record.in_log()..).unwrap_or_default();
         }
     }
     replayed.cut();
     Ok(())
+}
+
+/// Reads the log, and finds the damage that ends it.
+///
+/// # Errors
+/// If the log cannot be read.
+pub(crate) fn read_log(path: &Path, storage: &dyn Storage, header: &Header) -> Result<(Replayed, Option<Finding>)> {
+    let mut log = Replayed::new(header);
+    let damage = match replay(&mut log, path, storage, header) {
+        Ok(()) => None,
+        Err(error) if error.kind() == ErrorKind::Corrupt => Some(error.what().to_owned()),
+        Err(error) => return Err(error),
+    };
+    let bytes = storage.bytes().map_err(|error| Error::io(path, "read", &error))?;
+    if bytes < offset_of(header.first()) {
+        let finding = Finding { offset: bytes, what: damage.unwrap_or_default(), lost: Lost::All };
+        return Ok((log, Some(finding)));
+    }
+    let found = log_records::damage(storage, header, log.sequence, damage);
+    let found = found.map_err(|error| Error::io(path, "read the log", &error))?;
+    if found.is_some() {
+        log.cut();
+    }
+    Ok((log, found))
+}
+
+/// The number of commits that are lost by damage of the log, if that is accepted.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`] if it is not accepted.
+fn lost_commits(path: &Path, damage: Option<Finding>, is_accepted: bool) -> Result<u64> {
+    let Some(damage) = damage else { return Ok(0) };
+    let Lost::Commits(first, last) = damage.lost else { return Err(Error::corrupt(path, None, &damage.what)) };
+    if is_accepted {
+        return Ok(last - first + 1);
+    }
+    let commits = if first == last { format!("commit {first} is") } else { format!("commits {first} to {last} are") };
+    Err(Error::corrupt(path, None, &format!("{}, {commits} lost", damage.what)).with_remedy(
+        "a backup; or StoreBuilder::accept_lost_commits, which opens the store with the commits before them",
+    ))
 }
 
 /// Brings the pages of the log that have the right check into memory. The error is that of a page that can
@@ -253,10 +337,10 @@ fn write_replayed(
     shared: &Shared,
     replayed: &Replayed,
     loaded: &[u32],
-    commits: u64,
+    begin: RecoveryProgress,
     report: &OnRecovery,
 ) -> Result<()> {
-    if replayed.pages.is_empty() {
+    if replayed.pages.is_empty() && begin.lost_commits == 0 {
         return Ok(());
     }
     for (&number, page) in &replayed.pages {
@@ -265,8 +349,7 @@ fn write_replayed(
             written.map_err(|error| shared.fail("write a damaged page", &error))?;
         }
     }
-    let pages = loaded.len() as u64;
-    let mut progress = RecoveryProgress { commits, pages, written_pages: 0 };
+    let (pages, mut progress) = (begin.pages, begin);
     report.report(progress);
     write_pages(shared, loaded, |written| {
         progress.written_pages += written as u64;
@@ -280,21 +363,35 @@ fn write_replayed(
 
 /// Applies the log, so that the file has all commits and the log is empty.
 /// A quarter of the memory is for large values, and an eighth for objects.
+///
+/// # Errors
+/// As of [`crate::Store::open`]. After [`ErrorKind::Corrupt`], the file is as before.
 pub(crate) fn recover(
     path: PathBuf,
     storage: Box<dyn Storage>,
     memory: usize,
-    report: &OnRecovery,
+    options: &RecoveryOptions,
 ) -> Result<(Arc<Shared>, Header)> {
     let mut header = read_header(&path, &*storage)?;
-    let mut replayed = Replayed::new(&header);
-    replay(&mut replayed, &path, &*storage, &header)?;
+    let (replayed, damage) = read_log(&path, &*storage, &header)?;
+    let lost_commits = lost_commits(&path, damage, options.accepts_lost_commits)?;
+    let bytes = storage.bytes().map_err(|error| Error::io(&path, "read", &error))?;
+    if let Some(what) = replayed.wrong_size(bytes) {
+        return Err(Error::corrupt(&path, None, &what));
+    }
+    // The next header says that the file has these pages; the last ones may be unused, and never written.
+    if bytes < offset_of(replayed.end) {
+        let reserved = storage.reserve(offset_of(replayed.end));
+        reserved.map_err(|error| Error::io(&path, "make the file larger", &error))?;
+    }
     let (frames, extents) = (Frames::new(&path, memory / 8 * 5)?, Extents::new(memory / 4));
     let loaded = load_pages(&replayed, &frames, &path, &header)?;
-    let epoch = header.epoch_after_recovery(replayed.epoch);
+    let epoch = header.epoch_after_recovery();
     let writer = Writer::new(replayed.sequence, epoch, replayed.end);
     let shared = Shared::new(path, storage, header, (frames, extents), writer);
-    write_replayed(&shared, &replayed, &loaded, replayed.sequence - header.sequence, report)?;
+    let (commits, pages) = (replayed.sequence - header.sequence, loaded.len() as u64);
+    let begin = RecoveryProgress { commits, pages, written_pages: 0, lost_commits };
+    write_replayed(&shared, &replayed, &loaded, begin, &options.on_recovery)?;
     header = Header { epoch, sequence: replayed.sequence, end: replayed.end, ..header };
     write_header(&shared, &header)?;
     Ok((Arc::new(shared), header))

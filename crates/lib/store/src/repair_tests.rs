@@ -12,7 +12,7 @@ use crate::crash::{Disk, Hook, HookedDisk, Model, OnDisk, Random, TABLES, both, 
 use crate::lock::lock;
 use crate::object::ObjectOptions;
 use crate::page::{CHECK, PAGE, Page, offset_of};
-use crate::progress::OnRecovery;
+use crate::progress::RecoveryOptions;
 use crate::recovery::recover;
 use crate::store_file::StoreFile;
 use crate::{ErrorKind, Store};
@@ -180,7 +180,7 @@ fn a_page_of_the_log_that_cannot_be_read_is_a_finding_and_recovery_does_not_repl
     let (path, mut found) = (PathBuf::from("image"), Vec::new());
     check_opened(StoreFile::read(path.clone(), bad()), Scope::All, |finding| found.push(finding)).unwrap();
     assert!(found.len() == 1 && found[0].page() == u64::from(page) && found[0].is_loss(), "{found:?}");
-    let error = recover(path, bad(), 1 << 20, &OnRecovery::default()).map(drop).unwrap_err();
+    let error = recover(path, bad(), 1 << 20, &RecoveryOptions::default()).map(drop).unwrap_err();
     assert!(error.kind() == ErrorKind::Io && error.to_string().contains(&format!("page {page}")), "{error}");
     assert!(lock(&disk).cached() == killed, "the file is as it was");
 }

@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::flush::Flusher;
 use crate::object::{ObjectOptions, Objects, types::PAGES};
 use crate::page::PAGE;
-use crate::progress::{OnRecovery, RecoveryProgress};
+use crate::progress::{OnRecovery, RecoveryOptions, RecoveryProgress};
 use crate::recovery;
 use crate::shared::Shared;
 use crate::snapshot::Snapshot;
@@ -56,7 +56,7 @@ pub struct StoreBuilder {
     log_bytes: usize,
     memory_bytes: Option<usize>,
     old_version_bytes: Option<usize>,
-    on_recovery: OnRecovery,
+    recovery: RecoveryOptions,
     objects: ObjectOptions,
 }
 
@@ -87,12 +87,22 @@ impl StoreBuilder {
         self
     }
 
-    /// A function that is called while the store is opened, if there are commits that are only in its log: when
-    /// the log has been read, after each write of pages, and when all pages are durable. A recovery reads the log
+    /// A function that is called while the store is opened, if there are commits that are only in its log, or if
+    /// commits are lost: when the log has been read, after each write of pages, and when all pages are durable. A recovery reads the log
     /// and writes each page once that the log changes, so it takes no longer for a larger store.
     #[must_use]
     pub fn on_recovery(mut self, report: impl Fn(RecoveryProgress) + Send + Sync + 'static) -> Self {
-        self.on_recovery = OnRecovery::new(report);
+        self.recovery.on_recovery = OnRecovery::new(report);
+        self
+    }
+
+    /// Opens a store although a record in the middle of its log is damaged; default false, which is an error
+    /// ([`ErrorKind::Corrupt`]). The store has the commits before the damaged record. The commits from it on
+    /// are lost permanently, and [`RecoveryProgress::lost_commits`] reports how many. Pages that were written to
+    /// their places after these commits are damaged, or newer than the rest: use a backup if there is one.
+    #[must_use]
+    pub const fn accept_lost_commits(mut self, is_on: bool) -> Self {
+        self.recovery.accepts_lost_commits = is_on;
         self
     }
 
@@ -138,7 +148,7 @@ impl StoreBuilder {
     pub fn open(self) -> Result<Store> {
         let log_pages = self.check_sizes()?;
         let memory = self.memory_bytes.unwrap_or_else(half_of_memory).max(LEAST_MEMORY);
-        let (shared, header) = recovery::open(&self.path, log_pages, memory, &self.on_recovery)?;
+        let (shared, header) = recovery::open(&self.path, log_pages, memory, &self.recovery)?;
         shared.frames.limit_old_versions(self.old_version_bytes.unwrap_or(memory / 2).max(LEAST_MEMORY));
         let flusher = Flusher::start_thread(&shared, header)?;
         let objects = ObjectOptions { memory_bytes: memory / 8, ..self.objects };
@@ -163,7 +173,9 @@ impl Store {
     ///
     /// # Errors
     /// [`ErrorKind::Busy`] if it is open elsewhere, [`ErrorKind::Corrupt`], [`ErrorKind::Version`],
-    /// [`ErrorKind::Io`] and [`ErrorKind::Memory`].
+    /// [`ErrorKind::Io`] and [`ErrorKind::Memory`]. [`ErrorKind::Corrupt`] also if commits that were durable are
+    /// lost, because a record of the log is damaged: see [`StoreBuilder::accept_lost_commits`]. After
+    /// [`ErrorKind::Corrupt`], the file is as before.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::builder(path).open()
     }
@@ -176,7 +188,7 @@ impl Store {
             log_bytes: DEFAULT_LOG,
             memory_bytes: None,
             old_version_bytes: None,
-            on_recovery: OnRecovery::default(),
+            recovery: RecoveryOptions::default(),
             objects: ObjectOptions::DEFAULT,
         }
     }

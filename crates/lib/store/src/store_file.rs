@@ -17,9 +17,8 @@ use crate::finding::{Finding, Lost};
 use crate::frames::MOST_PAGES;
 use crate::header::Header;
 use crate::log::BLOCK;
-use crate::log_records;
 use crate::page::{MAP, PAGE, Page, is_sealed, kind};
-use crate::recovery::{Replayed, absolute, header_copies, read_header, replay};
+use crate::recovery::{Replayed, absolute, header_copies, read_header, read_log};
 use crate::space::{GROUP, is_used};
 use crate::storage::{DiskFile, Storage, Unreadable, read_extent, read_page};
 
@@ -51,21 +50,9 @@ impl StoreFile {
     /// Reads the header and the log.
     pub(crate) fn read(path: PathBuf, storage: Box<dyn Storage>) -> Result<Self> {
         let header = read_header(&path, &*storage)?;
-        let mut log = Replayed::new(&header);
         let mut findings = Vec::from_iter(copy_finding(&*storage, &header));
-        let damage = match replay(&mut log, &path, &*storage, &header) {
-            Ok(()) => None,
-            Err(error) if error.kind() == ErrorKind::Corrupt => Some(error.what().to_owned()),
-            Err(error) => return Err(error),
-        };
-        let bytes = storage.bytes().map_err(|error| Error::io(&path, "read", &error))?;
-        let start = u64::from(header.first()) * PAGE as u64;
-        if bytes < start {
-            findings.push(Finding { offset: bytes, what: damage.unwrap_or_default(), lost: Lost::All });
-        } else {
-            let found = log_records::damage(&*storage, &header, log.sequence, damage);
-            findings.extend(found.map_err(|error| Error::io(&path, "read the log", &error))?);
-        }
+        let (log, damage) = read_log(&path, &*storage, &header)?;
+        findings.extend(damage);
         Ok(Self { path, storage, header, log, findings })
     }
 

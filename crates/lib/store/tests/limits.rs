@@ -328,3 +328,47 @@ fn no_source_reads_the_clock() {
         ["object", "node", "tree"].iter().all(|folder| files.iter().any(|path| path.starts_with(sources.join(folder))));
     assert!(folders && files.len() > 50, "{} sources", files.len());
 }
+
+#[test]
+fn a_file_that_is_no_store_is_reported_as_such() {
+    let folder = tempfile::tempdir().unwrap();
+    let long = "a long text\n".repeat(5000);
+    for (number, text) in ["", "a text\n", &long].into_iter().enumerate() {
+        let path = folder.path().join(number.to_string());
+        std::fs::write(&path, text).unwrap();
+        let error = Store::open(&path).map(drop).unwrap_err();
+        assert!(error.kind() == ErrorKind::Corrupt && error.message() == "it is no store", "{error}");
+        let mut found = Vec::new();
+        check(&path, Scope::Quick, |finding| found.push(finding.what)).unwrap();
+        assert_eq!(found, ["it is no store"]);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+    }
+    let error = Store::open("/dev/null").map(drop).unwrap_err();
+    assert_eq!(error.message(), "it is no store");
+}
+
+#[test]
+fn a_busy_file_names_who_has_it_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.store");
+    let store = Store::open(&path).unwrap();
+    let busy = || Store::open(&path).map(drop).unwrap_err();
+    assert!(busy().kind() == ErrorKind::Busy && busy().remedy().unwrap().contains("threads"), "{}", busy());
+    drop(store);
+    // The lock of another process, which it holds until its input ends.
+    let script = "echo locked; read line";
+    let mut other = std::process::Command::new("flock")
+        .arg(&path)
+        .args(["sh", "-c", script])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Read::read_exact(other.stdout.as_mut().unwrap(), &mut [0; 6]).unwrap();
+    let error = busy();
+    assert_eq!((error.kind(), error.message().as_str()), (ErrorKind::Busy, "another process has it open"));
+    assert_eq!(error.remedy(), Some("close it there, or copy it with Store::backup"));
+    drop(other.stdin.take());
+    other.wait().unwrap();
+    Store::open(&path).unwrap();
+}

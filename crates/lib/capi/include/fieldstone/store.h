@@ -76,7 +76,10 @@ typedef struct fs_store_options {
 
 /* Opens a file; makes it if it is absent, and recovers what was committed. `options` may be NULL.
  * FS_ERROR_BUSY if it is open elsewhere; FS_ERROR_CORRUPT; FS_ERROR_VERSION; FS_ERROR_SYSTEM;
- * FS_ERROR_ARGUMENT if an option is outside of its range: nothing is read or written then. */
+ * FS_ERROR_ARGUMENT if an option is outside of its range: nothing is read or written then.
+ * FS_ERROR_CORRUPT also if a damaged log has lost commits that were durable: fs_error_message has their
+ * numbers. After FS_ERROR_CORRUPT the file is as before: use a backup, or save what can be read with
+ * `fieldstone store dump --salvage`. */
 int fs_store_open(const char *path, const fs_store_options *options, fs_store **store);
 
 /* Closes the file, once all other handles are freed. */

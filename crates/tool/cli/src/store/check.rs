@@ -23,7 +23,7 @@ Examples:
 
 Exit code: 0 nothing is wrong, 1 a finding, 2 an error. The file is not changed.")]
 pub(crate) struct Arguments {
-    /// Verify the header and the log only; default: everything
+    /// Verify the header, the log and the size of the file only; default: everything
     #[arg(long)]
     quick: bool,
     /// Set the output format

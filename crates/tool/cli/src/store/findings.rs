@@ -36,6 +36,12 @@ pub(crate) fn lost(lost: &Lost) -> String {
     match lost {
         Lost::Nothing => "nothing".to_owned(),
         Lost::Space(space) => format!("no entry; {} cannot be used", bytes(*space)),
+        Lost::Pages(first, last) => {
+            format!("what was in pages {first} to {last}; a check without --quick reports each loss")
+        }
+        Lost::Unreachable(size) => {
+            format!("nothing more; `dump --salvage` can read entries in these {}", bytes(*size))
+        }
         Lost::Commits(first, last) if first == last => format!("commit {first}"),
         Lost::Commits(first, last) => format!("commits {first} to {last}"),
         Lost::Entries { table, from, to } => {
