@@ -79,7 +79,7 @@ fn busy(file: &File, path: &Path) -> Error {
 fn is_open_here(file: &File) -> bool {
     use std::os::unix::fs::MetadataExt;
     let Ok(same) = file.metadata() else { return false };
-    let Ok(descriptors) = fs::read_dir("/proc/self/fd") else { return false };
+    let Ok(descriptors) = std::fs::read_dir("/proc/self/fd") else { return false };
     let found = descriptors.filter_map(|entry| std::fs::metadata(entry.ok()?.path()).ok());
     found.filter(|other| (other.dev(), other.ino()) == (same.dev(), same.ino())).count() > 1
 }
