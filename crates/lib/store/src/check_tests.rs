@@ -40,7 +40,7 @@ pub(crate) fn fill_block(store: &Store, block: u32) {
             tx.table(TABLES[0])?.insert(&key, &[key as u8; 120])?;
         }
         // Some are in extents.
-        let bytes = if block % 4 == 0 { 3 * PAGE } else { 300 };
+        let bytes = if block.is_multiple_of(4) { 3 * PAGE } else { 300 };
         tx.table(TABLES[1])?.insert(&block, &vec![1; bytes]).map(drop)
     });
     insert.unwrap();

@@ -167,7 +167,7 @@ fn serve(store: &Store) -> HashMap<u64, u64> {
     rounds
 }
 
-/// Fills the log with commits of 20 entries at random places until it is killed, of which it replaces so many bytes.
+/// Fills the log with commits of 20 entries at random places until it is killed. It replaces `BYTES` bytes of each.
 /// Prints a line for each.
 #[test]
 fn writer() {

@@ -13,7 +13,8 @@ use crate::fixture::{COUNT, Fixture, NUMBERS, fill, run, stderr, stdout, with_in
 fn what_is_dumped_and_loaded_is_dumped_as_the_same_text() {
     let fixture = Fixture::new();
     let text = stdout("dump", &fixture.store());
-    assert_eq!(text.lines().count(), 4 + 257 + 5 + COUNT as usize);
+    assert_eq!(text.lines().count(), 4 + 257 + 5 + COUNT as usize + 1);
+    assert!(text.ends_with("\ncomplete\t5262\n"), "the last line");
     for line in ["bytes\tbytes\tbytes\t\t", "numbers\ti32\tu64\t-2500\t18446744073709551615", "zero\tu8\ttext"] {
         assert!(text.lines().any(|found| found == line), "{line:?}");
     }
@@ -23,7 +24,10 @@ fn what_is_dumped_and_loaded_is_dumped_as_the_same_text() {
     assert_eq!(String::from_utf8(loaded.stdout).unwrap(), "loaded: 5,262 entries of 4 tables\n");
     assert_eq!(stdout("dump", &copy), text);
     // An existing store keeps its other entries, and equal ones are replaced.
-    assert_eq!(with_input("load", &copy, b"new\tu8\tu8\t1\t2\nnumbers\ti32\tu64\t0\t7").status.code(), Some(0));
+    assert_eq!(
+        with_input("load", &copy, b"new\tu8\tu8\t1\t2\nnumbers\ti32\tu64\t0\t7\ncomplete").status.code(),
+        Some(0)
+    );
     let after = stdout("dump", &copy);
     assert_eq!(after.lines().count(), text.lines().count() + 2);
     assert!(after.contains("numbers\ti32\tu64\t0\t7\n"));
@@ -98,7 +102,7 @@ fn wrong_input_is_refused_with_its_line() {
     }
     let too_large = format!("t\tbytes\tbytes\t{}\t1", "k".repeat(3000));
     assert!(stderr(&with_input("load", &copy, too_large.as_bytes())).contains("too large"));
-    assert!(stdout("dump", &copy).is_empty());
+    assert_eq!(stdout("dump", &copy), "complete\t0\n");
 }
 
 #[test]
@@ -131,4 +135,37 @@ fn other_files_are_no_stores() {
     fill(&store);
     drop(store);
     assert_eq!(stdout("dump", &fixture.path("new.store")), stdout("dump", &fixture.store()));
+}
+
+#[test]
+fn an_input_that_ends_early_is_an_error_and_what_was_loaded_stays() {
+    let fixture = Fixture::new();
+    for format in ["", " --format json"] {
+        let (dump, load) = (format!("dump{format}"), format!("load{format}"));
+        let text = stdout(&dump, &fixture.store());
+        let lines: Vec<&str> = text.split_inclusive('\n').collect();
+        let copy = fixture.path(&format!("copy{}.store", format.len()));
+        // Without the last line.
+        let output = with_input(&load, &copy, lines[..lines.len() - 1].concat().as_bytes());
+        assert_eq!(output.status.code(), Some(2));
+        let message = stderr(&output);
+        assert!(message.contains("it ends without the last line of a dump; 5,266 lines before"), "{message}");
+        assert!(message.contains("are in the store, with 5,262 entries\ntry: "), "{message}");
+        assert_eq!(stdout(&dump, &copy), text);
+        // Without a line in the middle.
+        let output = with_input(&load, &copy, [&lines[..9], &lines[10..]].concat().concat().as_bytes());
+        assert_eq!(output.status.code(), Some(2));
+        assert!(stderr(&output).contains("says 5,262 entries, and it has 5,261"), "{}", stderr(&output));
+        // Nothing at all.
+        let absent = fixture.path("absent.store");
+        let output = with_input(&load, &absent, b"");
+        assert!(output.status.code() == Some(2) && !absent.exists(), "{}", stderr(&output));
+        let output = with_input(&load, &copy, b"");
+        assert!(output.status.code() == Some(2) && stderr(&output).contains("no entry and no table"));
+        let empty = fixture.path(&format!("empty{}.store", format.len()));
+        assert_eq!(
+            with_input(&load, &empty, lines[lines.len() - 1].replace("5262", "0").as_bytes()).status.code(),
+            Some(0)
+        );
+    }
 }

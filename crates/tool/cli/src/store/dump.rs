@@ -11,7 +11,7 @@ use fieldstone_store::{Finding, RawItem, StoreFile};
 use fieldstone_wire::Remedy;
 
 use super::findings::{line, lost};
-use super::record::Line;
+use super::record::{Extent, Last, Line};
 use super::{Format, failed};
 use crate::output::{flush_stdout, message};
 
@@ -21,7 +21,9 @@ use crate::output::{flush_stdout, message};
 /// A line of three fields stands before the entries of a table. Numbers are decimal. In other
 /// fields, \\ \t \n \r and \xNN stand for a backslash, a tab, the ends of lines, and other bytes
 /// that cannot be printed. `fieldstone store load` reads these lines. With `--format json`, a line
-/// is an object with the same fields.
+/// is an object with the same fields. The last line is `complete`, a tab and the number of entries,
+/// or `salvaged` instead of `complete` if something is missing. In JSON it is an object with the
+/// fields `end` and `entries`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -29,7 +31,7 @@ Examples:
   fieldstone store dump --salvage damaged.store > entries
 
 Exit code: 0 success, 1 something is missing (with --salvage), 2 an error, such as damage without --salvage: the \
-output then ends before it. The file is not changed.")]
+output then ends before it, without its last line. The file is not changed.")]
 pub(crate) struct Arguments {
     /// Leave out what cannot be read, and print to standard error what is missing; default: stop
     #[arg(long)]
@@ -49,7 +51,8 @@ enum End {
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     let file = StoreFile::open(&arguments.file).map_err(|error| failed("print", &arguments.file, &error))?;
-    let mut output = Output { stdout: BufWriter::new(io::stdout().lock()), format: arguments.format, line: None };
+    let mut output =
+        Output { stdout: BufWriter::new(io::stdout().lock()), format: arguments.format, line: None, entries: 0 };
     let mut findings = 0_u64;
     let dumped = if arguments.salvage {
         file.salvage(|item| match item {
@@ -67,7 +70,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         })
     };
     let written = match dumped {
-        Ok(()) => output.stdout.flush(),
+        Ok(()) => output.finish(if findings == 0 { Extent::Complete } else { Extent::Salvaged }),
         Err(End::Write(error)) => Err(error),
         Err(End::Damage(error)) => {
             let _ = output.stdout.flush();
@@ -91,6 +94,8 @@ struct Output<W: Write> {
     format: Format,
     /// The line of the table whose entries follow.
     line: Option<Line<'static>>,
+    /// Entries that were written.
+    entries: u64,
 }
 
 impl<W: Write> Output<W> {
@@ -104,11 +109,22 @@ impl<W: Write> Output<W> {
             RawItem::Entry(table, key, value) => {
                 if let Some(line) = &self.line {
                     write_line(&mut self.stdout, self.format, &line.with_entry(table, key, value))?;
+                    self.entries += 1;
                 }
             }
             _ => {}
         }
         Ok(())
+    }
+
+    /// Writes the last line.
+    fn finish(&mut self, end: Extent) -> io::Result<()> {
+        let last = Last { end, entries: Some(self.entries) };
+        match self.format {
+            Format::Text => writeln!(self.stdout, "{}", last.text())?,
+            Format::Json => self.stdout.write_all(saved::to_json_line(&last).map_err(io::Error::other)?.as_bytes())?,
+        }
+        self.stdout.flush()
     }
 }
 

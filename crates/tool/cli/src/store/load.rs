@@ -15,7 +15,7 @@ use fieldstone_wire::Remedy;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use super::record::{Line, Record};
+use super::record::{Last, Line, Record};
 use super::{Format, failed};
 use crate::output::print;
 
@@ -29,7 +29,9 @@ const TRANSACTION_RECORDS: usize = 10_000;
 /// Insert entries from standard input, in the form that `dump` prints
 ///
 /// The store is made if the file is absent. An entry that is there already is replaced. A
-/// transaction has up to 10,000 lines, or about 1 MiB of keys and values.
+/// transaction has up to 10,000 lines, or about 1 MiB of keys and values. The last line must be
+/// that of `dump`: without it, the input has ended early. An input that another program writes ends
+/// with the line `complete`, or with `{"end":"complete"}` in JSON.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -45,6 +47,12 @@ pub(crate) struct Arguments {
     /// The file of the store
     file: PathBuf,
 }
+
+/// What is wrong with an empty input.
+const NO_INPUT: &str = "standard input has no entry and no table, not even the last line of a dump";
+/// What to do about an input without a last line.
+const NO_END: &str = "look for an error of the program that writes the input; end an input of your own with the line \
+                      `complete`, or {\"end\":\"complete\"} in JSON";
 
 /// Lines that are read and not committed.
 #[derive(Default)]
@@ -63,13 +71,21 @@ struct Loaded {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
+    // A file that is not there is not made for an input that has nothing.
+    if !arguments.file.exists() && io::stdin().lock().fill_buf().is_ok_and(<[u8]>::is_empty) {
+        bail!("cannot load into {}: {NO_INPUT}; no file was made{}", arguments.file.display(), Remedy(Some(NO_END)));
+    }
     let opened = Store::builder(&arguments.file).on_recovery(show_recovery()).open();
     let store = opened.map_err(|error| failed("load into", &arguments.file, &error))?;
     let mut loaded = Loaded::default();
     if let Err(error) = load(&store, arguments, &mut loaded) {
         let text = error.to_string();
         let (cause, remedy) = Remedy::split(&text);
-        bail!("{cause}; {} lines before are in the store{remedy}", count(loaded.lines));
+        bail!(
+            "{cause}; {} lines before are in the store, with {} entries{remedy}",
+            count(loaded.lines),
+            count(loaded.entries)
+        );
     }
     let tables = loaded.tables.len();
     print(&match arguments.format {
@@ -104,24 +120,63 @@ fn show_recovery() -> impl Fn(RecoveryProgress) + Send + Sync {
 }
 
 /// Commits all lines of standard input.
+///
+/// # Errors
+/// For a line that cannot be read or inserted, and for an input without its last line. What was committed before
+/// stays.
 fn load(store: &Store, arguments: &Arguments, loaded: &mut Loaded) -> anyhow::Result<()> {
     let (mut input, mut line, mut batch) = (io::stdin().lock(), Vec::new(), Batch::default());
+    // Entries since the last line of a dump, and whether that was the last line of the input.
+    let (mut entries, mut is_complete) = (0, false);
     for number in 1_u64.. {
         line.clear();
         let read = input.read_until(b'\n', &mut line);
         if read.map_err(|error| anyhow!("cannot read standard input: {error}"))? == 0 {
             break;
         }
+        if let Some(last) = parse_last(&line, arguments.format) {
+            batch.commit(store, arguments, loaded)?;
+            if last.entries.is_some_and(|expected| expected != entries) {
+                let expected = count(last.entries.unwrap_or_default());
+                let remedy = Remedy(Some("dump the store again"));
+                let found = count(entries);
+                bail!(
+                    "cannot load all of standard input: line {number} says {expected} entries, and it has {found}{remedy}"
+                );
+            }
+            (entries, is_complete) = (0, true);
+            continue;
+        }
+        is_complete = false;
         let record = parse(&line, arguments.format).map_err(|what| {
             let remedy = Remedy(Some("correct this line, or leave it out"));
             anyhow!("cannot load line {number} of standard input: {what}{remedy}")
         })?;
+        entries += u64::from(record.entry.is_some());
         batch.add(record);
         if batch.is_full() {
             batch.commit(store, arguments, loaded)?;
         }
     }
-    batch.commit(store, arguments, loaded)
+    batch.commit(store, arguments, loaded)?;
+    match (is_complete, loaded.lines) {
+        (true, _) => Ok(()),
+        (false, 0) => Err(anyhow!("cannot load standard input: {NO_INPUT}{}", Remedy(Some(NO_END)))),
+        (false, _) => {
+            let what = "cannot load all of standard input: it ends without the last line of a dump";
+            Err(anyhow!("{what}{}", Remedy(Some(NO_END))))
+        }
+    }
+}
+
+/// The last line of a dump; `None` for another line.
+fn parse_last(line: &[u8], format: Format) -> Option<Last> {
+    let text = std::str::from_utf8(line.strip_suffix(b"\n").unwrap_or(line)).ok()?;
+    match format {
+        Format::Text => Last::parse(text),
+        Format::Json if text.contains("\"end\"") => serde_json::from_str(text).ok(),
+        Format::Json => None,
+    }
 }
 
 /// The record of a line with its end.

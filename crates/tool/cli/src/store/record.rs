@@ -3,6 +3,7 @@
 //! ```text
 //! TABLE   KEY-TYPE   VALUE-TYPE   KEY   VALUE      an entry: five fields with tabs between them
 //! TABLE   KEY-TYPE   VALUE-TYPE                    a table: before its entries
+//! complete   ENTRIES                               the last line: salvaged ENTRIES if something is missing
 //! ```
 //! Keys and values of the types `u8` to `i128` are decimal numbers. All other fields are text:
 //! `\\`, `\t`, `\n` and `\r` for these characters, and `\xNN` for each byte that belongs to a
@@ -27,6 +28,49 @@ pub(crate) struct Line<'a> {
     key: Option<Cow<'a, str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     value: Option<Cow<'a, str>>,
+}
+
+/// The last line of a dump: without it, the dump has ended early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Last {
+    pub(crate) end: Extent,
+    /// Entries before it; `None` in the input of other programs, which need not count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) entries: Option<u64>,
+}
+
+/// What a dump has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Extent {
+    /// All entries.
+    Complete,
+    /// The entries that can be read of a damaged file.
+    Salvaged,
+}
+
+impl Last {
+    /// The line, without its end.
+    pub(crate) fn text(&self) -> String {
+        let end = match self.end {
+            Extent::Complete => "complete",
+            Extent::Salvaged => "salvaged",
+        };
+        self.entries.map_or_else(|| end.to_owned(), |entries| format!("{end}\t{entries}"))
+    }
+
+    /// The fields of a line; `None` if it is another one.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (end, entries) = text.split_once('\t').map_or((text, None), |(end, entries)| (end, Some(entries)));
+        let end = match end {
+            "complete" => Extent::Complete,
+            "salvaged" => Extent::Salvaged,
+            _ => return None,
+        };
+        let entries = entries.map(|entries| entries.parse().ok());
+        if entries == Some(None) { None } else { Some(Self { end, entries: entries.flatten() }) }
+    }
 }
 
 /// A table, and an entry of it unless the line is that of the table.
@@ -266,6 +310,21 @@ mod tests {
         assert_eq!((from_text("u64", "\\x31\\x32"), from_text("u64", "")), (Ok(b"12".to_vec()), Ok(Vec::new())));
         assert_eq!(bound_text("u32", &[0, 1]), "65536");
         assert_eq!(bound_text("text", b"a"), "a");
+    }
+
+    #[test]
+    fn the_last_line_is_read_as_it_was_written() {
+        for last in [
+            Last { end: Extent::Complete, entries: Some(7) },
+            Last { end: Extent::Salvaged, entries: Some(0) },
+            Last { end: Extent::Complete, entries: None },
+        ] {
+            assert_eq!(Last::parse(&last.text()), Some(last));
+            assert!(Line::parse(&last.text()).is_err(), "it is no entry");
+        }
+        for other in ["", "complete\tx", "complete\t1\t2", "completely"] {
+            assert_eq!(Last::parse(other), None, "{other:?}");
+        }
     }
 
     #[test]
