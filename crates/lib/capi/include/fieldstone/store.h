@@ -39,9 +39,11 @@
  * The codes are in enum fs_error of <fieldstone/pages.h>:
  *     FS_ERROR_CORRUPT -10    FS_ERROR_VERSION -11    FS_ERROR_FULL -12    FS_ERROR_POISONED -13
  *     FS_ERROR_TYPE -14       FS_ERROR_ABSENT -15     FS_ERROR_BUSY -16
+ *     FS_ERROR_TOO_OLD -17
  *
- * FS_ERROR_FORKED from a call that changes the store, in a forked child. FS_ERROR_CORRUPT and
- * FS_ERROR_SYSTEM from any call that reads. After such an error, or FS_ERROR_FULL, of
+ * FS_ERROR_FORKED from any call in a forked child that needs more than is in memory. FS_ERROR_CORRUPT and
+ * FS_ERROR_SYSTEM from any call that reads; FS_ERROR_TOO_OLD from one that reads by an old fs_store_read,
+ * when others have replaced more pages than half of memory_bytes: open a new one. After such an error, or FS_ERROR_FULL, of
  * a change, the fs_store_write cannot be committed.
  */
 #ifndef FIELDSTONE_STORE_H
