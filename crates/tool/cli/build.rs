@@ -1,10 +1,11 @@
 //! Builds the agents and embeds their bytes in the command, so that one file is installed.
 //!
 //! ```text
-//!   crates/tool/agents/NAME ── inner cargo ──> OUT_DIR/agent/TARGET/agent/libfieldstone_agent_NAME.so
+//!   crates/tool/agents/NAME ── inner cargo ──> PROFILE/agents/TARGET/agent/libfieldstone_agent_NAME.so
 //!                                              └─ copy ──> OUT_DIR/NAME-agent.so ── include_bytes! ──> command
 //! ```
-//! The inner cargo uses a separate target directory: the outer cargo holds a lock on its own. A
+//! The inner cargo uses a separate target directory: the outer cargo holds a lock on its own. It is in the
+//! directory of the outer profile, so builds of the command with other features share it. A
 //! cross build without a linker for the target gets empty agents; the command then reports the
 //! missing agent when an option needs it.
 
@@ -59,7 +60,9 @@ fn build(root: &Path, out: &Path) -> Result<PathBuf, String> {
     if env::var("HOST").as_ref() != Ok(&target) && env::var_os("RUSTC_LINKER").is_none() {
         return Err(format!("no linker is set for {target}"));
     }
-    let directory = out.join("agent");
+    // OUT_DIR is PROFILE/build/PACKAGE/out.
+    let profile = out.ancestors().nth(3).ok_or_else(|| format!("{} is in no profile", out.display()))?;
+    let directory = profile.join("agents");
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(root).args(["build", "--quiet", "--profile", "agent"]);
     for (name, _) in AGENTS {
