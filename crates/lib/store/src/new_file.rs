@@ -30,7 +30,7 @@ pub(crate) struct NewFile<'a> {
     pub(crate) path: &'a Path,
     /// Its permissions, from which the file mode creation mask (umask) removes some.
     pub(crate) mode: u32,
-    /// Whether the file that is returned has the lock of an open store. Then nobody opens it before the caller.
+    /// Whether the file that is returned is locked like an open store, so that no one else can open it.
     pub(crate) is_locked: bool,
 }
 
@@ -100,7 +100,7 @@ fn create_temporary(directory: &Path, mode: u32) -> io::Result<(File, Temporary)
             Err(error) => return Err(error),
         };
         let temporary = Temporary(path);
-        // Where files cannot be locked, nobody removes the file: that needs the lock.
+        // Without a lock the file still works: other threads and processes remove only files that they can lock.
         let _ = file.lock();
         // Another process may have removed it before it was locked.
         if file.metadata()?.nlink() > 0 {
@@ -155,7 +155,7 @@ fn is_temporary_name(name: &str) -> bool {
     })
 }
 
-/// Removes a file that nobody has locked.
+/// Removes a file, unless a thread or process has locked it.
 fn remove_unlocked(path: &Path) {
     let options = flags(OFlags::NOFOLLOW | OFlags::NONBLOCK);
     let Ok(file) = File::options().read(true).custom_flags(options).open(path) else { return };

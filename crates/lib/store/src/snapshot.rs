@@ -65,7 +65,8 @@ impl Snapshot {
     ///
     /// # Errors
     /// [`crate::ErrorKind::Exists`] if there is such a file; [`crate::ErrorKind::Corrupt`] for a damaged
-    /// page here; [`crate::ErrorKind::TooOld`] if the snapshot is too old; [`crate::ErrorKind::Full`] and [`crate::ErrorKind::Io`].
+    /// page here; [`crate::ErrorKind::TooOld`] if the snapshot is too old; [`crate::ErrorKind::Full`] and
+    /// [`crate::ErrorKind::Io`].
     pub fn backup(&self, path: impl AsRef<Path>) -> Result<()> {
         let (shared, version) = (&self.open.shared, self.reader.version);
         let pinned = shared.frames.begin_pinned(version);

@@ -87,9 +87,10 @@ impl StoreBuilder {
         self
     }
 
-    /// A function that is called while the store is opened, if there are commits that are only in its log, or if
-    /// commits are lost: when the log has been read, after each write of pages, and when all pages are durable. A recovery reads the log
-    /// and writes each page once that the log changes, so it takes no longer for a larger store.
+    /// A function that is called while the store is opened, if there are commits that are only in its log, or
+    /// if commits are lost: when the log has been read, after each write of pages, and when all pages are
+    /// durable. A recovery reads the log and writes each page once that the log changes, so it takes no longer
+    /// for a larger store.
     #[must_use]
     pub fn on_recovery(mut self, report: impl Fn(RecoveryProgress) + Send + Sync + 'static) -> Self {
         self.recovery.on_recovery = OnRecovery::new(report);

@@ -160,11 +160,7 @@ impl<'a> ObjectCheck<'a> {
 
     fn add_wrong_pointers(&self, listed: ListedPage, page: &Page, wrong: &mut Vec<WrongPointer>) {
         let Some((_, layout)) = self.lists.types.get(&listed.number) else { return };
-        let targets: Vec<Option<u32>> = layout
-            .runs
-            .iter()
-            .flat_map(|run| std::iter::repeat_n(self.numbers.get(run.target.as_str()).copied(), run.count))
-            .collect();
+        let targets: Vec<Option<u32>> = layout.targets().map(|target| self.numbers.get(target).copied()).collect();
         let page_of_objects = ObjectPage(page);
         let unit_of = |slot| page_of_objects.slots().unit(slot);
         for slot in page_of_objects.used() {

@@ -61,6 +61,11 @@ impl Layout {
         self.runs.iter().flat_map(|run| (0..run.count).map(|index| run.offset + 4 * index))
     }
 
+    /// The name of the type to which each pointer leads.
+    pub(crate) fn targets(&self) -> impl Iterator<Item = &str> {
+        self.runs.iter().flat_map(|run| std::iter::repeat_n(run.target.as_str(), run.count))
+    }
+
     pub(crate) fn encode(&self, number: u32) -> Vec<u8> {
         let mut bytes = vec![0; 10];
         set_u32(&mut bytes, 0, number);

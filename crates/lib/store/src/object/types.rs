@@ -116,15 +116,20 @@ pub(crate) fn roots(pages: &impl Pages, shared: &Shared) -> Result<Vec<Root>> {
     Ok(roots)
 }
 
+/// The number and the layout of the type of a name; `None` if the store has no such objects.
+fn find(pages: &impl Pages, shared: &Shared, name: &str) -> Result<Option<(u32, Layout)>> {
+    let Some(tree) = catalog::root(pages, shared, TYPES)? else { return Ok(None) };
+    let Some(bytes) = tree::get(pages, tree, name.as_bytes())? else { return Ok(None) };
+    let wrong = || pages.wrong(tree, "its tree has a type that is described in an unknown way");
+    Layout::decode(bytes).map(Some).ok_or_else(wrong)
+}
+
 /// The number of a type; `None` if the store has no such objects.
 ///
 /// # Errors
 /// [`ErrorKind::Type`] if the type has other fields in the file.
 pub(crate) fn number(pages: &impl Pages, shared: &Shared, name: &str, layout: &Layout) -> Result<Option<u32>> {
-    let Some(tree) = catalog::root(pages, shared, TYPES)? else { return Ok(None) };
-    let Some(bytes) = tree::get(pages, tree, name.as_bytes())? else { return Ok(None) };
-    let wrong = || pages.wrong(tree, "its tree has a type that is described in an unknown way");
-    let (number, found) = Layout::decode(bytes).ok_or_else(wrong)?;
+    let Some((number, found)) = find(pages, shared, name)? else { return Ok(None) };
     if found == *layout {
         return Ok(Some(number));
     }
@@ -135,9 +140,7 @@ pub(crate) fn number(pages: &impl Pages, shared: &Shared, name: &str, layout: &L
 
 /// The number of the type of a name, with any fields; `None` if the store has no such objects.
 pub(crate) fn number_of(pages: &impl Pages, shared: &Shared, name: &str) -> Result<Option<u32>> {
-    let Some(tree) = catalog::root(pages, shared, TYPES)? else { return Ok(None) };
-    let Some(bytes) = tree::get(pages, tree, name.as_bytes())? else { return Ok(None) };
-    Ok(Layout::decode(bytes).map(|(number, _)| number))
+    Ok(find(pages, shared, name)?.map(|(number, _)| number))
 }
 
 /// The number of a type, which gets one if it has none.

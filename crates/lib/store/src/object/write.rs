@@ -297,8 +297,7 @@ impl Transaction {
     fn leads_to_objects(&mut self, place: Place, layout: &Layout) -> Result<bool> {
         let page = self.page(place.page)?;
         let addresses: Vec<u64> = ObjectPage(page).pointers(place.slot).map(|pointer| pointer.address(page)).collect();
-        let targets = layout.runs.iter().flat_map(|run| std::iter::repeat_n(&run.target, run.count));
-        for (&address, target) in addresses.iter().zip(targets).filter(|(address, _)| **address > 0) {
+        for (&address, target) in addresses.iter().zip(layout.targets()).filter(|(address, _)| **address > 0) {
             let Some(number) = self.number_of(target)? else { return Ok(false) };
             let page = page_of(address) as u32;
             if !self.is_page_of(number, page)? {
