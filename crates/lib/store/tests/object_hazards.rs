@@ -224,3 +224,41 @@ fn a_type_with_a_long_description_is_there_after_reopening() {
     now.root::<Nested>("nested").unwrap();
     assert_eq!(now.root::<Node>("one").unwrap_err().kind(), ErrorKind::Type);
 }
+
+/// Makes a list of objects, each on a page of its own. Returns their places.
+fn list_of_pages(store: &Store, objects: u64) -> Vec<LongPtr<Large>> {
+    let made = store.write(|tx| {
+        let (mut first, mut places) = (Ptr::NULL, Vec::new());
+        for id in 0..objects {
+            first = tx.alloc(Large { id, next: first, data: [id; 380] })?;
+            places.push(tx.long(first)?);
+        }
+        tx.set_root("list", first)?;
+        Ok(places)
+    });
+    made.unwrap()
+}
+
+#[test]
+fn collections_at_commits_end_while_each_commit_replaces_more_pages_than_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let builder = Store::builder(folder.path().join("pinned.store")).memory_bytes(1 << 20).old_version_bytes(1 << 20);
+    let store = builder.collect_at_commit(true).open().unwrap();
+    let places = list_of_pages(&store, 600);
+    let before = store.collected().collections;
+    let replace_all = |tx: &mut fieldstone_store::Transaction| {
+        places.iter().try_for_each(|&place| {
+            let pointer = tx.short(place)?;
+            tx.edit(pointer)?.id += 1;
+            Ok(())
+        })
+    };
+    for _ in 0..60 {
+        store.write(replace_all).unwrap();
+        assert_eq!(store.collected().failure.map(|error| error.to_string()), None);
+    }
+    let report = store.collected();
+    assert!(report.collections > before + 1 && report.objects == 0, "{report:?}");
+    let now = store.read().unwrap();
+    assert!((0..600).zip(&places).all(|(id, &place)| now.get(now.short(place).unwrap()).unwrap().id == id + 60));
+}
