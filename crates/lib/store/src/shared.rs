@@ -315,12 +315,14 @@ pub(crate) fn check_contents(page: &Page, number: u32, first: u32) -> std::resul
 #[cfg(test)]
 mod tests {
     use std::io;
+    use std::ops::Range;
     use std::sync::Arc;
 
     use super::*;
+    use crate::check_tests::{page_mut, places};
     use crate::crash::{Hook, HookedDisk, OnDisk, TABLES, empty, open_on};
     use crate::object::ObjectOptions;
-    use crate::page::PAGE;
+    use crate::page::{PAGE, offset_of};
 
     /// Whether the disk is full.
     impl Hook for Arc<AtomicBool> {
@@ -348,5 +350,56 @@ mod tests {
         let now = store.read().unwrap();
         let table = now.table(TABLES[0]).unwrap();
         assert!(table.get(&1).unwrap().is_some() && table.get(&3).unwrap().is_none());
+    }
+
+    /// What is done once, before a page is read.
+    struct Action {
+        page: u32,
+        run: Box<dyn FnOnce() + Send>,
+    }
+
+    #[derive(Default)]
+    struct BeforeRead(Mutex<Option<Action>>);
+
+    impl std::fmt::Debug for BeforeRead {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_tuple("BeforeRead").finish_non_exhaustive()
+        }
+    }
+
+    impl Hook for Arc<BeforeRead> {
+        fn before_read(&self, bytes: Range<u64>) -> io::Result<()> {
+            let action = lock(&self.0).take_if(|action| bytes.start == offset_of(action.page));
+            action.into_iter().for_each(|action| (action.run)());
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_copy_of_a_page_is_of_its_version_if_the_file_gets_a_later_one_before_the_read() {
+        let disk = crate::check_tests::disk(&empty(16));
+        let put = |store: &crate::Store, round: u8| store.write(|tx| tx.table(TABLES[0])?.insert(&1, &[round; 120]));
+        put(&crate::crash::open(&disk).unwrap(), 0).unwrap();
+        let mut image = lock(&disk).cached().into_owned();
+        let (_, _, _, root) = places(&image);
+        let expected = *page_mut(&mut image, root);
+        let hook = Arc::<BeforeRead>::default();
+        let storage = HookedDisk(OnDisk(Arc::clone(&disk)), Arc::clone(&hook));
+        let store = open_on(Box::new(storage), 64 * PAGE, ObjectOptions::DEFAULT).unwrap();
+        let (reader, _) = store.0.shared.frames.begin_published();
+        let (writer, in_file) = (store.clone(), Arc::clone(&disk));
+        let replace = move || {
+            let mut round = 0_u8;
+            while *page_mut(&mut lock(&in_file).cached().into_owned(), root) == expected {
+                round = round.wrapping_add(1);
+                put(&writer, round).unwrap();
+            }
+        };
+        *lock(&hook.0) = Some(Action { page: root, run: Box::new(replace) });
+        let mut copy = [0; PAGE];
+        store.0.shared.copy_page(root, reader.version, &mut copy).unwrap();
+        assert!(lock(&hook.0).is_none(), "the page was in memory");
+        assert!(copy == expected, "it is a copy of a later version");
+        store.0.shared.frames.end(reader);
     }
 }
