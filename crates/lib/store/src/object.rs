@@ -10,6 +10,8 @@ pub(crate) mod changes;
 pub(crate) mod check;
 mod collect;
 mod collection;
+#[cfg(test)]
+mod fault_tests;
 pub(crate) mod layout;
 pub(crate) mod lists;
 mod marks;

@@ -1,0 +1,109 @@
+//! Tests of objects whose pages cannot be read.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::check_tests::{disk, findings, page_mut};
+use crate::crash::{Hook, HookedDisk, OnDisk, TABLES, empty, open, open_on};
+use crate::lock::lock;
+use crate::object::object_page::ObjectPage;
+use crate::object::{LongPtr, ObjectOptions, Ptr};
+use crate::page::{OBJECT, PAGE, kind, offset_of};
+use crate::{ErrorKind, Result, Store};
+
+crate::stored! {
+    struct Item { id: u64, next: Ptr<Item>, data: [u64; 20] }
+}
+
+/// A page of the file that cannot be read; 0 for none.
+#[derive(Debug, Default)]
+struct UnreadablePage(AtomicU32);
+
+impl Hook for Arc<UnreadablePage> {
+    fn before_read(&self, bytes: Range<u64>) -> io::Result<()> {
+        let page = self.0.load(Relaxed);
+        if page > 0 && bytes.contains(&offset_of(page)) { Err(io::ErrorKind::InvalidData.into()) } else { Ok(()) }
+    }
+}
+
+/// Adds items of these numbers, each with a pointer to the one before. Returns the place of the last one.
+fn add_items(store: &Store, ids: Range<u64>) -> Result<LongPtr<Item>> {
+    store.write(|tx| {
+        let mut last = Ptr::NULL;
+        for id in ids {
+            last = tx.alloc(Item { id, next: last, ..Item::ZERO })?;
+        }
+        tx.long(last)
+    })
+}
+
+/// The pages of objects of an image.
+fn object_pages(image: &mut [u8]) -> Vec<u32> {
+    let pages = (image.len() / PAGE) as u32;
+    (0..pages).filter(|&page| kind(page_mut(image, page)) == OBJECT).collect()
+}
+
+/// The number of objects in an image, which must be whole.
+fn objects(image: &mut [u8]) -> usize {
+    assert_eq!(findings(image), []);
+    let pages = object_pages(image);
+    pages.into_iter().map(|page| ObjectPage(page_mut(image, page)).used().count()).sum()
+}
+
+/// An image with `pages` pages of items, of which the root `first` reaches one on the first page; and the place of
+/// that item.
+fn image_with_items(pages: usize) -> (Vec<u8>, LongPtr<Item>) {
+    let disk = disk(&empty(16));
+    let store = open(&disk).unwrap();
+    let first = add_items(&store, 0..1).unwrap();
+    store.write(|tx| tx.short(first).and_then(|pointer| tx.set_root("first", pointer))).unwrap();
+    let mut image = lock(&disk).cached().into_owned();
+    while object_pages(&mut image).len() < pages {
+        add_items(&store, 100..120).unwrap();
+        // Nothing of it is in the log only.
+        store.compact().unwrap();
+        image = lock(&disk).cached().into_owned();
+    }
+    drop(store);
+    (lock(&disk).cached().into_owned(), first)
+}
+
+#[test]
+fn a_failed_step_of_a_collection_is_undone_and_its_commit_has_its_own_changes() {
+    let (mut image, first) = image_with_items(4);
+    let (before, pages) = (objects(&mut image), object_pages(&mut image));
+    let (disk, unreadable) = (disk(&image), Arc::<UnreadablePage>::default());
+    let storage = HookedDisk(OnDisk(Arc::clone(&disk)), Arc::clone(&unreadable));
+    let options = ObjectOptions { collects_at_commit: true, ..ObjectOptions::DEFAULT };
+    let store = open_on(Box::new(storage), 64 * PAGE, options).unwrap();
+    // It marks what the root reaches.
+    let begun = store.write(|tx| {
+        let pointer = tx.short(first)?;
+        (0..70).try_for_each(|_| tx.set_root("first", pointer))
+    });
+    begun.unwrap();
+    assert_eq!(store.collected().steps, 1);
+    // The next step removes items of the first two pages before it fails.
+    unreadable.0.store(pages[2], Relaxed);
+    let committed = store.write(|tx| {
+        let pointer = tx.short(first)?;
+        tx.edit(pointer)?.id = 7;
+        tx.table(TABLES[0])?.insert(&1, &[1]).map(drop)
+    });
+    committed.unwrap();
+    let report = store.collected();
+    assert_eq!(report.failure.map(|error| error.kind()), Some(ErrorKind::Io));
+    assert_eq!((report.steps, report.objects, report.pages, report.collections), (2, 0, 0, 0));
+    unreadable.0.store(0, Relaxed);
+    let now = store.read().unwrap();
+    assert_eq!(now.root::<Item>("first").unwrap().id, 7);
+    assert!(now.table(TABLES[0]).unwrap().get(&1).unwrap().is_some());
+    drop((now, store));
+    assert_eq!(objects(&mut lock(&disk).cached().into_owned()), before);
+    let store = open(&disk).unwrap();
+    assert_eq!(store.collect().unwrap().objects, before as u64 - 1);
+    assert_eq!(store.read().unwrap().root::<Item>("first").unwrap().id, 7);
+}
