@@ -1,4 +1,4 @@
-//! Tests of objects whose pages cannot be read.
+//! Tests of objects whose pages have wrong pointers, or cannot be read.
 
 use std::io;
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::check_tests::{disk, findings, page_mut};
+use crate::check_tests::{change_page, disk, findings, page_mut};
 use crate::crash::{Hook, HookedDisk, OnDisk, TABLES, empty, open, open_on};
 use crate::lock::lock;
 use crate::object::object_page::ObjectPage;
@@ -51,6 +51,30 @@ fn objects(image: &mut [u8]) -> usize {
     assert_eq!(findings(image), []);
     let pages = object_pages(image);
     pages.into_iter().map(|page| ObjectPage(page_mut(image, page)).used().count()).sum()
+}
+
+#[test]
+fn a_pointer_of_more_than_32_bits_in_a_file_that_fits_into_its_window_is_damage() {
+    let disk_before = disk(&empty(16));
+    let store = open(&disk_before).unwrap();
+    let last = add_items(&store, 1..3).unwrap();
+    store.write(|tx| tx.short(last).and_then(|pointer| tx.set_root("last", pointer))).unwrap();
+    assert_eq!(store.read().unwrap().root::<Item>("last").unwrap().id, 2);
+    drop(store);
+    let mut image = lock(&disk_before).cached().into_owned();
+    let page = object_pages(&mut image)[0];
+    // The low 32 bits of the pointer still lead to the first item.
+    change_page(&mut image, page, |page| {
+        let place = ObjectPage(page).pointers(1).next().unwrap();
+        let address = place.address(page);
+        assert!(address > 0 && address >> 32 == 0);
+        place.set_address(page, address | 1 << 32);
+    });
+    let store = open(&disk(&image)).unwrap();
+    let now = store.read().unwrap();
+    let error = now.root::<Item>("last").map(|item| item.id).unwrap_err();
+    assert_eq!((error.kind(), error.page()), (ErrorKind::Corrupt, Some(page)), "{error}");
+    assert!(error.message().contains("behind the end of the file"), "{error}");
 }
 
 /// An image with `pages` pages of items, of which the root `first` reaches one on the first page; and the place of
