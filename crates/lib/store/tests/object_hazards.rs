@@ -1,5 +1,6 @@
 //! Objects under collections, commits and snapshots that go on at the same time.
 
+#![allow(unsafe_code, reason = "asks the kernel which pages are in memory")]
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -261,4 +262,33 @@ fn collections_at_commits_end_while_each_commit_replaces_more_pages_than_are_kep
     assert!(report.collections > before + 1 && report.objects == 0, "{report:?}");
     let now = store.read().unwrap();
     assert!((0..600).zip(&places).all(|(id, &place)| now.get(now.short(place).unwrap()).unwrap().id == id + 60));
+}
+
+/// Whether the page at an address is in memory.
+fn is_in_memory(address: usize) -> bool {
+    let mut state = 0_u8;
+    let page = std::ptr::with_exposed_provenance_mut(address & !4095);
+    // SAFETY: mincore(2) reads no memory, and writes one byte for the one page.
+    assert_eq!(unsafe { libc::mincore(page, 4096, &raw mut state) }, 0);
+    state & 1 == 1
+}
+
+#[test]
+fn a_window_has_an_eighth_of_the_memory_of_the_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::builder(folder.path().join("window.store")).memory_bytes(1 << 20).open().unwrap();
+    list_of_pages(&store, 600);
+    let now = store.read().unwrap();
+    for _ in 0..3 {
+        let (mut addresses, mut pointer) = (Vec::new(), now.root_pointer::<Large>("list").unwrap());
+        while !pointer.is_null() {
+            let object = now.follow(pointer);
+            pointer = object.next;
+            addresses.push((&raw const *object).expose_provenance());
+        }
+        now.check_objects().unwrap();
+        let in_memory = addresses.iter().filter(|&&address| is_in_memory(address)).count();
+        // The thread that fills pages may still drop one.
+        assert!(addresses.len() == 600 && (16..=33).contains(&in_memory), "{in_memory} pages");
+    }
 }
