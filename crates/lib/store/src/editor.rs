@@ -194,15 +194,14 @@ impl Editor<'_> {
         Ok(unsafe { self.shared.frames.contents_mut(frame) })
     }
 
-    /// A page that is not in use, filled with zeros, to change.
+    /// A page that is not in use, filled with zeros, to change. No snapshot reads the old contents from the file:
+    /// pages that earlier transactions have freed are held, [`Editor::forget`] keeps those that this one has freed,
+    /// and [`space::allocate`] keeps a map behind the end of the file.
     pub(crate) fn create(&mut self, number: u32) -> Result<&mut Page> {
         self.remember(number)?;
         let frame = match self.edits.pages.get(&number) {
             Some(changed) => changed.frame,
-            None => {
-                self.keep(number);
-                self.take()?
-            }
+            None => self.take()?,
         };
         self.edits.pages.insert(number, ChangedPage { frame, is_new: true });
         // SAFETY: the frame belongs to this transaction, which is borrowed.

@@ -136,3 +136,30 @@ fn an_extent_takes_no_page_that_the_log_contains() {
         assert!(value.len() == 20 * PAGE && value.iter().all(|&byte| byte == round), "value {round}");
     }
 }
+
+#[test]
+fn a_snapshot_reads_pages_that_one_later_transaction_has_freed_and_used_again() {
+    const KEYS: u32 = 200;
+    let disk = disk(&empty(16));
+    let fill = |table: &mut crate::TableWrite<'_, u32, [u8]>, round: u8| {
+        (0..KEYS).try_for_each(|key| table.insert(&key, &[round; 900]).map(drop))
+    };
+    open(&disk).unwrap().write(|tx| fill(&mut tx.table(TABLES[0])?, 1)).unwrap();
+    // Its memory is a third of the pages.
+    let store = open(&disk).unwrap();
+    let now = store.read().unwrap();
+    let pages = store.0.shared.published().1;
+    let replaced = store.write(|tx| {
+        let mut table = tx.table(TABLES[0])?;
+        table.remove_range::<u32>(..)?;
+        fill(&mut table, 2)
+    });
+    replaced.unwrap();
+    assert!(store.0.shared.published().1 < pages + 10, "the pages were not used again");
+    // The new contents come to their places.
+    (0..200).for_each(|key| put(&store, key % 50 + 1000).map(drop).unwrap());
+    let table = now.table(TABLES[0]).unwrap();
+    for key in 0..KEYS {
+        assert_eq!(table.get(&key).unwrap(), Some(&[1; 900][..]), "key {key}");
+    }
+}
