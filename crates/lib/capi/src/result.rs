@@ -262,6 +262,7 @@ extern "C" fn fs_error_name(code: c_int) -> *const c_char {
         -14 => c"a table has other types",
         -15 => c"not there",
         -16 => c"in use",
+        -17 => c"a snapshot is too old",
         _ => c"not a code of libfieldstone",
     };
     name.as_ptr()

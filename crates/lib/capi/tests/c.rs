@@ -250,6 +250,11 @@ fn store() {
 }
 
 #[test]
+fn errors_of_a_store_have_their_codes_and_name_a_remedy() {
+    succeeds(&source("tests/c/store_errors.c"));
+}
+
+#[test]
 fn refusals() {
     succeeds(&source("tests/c/refusals.c"));
 }

@@ -133,8 +133,8 @@ int fs_store_remove(fs_store_write *write, const char *table, fs_bytes key);
 int fs_store_remove_range(fs_store_write *write, const char *table, fs_bytes from, fs_bytes to);
 
 /* Makes the changes durable, then visible. The handle is NULL afterwards, in either case.
- * FS_ERROR_FULL: nothing has changed. FS_ERROR_SYSTEM: a write failed, and whether the changes are there is
- * known when the store is open again. */
+ * FS_ERROR_FULL: nothing has changed. FS_ERROR_SYSTEM, or FS_ERROR_POISONED on a full file system: a write
+ * failed, and whether the changes are there is known when the store is open again. */
 int fs_store_commit(fs_store_write **write);
 
 #ifdef __cplusplus
