@@ -81,12 +81,16 @@ fn path<'a>(path: *const c_char) -> Result<&'a Path, CallError> {
 /// A snapshot.
 struct Read(Arc<Snapshot>);
 
-/// Goes through a table of a snapshot.
+/// Goes through a table of a snapshot. Its place is beside a key: that of the last entry, or the one it was set to.
 struct Cursor {
-    /// Lent from `snapshot`; dropped before it.
+    /// From the place to the end of the table, or with `is_backward` to its start. Lent from `snapshot`; dropped
+    /// before it.
     entries: Range<'static, Snapshot, [u8], [u8]>,
-    /// The key that is lent until the next call.
+    is_backward: bool,
+    /// The key beside the place. That of an entry is lent until the next call.
     key: Vec<u8>,
+    /// Whether the place is behind the key.
+    is_behind: bool,
     table: BytesTable,
     snapshot: Arc<Snapshot>,
 }
@@ -94,11 +98,40 @@ struct Cursor {
 impl Cursor {
     /// Before the first entry whose key is at least `key`.
     fn at(snapshot: &Arc<Snapshot>, table: BytesTable, key: &[u8]) -> Result<Self, CallError> {
-        // SAFETY: the cursor keeps the snapshot, which does not move, for as long as the reference is used.
-        let lent: &'static Snapshot = unsafe { &*Arc::as_ptr(snapshot) };
-        let entries = lent.table(table)?.range::<&[u8]>((Bound::Included(key), Bound::Unbounded))?;
-        Ok(Self { entries, key: Vec::new(), table, snapshot: Arc::clone(snapshot) })
+        let entries = entries(snapshot, table, (Bound::Included(key), Bound::Unbounded))?;
+        let (key, snapshot) = (key.to_vec(), Arc::clone(snapshot));
+        Ok(Self { entries, is_backward: false, key, is_behind: false, table, snapshot })
     }
+
+    /// Goes to the next entry, or backwards to the one before. Returns its value.
+    fn step(&mut self, is_backward: bool) -> Result<&'static [u8], CallError> {
+        if self.is_backward != is_backward {
+            let key = self.key.as_slice();
+            let range = match (is_backward, self.is_behind) {
+                (false, false) => (Bound::Included(key), Bound::Unbounded),
+                (false, true) => (Bound::Excluded(key), Bound::Unbounded),
+                (true, false) => (Bound::Unbounded, Bound::Excluded(key)),
+                (true, true) => (Bound::Unbounded, Bound::Included(key)),
+            };
+            self.entries = entries(&self.snapshot, self.table, range)?;
+            self.is_backward = is_backward;
+        }
+        let entry = if is_backward { self.entries.next_back() } else { self.entries.next() };
+        let (key, value) = entry.ok_or(CallError::NoEntry)??;
+        (self.key, self.is_behind) = (key, !is_backward);
+        Ok(value)
+    }
+}
+
+/// The entries between two keys. The caller keeps the snapshot for as long as it uses them.
+fn entries(
+    snapshot: &Arc<Snapshot>,
+    table: BytesTable,
+    range: (Bound<&[u8]>, Bound<&[u8]>),
+) -> Result<Range<'static, Snapshot, [u8], [u8]>, CallError> {
+    // SAFETY: the cursor that gets the entries keeps the snapshot, which does not move.
+    let lent: &'static Snapshot = unsafe { &*Arc::as_ptr(snapshot) };
+    Ok(lent.table(table)?.range::<&[u8]>(range)?)
 }
 
 /// The referent of a handle that is changed; an error for null.
@@ -161,19 +194,35 @@ extern "C" fn fs_store_cursor_seek(cursor: Option<&mut Cursor>, key: Bytes) -> c
     })
 }
 
+/// Lends the entry to which a step of a cursor leads.
+fn step(
+    cursor: Option<&mut Cursor>,
+    is_backward: bool,
+    key: Option<&mut MaybeUninit<Bytes>>,
+    value: Option<&mut MaybeUninit<Bytes>>,
+) -> CallResult {
+    let cursor = non_null_mut(cursor)?;
+    let bytes = cursor.step(is_backward)?;
+    lend(key, &cursor.key)?;
+    lend(value, bytes)
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn fs_store_cursor_next(
     cursor: Option<&mut Cursor>,
     key: Option<&mut MaybeUninit<Bytes>>,
     value: Option<&mut MaybeUninit<Bytes>>,
 ) -> c_int {
-    run_call(|| {
-        let cursor = non_null_mut(cursor)?;
-        let (found, bytes) = cursor.entries.next().ok_or(CallError::NoEntry)??;
-        cursor.key = found;
-        lend(key, &cursor.key)?;
-        lend(value, bytes)
-    })
+    run_call(|| step(cursor, false, key, value))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fs_store_cursor_previous(
+    cursor: Option<&mut Cursor>,
+    key: Option<&mut MaybeUninit<Bytes>>,
+    value: Option<&mut MaybeUninit<Bytes>>,
+) -> c_int {
+    run_call(|| step(cursor, true, key, value))
 }
 
 #[unsafe(no_mangle)]
@@ -186,6 +235,19 @@ extern "C" fn fs_store_put(write: Option<&mut Transaction>, name: *const c_char,
     run_call(|| {
         non_null_mut(write)?.table(table(name)?)?.insert(key.slice()?, value.slice()?)?;
         Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fs_store_write_get(
+    write: Option<&mut Transaction>,
+    name: *const c_char,
+    key: Bytes,
+    value: Option<&mut MaybeUninit<Bytes>>,
+) -> c_int {
+    run_call(|| {
+        let table = non_null_mut(write)?.table(table(name)?)?;
+        lend(value, table.get(key.slice()?)?.ok_or(CallError::NoEntry)?)
     })
 }
 

@@ -113,6 +113,11 @@ int fs_store_cursor_seek(fs_store_cursor *cursor, fs_bytes key);
  * the snapshot are freed. FS_ERROR_ABSENT at the end. */
 int fs_store_cursor_next(fs_store_cursor *cursor, fs_bytes *key, fs_bytes *value);
 
+/* The entry before, lent as by fs_store_cursor_next: after fs_store_cursor_seek, the last one whose key is
+ * below `key`. After fs_store_cursor_next, it is the same entry again, and so is the next one after this call.
+ * FS_ERROR_ABSENT at the start. */
+int fs_store_cursor_previous(fs_store_cursor *cursor, fs_bytes *key, fs_bytes *value);
+
 
 /* ---- Writing --------------------------------------------------------------------------------- */
 
@@ -125,6 +130,10 @@ void fs_store_write_free(fs_store_write *write);
 
 /* Inserts an entry, or replaces its value. Makes the table if it is absent. */
 int fs_store_put(fs_store_write *write, const char *table, fs_bytes key, fs_bytes value);
+
+/* The value of a key with the changes so far, lent until the next call with this transaction. FS_ERROR_ABSENT
+ * if there is none; `value` is then unchanged. Makes the table if it is absent. */
+int fs_store_write_get(fs_store_write *write, const char *table, fs_bytes key, fs_bytes *value);
 
 /* Removes an entry. FS_ERROR_ABSENT if there is none; the transaction goes on. */
 int fs_store_remove(fs_store_write *write, const char *table, fs_bytes key);

@@ -64,6 +64,95 @@ static void entries_and_cursors(void)
     fs_store_free(store);
 }
 
+/* Checks the entry to which a step leads. */
+static void steps_to(int (*step)(fs_store_cursor *, fs_bytes *, fs_bytes *), fs_store_cursor *cursor, const char *expected)
+{
+    fs_bytes key, value;
+    int result = step(cursor, &key, &value);
+    if (expected)
+        CHECK(result == FS_OK && equals(key, expected) && equals(value, expected));
+    else
+        CHECK(result == FS_ERROR_ABSENT && errno == ENOENT);
+}
+
+#define NEXT(expected) steps_to(fs_store_cursor_next, cursor, expected)
+#define PREVIOUS(expected) steps_to(fs_store_cursor_previous, cursor, expected)
+
+static void a_cursor_in_both_directions(void)
+{
+    fs_store *store = open_store("directions");
+    fs_store_read *now;
+    fs_store_cursor *cursor;
+    const char *names[] = {"a", "c", "e"};
+    for (size_t i = 0; i < 3; i++)
+        put(store, names[i], names[i]);
+    CHECK(fs_store_read_open(store, &now) == FS_OK);
+    CHECK(fs_store_cursor_open(now, "absent", &cursor) == FS_OK);
+    PREVIOUS(NULL), NEXT(NULL);
+    fs_store_cursor_free(cursor);
+    CHECK(fs_store_cursor_open(now, "names", &cursor) == FS_OK);
+    PREVIOUS(NULL), NEXT("a"), PREVIOUS("a"), PREVIOUS(NULL), NEXT("a");
+    NEXT("c"), NEXT("e"), NEXT(NULL), PREVIOUS("e"), PREVIOUS("c"), NEXT("c"), NEXT("e"), NEXT(NULL), NEXT(NULL);
+    CHECK(fs_store_cursor_seek(cursor, text("c")) == FS_OK);
+    PREVIOUS("a"), PREVIOUS(NULL), PREVIOUS(NULL), NEXT("a"), NEXT("c");
+    CHECK(fs_store_cursor_seek(cursor, text("d")) == FS_OK);
+    PREVIOUS("c"), NEXT("c"), NEXT("e");
+    CHECK(fs_store_cursor_seek(cursor, text("f")) == FS_OK);
+    NEXT(NULL), PREVIOUS("e"), PREVIOUS("c"), PREVIOUS("a");
+    fs_store_cursor_free(cursor);
+    fs_store_read_free(now);
+    fs_store_free(store);
+}
+
+static void a_cursor_goes_back_through_many_pages(void)
+{
+    enum { ENTRIES = 2000 };
+    fs_store *store = open_store("many");
+    fs_store_write *write;
+    fs_store_read *now;
+    fs_store_cursor *cursor;
+    char name[16];
+    CHECK(fs_store_write_open(store, &write) == FS_OK);
+    for (int i = 0; i < ENTRIES; i++) {
+        snprintf(name, sizeof name, "%08d", i);
+        CHECK(fs_store_put(write, "names", text(name), text(name)) == FS_OK);
+    }
+    CHECK(fs_store_commit(&write) == FS_OK);
+    CHECK(fs_store_read_open(store, &now) == FS_OK && fs_store_cursor_open(now, "names", &cursor) == FS_OK);
+    CHECK(fs_store_cursor_seek(cursor, text("1")) == FS_OK);
+    for (int i = ENTRIES; i-- > 0;) {
+        snprintf(name, sizeof name, "%08d", i);
+        PREVIOUS(name);
+    }
+    PREVIOUS(NULL);
+    fs_store_cursor_free(cursor);
+    fs_store_read_free(now);
+    fs_store_free(store);
+}
+
+static void a_transaction_reads_its_changes(void)
+{
+    fs_store *store = open_store("changes");
+    fs_store_write *write;
+    fs_bytes value = {NULL, 77};
+    put(store, "a", "before");
+    CHECK(fs_store_write_open(store, &write) == FS_OK);
+    CHECK(fs_store_write_get(write, "names", text("a"), &value) == FS_OK && equals(value, "before"));
+    CHECK(fs_store_put(write, "names", text("a"), text("after")) == FS_OK);
+    CHECK(fs_store_put(write, "names", text("b"), text("")) == FS_OK);
+    CHECK(fs_store_write_get(write, "names", text("a"), &value) == FS_OK && equals(value, "after"));
+    CHECK(fs_store_write_get(write, "names", text("b"), &value) == FS_OK && value.bytes == 0);
+    CHECK(fs_store_remove(write, "names", text("a")) == FS_OK);
+    value.bytes = 77;
+    CHECK(fs_store_write_get(write, "names", text("a"), &value) == FS_ERROR_ABSENT && value.bytes == 77);
+    CHECK(fs_store_write_get(write, "others", text("a"), &value) == FS_ERROR_ABSENT && value.bytes == 77);
+    // An error of its arguments is none of the transaction.
+    CHECK(fs_store_write_get(write, "names", (fs_bytes){NULL, 3}, &value) == FS_ERROR_ARGUMENT);
+    CHECK(fs_store_write_get(write, "names", text("b"), NULL) == FS_ERROR_ARGUMENT);
+    CHECK(fs_store_commit(&write) == FS_OK);
+    fs_store_free(store);
+}
+
 static void transactions(void)
 {
     fs_store *store = open_store("transactions");
@@ -156,6 +245,9 @@ int main(void)
 {
     make_folder();
     entries_and_cursors();
+    a_cursor_in_both_directions();
+    a_cursor_goes_back_through_many_pages();
+    a_transaction_reads_its_changes();
     transactions();
     a_killed_process();
     damaged_files();

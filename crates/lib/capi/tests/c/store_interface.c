@@ -20,8 +20,10 @@ int fs_store_get(const fs_store_read *read, const char *table, fs_bytes key, fs_
 int fs_store_cursor_open(const fs_store_read *read, const char *table, fs_store_cursor **cursor);
 int fs_store_cursor_seek(fs_store_cursor *cursor, fs_bytes key);
 int fs_store_cursor_next(fs_store_cursor *cursor, fs_bytes *key, fs_bytes *value);
+int fs_store_cursor_previous(fs_store_cursor *cursor, fs_bytes *key, fs_bytes *value);
 int fs_store_write_open(fs_store *store, fs_store_write **write);
 int fs_store_put(fs_store_write *write, const char *table, fs_bytes key, fs_bytes value);
+int fs_store_write_get(fs_store_write *write, const char *table, fs_bytes key, fs_bytes *value);
 int fs_store_remove(fs_store_write *write, const char *table, fs_bytes key);
 int fs_store_remove_range(fs_store_write *write, const char *table, fs_bytes from, fs_bytes to);
 int fs_store_commit(fs_store_write **write);
@@ -39,7 +41,7 @@ IS_TRUE(FS_OK == 0 && FS_ERROR_SYSTEM == -1 && FS_ERROR_FORKED == -4 && FS_ERROR
 IS_TRUE(FS_ERROR_CORRUPT == -10 && FS_ERROR_VERSION == -11 && FS_ERROR_FULL == -12);
 IS_TRUE(FS_ERROR_POISONED == -13 && FS_ERROR_TYPE == -14);
 /* -8 and -9 are codes of <fieldstone/guard.h>. */
-IS_TRUE(FS_ERROR_ABSENT == -15 && FS_ERROR_BUSY == -16);
+IS_TRUE(FS_ERROR_ABSENT == -15 && FS_ERROR_BUSY == -16 && FS_ERROR_TOO_OLD == -17);
 
 static const char *folder;
 static const fs_bytes NOTHING = {NULL, 0};
@@ -90,6 +92,11 @@ static unsigned count(const fs_store_read *now, const char *table, const char *f
     while ((result = fs_store_cursor_next(cursor, &key, &value)) == FS_OK)
         entries++;
     CHECK(result == FS_ERROR_ABSENT && errno == ENOENT);
+    /* The same entries backwards. */
+    for (unsigned left = entries; left > 0; left--)
+        CHECK(fs_store_cursor_previous(cursor, &key, &value) == FS_OK);
+    CHECK(fs_store_cursor_seek(cursor, NOTHING) == FS_OK);
+    CHECK(fs_store_cursor_previous(cursor, &key, &value) == FS_ERROR_ABSENT);
     fs_store_cursor_free(cursor);
     return entries;
 }
@@ -108,8 +115,12 @@ static void write_for_rust(void)
         snprintf(key, sizeof key, "%04u", number);
         CHECK(fs_store_put(write, "numbers", text(key), text(key + 1)) == FS_OK);
     }
+    CHECK(fs_store_write_get(write, "numbers", text("0007"), &value) == FS_OK && equals(value, "007"));
     CHECK(fs_store_remove_range(write, "numbers", text("0100"), text("0900")) == FS_OK);
     CHECK(fs_store_remove(write, "numbers", text("0007")) == FS_OK);
+    CHECK(fs_store_write_get(write, "numbers", text("0007"), &value) == FS_ERROR_ABSENT);
+    value.start = large;
+    value.bytes = sizeof large;
     CHECK(fs_store_put(write, "large", text("value"), value) == FS_OK);
     CHECK(fs_store_put(write, "large", text("empty"), NOTHING) == FS_OK);
     CHECK(fs_store_commit(&write) == FS_OK && write == NULL);
@@ -161,6 +172,8 @@ static void wrong_arguments(void)
     CHECK(fs_store_cursor_open(NULL, "t", &cursor) == FS_ERROR_ARGUMENT && cursor == NULL);
     CHECK(fs_store_cursor_seek(NULL, text("k")) == FS_ERROR_ARGUMENT);
     CHECK(fs_store_cursor_next(NULL, &key, &value) == FS_ERROR_ARGUMENT);
+    CHECK(fs_store_cursor_previous(NULL, &key, &value) == FS_ERROR_ARGUMENT);
+    CHECK(fs_store_write_get(NULL, "t", text("k"), &value) == FS_ERROR_ARGUMENT);
     CHECK(fs_store_write_open(NULL, &write) == FS_ERROR_ARGUMENT && write == NULL);
     CHECK(fs_store_commit(NULL) == FS_ERROR_ARGUMENT && fs_store_commit(&write) == FS_ERROR_ARGUMENT);
     CHECK(fs_store_put(NULL, "t", text("k"), text("v")) == FS_ERROR_ARGUMENT);
