@@ -1,14 +1,18 @@
 //! The tree with the names of the tables: for each the root of its tree, and the types of its keys and
 //! values.
 
+use std::ops::Bound;
+
 use crate::data::{Key, Value};
 use crate::editor::Editor;
 use crate::error::{Error, ErrorKind, Result};
 use crate::node::Payload;
+use crate::object::types::is_reserved;
 use crate::page::u32_at;
+use crate::raw::RawTable;
 use crate::shared::Shared;
 use crate::table::Table;
-use crate::tree::{self, Pages};
+use crate::tree::{self, Entries, Pages};
 
 /// What the catalog says of a table.
 pub(crate) struct TableEntry<'a> {
@@ -92,4 +96,28 @@ pub(crate) fn root_or_new(editor: &mut Editor<'_>, table: Signature<'_>) -> Resu
     let entry = TableEntry { root, key: table.key, value: table.value }.encode();
     tree::insert(editor, editor.shared.header.catalog(), table.name.as_bytes(), Payload::Value(&entry))?;
     Ok(root)
+}
+
+/// The tables of programs, in the order of their names.
+pub(crate) fn tables(pages: &impl Pages, shared: &Shared) -> Result<Vec<RawTable>> {
+    let (catalog, mut tables) = (shared.header.catalog(), Vec::new());
+    let mut entries = Entries::new(pages, catalog, Bound::Unbounded, Bound::Unbounded)?;
+    while let Some((name, bytes)) = entries.next()? {
+        let entry = TableEntry::decode_or(bytes, |what| pages.wrong(catalog, what))?;
+        let name = String::from_utf8(name.to_vec());
+        let name = name.map_err(|_| pages.wrong(catalog, "the name of a table is not UTF-8"))?;
+        if !is_reserved(&name) {
+            tables.push(RawTable { name, key_type: entry.key.to_owned(), value_type: entry.value.to_owned() });
+        }
+    }
+    Ok(tables)
+}
+
+/// Removes a table of any types, with its entries. Returns whether it was there.
+pub(crate) fn remove(editor: &mut Editor<'_>, name: &str) -> Result<bool> {
+    let catalog = editor.shared.header.catalog();
+    let Some(bytes) = tree::get(editor, catalog, name.as_bytes())? else { return Ok(false) };
+    let root = TableEntry::decode_or(bytes, |what| editor.wrong(catalog, what))?.root;
+    tree::remove_tree(editor, root)?;
+    tree::remove(editor, catalog, name.as_bytes())
 }

@@ -87,7 +87,8 @@ impl Compaction {
         Ok(Some(moved.transpose()?.unwrap_or(root)))
     }
 
-    /// Moves the pages on the way to a leaf, and its large values. Returns the first key behind it.
+    /// Moves the pages on the way to a leaf, and its large values. Returns the key to continue with: the first
+    /// one behind the leaf, or one of the leaf if its large values are too much for one transaction.
     fn visit_leaf(&mut self, editor: &mut Editor<'_>, root: u32) -> Result<Option<Vec<u8>>> {
         let way = tree::way(editor, root, &self.key)?;
         let mut parent = root;
@@ -101,7 +102,9 @@ impl Compaction {
             }
             parent = child;
         }
-        self.move_extents(editor, parent)?;
+        if let Some(key) = self.move_extents(editor, parent)? {
+            return Ok(Some(key));
+        }
         Ok(Node(editor.page(parent)?).fences().upper.map(<[u8]>::to_vec))
     }
 
@@ -120,11 +123,19 @@ impl Compaction {
         Ok(Some(new))
     }
 
-    /// Moves the large values of a leaf, if there is room for them before.
-    fn move_extents(&mut self, editor: &mut Editor<'_>, leaf: u32) -> Result<()> {
-        for place in 0..Node(editor.page(leaf)?).count() {
-            let extent = Node(editor.page(leaf)?).extent(place).filter(|extent| extent.pages().end > self.end);
-            let Some(old) = extent else { continue };
+    /// Moves large values of a leaf, if there is room for them before. Returns the key of the next one if this
+    /// transaction has moved enough.
+    fn move_extents(&mut self, editor: &mut Editor<'_>, leaf: u32) -> Result<Option<Vec<u8>>> {
+        let node = Node(editor.page(leaf)?);
+        let start = node.find(&self.key).unwrap_or_else(|place| place);
+        for place in start..node.count() {
+            let node = Node(editor.page(leaf)?);
+            let Some(old) = node.extent(place).filter(|extent| extent.pages().end > self.end) else { continue };
+            if self.moved >= MOVES {
+                let mut key = Vec::new();
+                node.append_key(place, &mut key);
+                return Ok(Some(key));
+            }
             let contents = editor.shared.read_extent(old)?.into_vec();
             if let Some(new) = editor.write_extent_before(old.start, contents)? {
                 node::set_reference(editor.edit(leaf)?, place, &new.encode());
@@ -132,7 +143,7 @@ impl Compaction {
                 self.moved += (old.bytes / PAGE as u64) as u32 + 1;
             }
         }
-        Ok(())
+        Ok(None)
     }
 }
 
@@ -152,5 +163,43 @@ pub(crate) fn trim(editor: &mut Editor<'_>) -> Result<()> {
         }
         editor.edits.end = last + 1;
         return Ok(());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MOVES, PAGE};
+    use crate::check_tests::{disk, findings};
+    use crate::crash::{TABLES, empty, open};
+
+    /// Bytes of a large value: more pages than a step moves.
+    const VALUE: usize = (MOVES as usize + 10) * PAGE;
+
+    #[test]
+    fn a_step_moves_one_of_the_values_that_are_large_enough_for_a_step() {
+        let disk = disk(&empty(16));
+        let store = open(&disk).unwrap();
+        let value = |key: u32| vec![key as u8; VALUE];
+        (0..8).for_each(|key| assert!(store.write(|tx| tx.table(TABLES[0])?.insert(&key, &value(key))).unwrap()));
+        (0..4).for_each(|key| assert!(store.write(|tx| tx.table(TABLES[0])?.remove(&key)).unwrap()));
+        let (mut compaction, mut moved) = (None, Vec::new());
+        loop {
+            let mut tx = store.begin().unwrap();
+            let has_more = tx.compact(&mut compaction).unwrap();
+            moved.push(tx.edits.written.len());
+            tx.commit().unwrap();
+            if !has_more {
+                break;
+            }
+        }
+        assert!(moved.iter().all(|&values| values <= 1), "{moved:?}");
+        assert_eq!(moved.iter().sum::<usize>(), 4, "{moved:?}");
+        let now = store.read().unwrap();
+        let table = now.table(TABLES[0]).unwrap();
+        (4..8).for_each(|key| assert_eq!(table.get(&key).unwrap(), Some(&value(key)[..])));
+        drop(now);
+        drop(store);
+        let image = crate::lock::lock(&disk).cached().into_owned();
+        assert!(findings(&image).is_empty());
     }
 }

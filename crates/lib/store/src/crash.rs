@@ -254,6 +254,10 @@ pub(crate) fn change(store: &Store, model: &mut Model, random: &mut Random) -> R
     store.write(|tx| {
         for _ in 0..=random.below(12) {
             let (which, key) = (random.below(2) as usize, random.below(400) as u32);
+            if random.below(300) == 0 {
+                tx.remove_table(TABLES[which].name())?;
+                model[which].clear();
+            }
             let mut table = tx.table(TABLES[which])?;
             match random.below(8) {
                 0 => {

@@ -58,6 +58,7 @@ pub struct Error {
     /// The beginning of the message.
     lead: &'static str,
     remedy: Option<Cow<'static, str>>,
+    os_error: Option<i32>,
 }
 
 impl Error {
@@ -91,13 +92,26 @@ impl Error {
         self.remedy.as_deref()
     }
 
+    /// The error number (errno) of the system call that failed, if one did. The message has its text, so
+    /// there is no [`std::error::Error::source`].
+    #[must_use]
+    pub const fn os_error(&self) -> Option<i32> {
+        self.os_error
+    }
+
     /// What is wrong, without the place in the file.
     pub(crate) fn what(&self) -> &str {
         &self.what
     }
 
     pub(crate) fn new(kind: ErrorKind, path: &Path, what: impl Into<String>) -> Self {
-        Self { kind, path: path.to_owned(), what: what.into(), page: None, lead: "", remedy: None }
+        Self { kind, path: path.to_owned(), what: what.into(), page: None, lead: "", remedy: None, os_error: None }
+    }
+
+    /// A failed call of the system, without a remedy.
+    fn call(kind: ErrorKind, path: &Path, operation: &str, source: &io::Error) -> Self {
+        let os_error = source.raw_os_error();
+        Self { os_error, ..Self::new(kind, path, format!("cannot {operation}: {source}")) }
     }
 
     pub(crate) fn with_remedy(mut self, remedy: impl Into<Cow<'static, str>>) -> Self {
@@ -133,7 +147,7 @@ impl Error {
         } else {
             (ErrorKind::Io, None)
         };
-        Self { remedy, ..Self::new(kind, path, format!("cannot {operation}: {source}")) }
+        Self { remedy, ..Self::call(kind, path, operation, source) }
     }
 
     /// A failed write or sync, after which the store takes no more writes. [`ErrorKind::Full`] would mean
@@ -146,7 +160,7 @@ impl Error {
         } else {
             (ErrorKind::Io, REOPEN)
         };
-        Self::new(kind, path, format!("cannot {operation}: {source}")).with_remedy(remedy)
+        Self::call(kind, path, operation, source).with_remedy(remedy)
     }
 }
 

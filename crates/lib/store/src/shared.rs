@@ -91,6 +91,11 @@ impl Shared {
         }
     }
 
+    /// Takes the writer, unless another transaction has it.
+    pub(crate) fn try_take_writer(&self) -> Option<Writer> {
+        lock(&self.writer).take()
+    }
+
     pub(crate) fn return_writer(&self, writer: Writer) {
         *lock(&self.writer) = Some(writer);
         self.returned.notify_one();

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::extent::Extent;
 use crate::object::window::Window;
 use crate::page::Page;
+use crate::raw::RawTable;
 use crate::readers::Reader;
 use crate::store::Open;
 use crate::table::{Range, Table, get, range};
@@ -57,6 +58,14 @@ impl Snapshot {
     pub fn table<K: Key + ?Sized, V: Value + ?Sized>(&self, table: Table<K, V>) -> Result<TableRead<'_, K, V>> {
         self.check_objects()?;
         Ok(TableRead { snapshot: self, root: catalog::root(self, &self.open.shared, Signature::of(table))?, table })
+    }
+
+    /// The tables of programs, in the order of their names.
+    ///
+    /// # Errors
+    /// As [`TableRead::get`].
+    pub fn tables(&self) -> Result<Vec<RawTable>> {
+        catalog::tables(self, &self.open.shared)
     }
 }
 

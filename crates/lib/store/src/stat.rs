@@ -71,7 +71,7 @@ pub struct TypeStat {
     pub page_bytes: u64,
 }
 
-/// What commits have written, or will have written after the next turn of the log.
+/// What commits have written, or will have written once the log has changed to its other half.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CommitBytes {

@@ -217,8 +217,8 @@ impl Store {
     }
 
     /// Makes the file smaller: moves pages from its end to unused places, then cuts it. Others read and
-    /// write meanwhile; each step is a transaction of at most 64 pages. Returns how many bytes smaller the
-    /// file is. What a living snapshot may read is not cut off: then the file becomes smaller later.
+    /// write meanwhile; each step is a transaction of at most 64 pages, or of one large value. Returns how
+    /// many bytes smaller the file is. What a living snapshot may read is not cut off: then the file becomes smaller later.
     ///
     /// Cost: each page of the tables is read, and those at the end are written twice.
     ///
@@ -239,7 +239,15 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::Poisoned`] after a failed write; [`ErrorKind::Forked`] in a forked child.
     pub fn begin(&self) -> Result<Transaction> {
-        Transaction::begin(Arc::clone(&self.0))
+        Transaction::begin(&self.0)
+    }
+
+    /// As [`Store::begin`], without waiting: `None` if another transaction is open.
+    ///
+    /// # Errors
+    /// As [`Store::begin`].
+    pub fn try_begin(&self) -> Result<Option<Transaction>> {
+        Transaction::try_begin(&self.0)
     }
 
     /// Makes a transaction of what `change` does. It is durable when this returns. After an error or a
@@ -248,6 +256,28 @@ impl Store {
     /// # Errors
     /// Those of `change`, and as [`Transaction::commit`].
     pub fn write<T>(&self, change: impl FnOnce(&mut Transaction) -> Result<T>) -> Result<T> {
+        self.write_or(change)
+    }
+
+    /// As [`Store::write`], for a `change` with errors of its own.
+    /// ```
+    /// # use fieldstone_store::{Error, Store, Table};
+    /// const USERS: Table<u64, str> = Table::new("users");
+    ///
+    /// fn add(store: &Store, id: &str, name: &str) -> Result<(), Box<dyn std::error::Error>> {
+    ///     store.write_or(|tx| {
+    ///         tx.table(USERS)?.insert(&id.parse()?, name)?;
+    ///         Ok(())
+    ///     })
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Store::write`].
+    pub fn write_or<T, E: From<Error>>(
+        &self,
+        change: impl FnOnce(&mut Transaction) -> std::result::Result<T, E>,
+    ) -> std::result::Result<T, E> {
         let mut transaction = self.begin()?;
         let result = change(&mut transaction)?;
         transaction.commit()?;

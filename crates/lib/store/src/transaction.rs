@@ -44,10 +44,19 @@ impl fmt::Debug for Transaction {
 pub struct Savepoint(u64);
 
 impl Transaction {
-    pub(crate) fn begin(open: Arc<Open>) -> Result<Self> {
+    pub(crate) fn begin(open: &Arc<Open>) -> Result<Self> {
         // A transaction of the parent may have the writer of a forked child.
         open.shared.check_writable()?;
-        let mut writer = open.shared.take_writer();
+        Self::new(Arc::clone(open), open.shared.take_writer())
+    }
+
+    /// Begins a transaction, unless another one is open.
+    pub(crate) fn try_begin(open: &Arc<Open>) -> Result<Option<Self>> {
+        open.shared.check_writable()?;
+        open.shared.try_take_writer().map(|writer| Self::new(Arc::clone(open), writer)).transpose()
+    }
+
+    fn new(open: Arc<Open>, mut writer: Writer) -> Result<Self> {
         if let Err(error) = open.shared.check_writable() {
             open.shared.return_writer(writer);
             return Err(error);
@@ -102,6 +111,18 @@ impl Transaction {
     pub fn table<K: Key + ?Sized, V: Value + ?Sized>(&mut self, table: Table<K, V>) -> Result<TableWrite<'_, K, V>> {
         let root = self.table_root(Signature::of(table))?;
         Ok(TableWrite { transaction: self, root, table })
+    }
+
+    /// Removes a table with all its entries, whatever its types are. Returns whether it was there. A later
+    /// table of this name may have other types.
+    ///
+    /// Cost: each page of the table is read once.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Type`] for a name that belongs to the store, and as [`TableWrite::insert`].
+    pub fn remove_table(&mut self, name: &str) -> Result<bool> {
+        check_table_name(self.shared(), name)?;
+        self.change(|editor| catalog::remove(editor, name))
     }
 
     /// The root of a table, which is made if it is absent.
@@ -266,6 +287,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> TableWrite<'_, K, V> {
         })
     }
 
+    /// Removes all entries; how many they were. [`Transaction::remove_table`] removes the table, too.
+    ///
+    /// # Errors
+    /// As [`TableWrite::insert`].
+    pub fn clear(&mut self) -> Result<u64> {
+        self.remove_range::<&K>(..)
+    }
+
     /// The value of a key, as of now.
     ///
     /// # Errors
@@ -280,5 +309,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> TableWrite<'_, K, V> {
     /// As [`TableWrite::get`].
     pub fn range<Q: Borrow<K>>(&self, keys: impl RangeBounds<Q>) -> Result<Range<'_, Transaction, K, V>> {
         range(&*self.transaction, Some(self.root), &keys, self.table)
+    }
+
+    /// All entries, as of now.
+    ///
+    /// # Errors
+    /// As [`TableWrite::get`].
+    pub fn iter(&self) -> Result<Range<'_, Transaction, K, V>> {
+        self.range::<&K>(..)
     }
 }

@@ -295,6 +295,26 @@ pub(crate) fn remove_range(editor: &mut Editor<'_>, root: u32, from: Bound<&[u8]
     }
 }
 
+/// Removes a tree, with its large values.
+pub(crate) fn remove_tree(editor: &mut Editor<'_>, root: u32) -> Result<()> {
+    node_at(editor, root)?;
+    let mut rest = vec![root];
+    while let Some(number) = rest.pop() {
+        let page = *editor.page(number)?;
+        let node = Node(&page);
+        if node.is_leaf() {
+            editor.remove_extents((0..node.count()).filter_map(|place| node.extent(place)));
+        } else {
+            for child in 0..=node.count() {
+                rest.push(child_at(editor, node, child)?.0);
+            }
+        }
+        // A page that is in the tree twice is an error here, so this ends.
+        editor.free(number)?;
+    }
+    Ok(())
+}
+
 /// Removes the keys of one leaf, from `first` up to a bound.
 fn remove_of_leaf(editor: &mut Editor<'_>, root: u32, first: &[u8], to: Bound<&[u8]>) -> Result<u64> {
     let way = way(editor, root, first)?;

@@ -340,3 +340,43 @@ fn users_may_be_shared_between_threads() {
     });
     assert_eq!(store.read().unwrap().table(NUMBERS).unwrap().iter().unwrap().count(), 400);
 }
+
+#[test]
+fn a_transaction_can_be_had_without_waiting_only_if_no_other_one_is_open() {
+    let (_folder, path) = folder();
+    let store = Store::open(&path).unwrap();
+    let first = store.begin().unwrap();
+    assert!(store.try_begin().unwrap().is_none());
+    drop(first);
+    let mut second = store.try_begin().unwrap().unwrap();
+    second.table(NAMES).unwrap().insert("a", "1").unwrap();
+    second.commit().unwrap();
+    assert_eq!(store.read().unwrap().table(NAMES).unwrap().get("a").unwrap(), Some("1"));
+}
+
+#[test]
+fn an_error_of_the_caller_leaves_the_store_as_it_was_and_returns() {
+    let (_folder, path) = folder();
+    let store = Store::open(&path).unwrap();
+    let add = |id: &str| {
+        store.write_or::<_, Box<dyn std::error::Error>>(|tx| {
+            tx.table(NUMBERS)?.insert(&0, b"before")?;
+            tx.table(NUMBERS)?.insert(&id.parse()?, b"parsed")?;
+            Ok(())
+        })
+    };
+    assert!(add("seven").unwrap_err().is::<std::num::ParseIntError>());
+    assert!(store.read().unwrap().table(NUMBERS).unwrap().iter().unwrap().next().is_none());
+    add("7").unwrap();
+    assert_eq!(store.read().unwrap().table(NUMBERS).unwrap().get(&7).unwrap(), Some(&b"parsed"[..]));
+}
+
+#[test]
+fn an_error_has_the_number_of_the_failed_call() {
+    let (folder, path) = folder();
+    let error = Store::open(folder.path().join("absent").join("a.store")).unwrap_err();
+    assert_eq!((error.kind(), error.os_error()), (ErrorKind::Io, Some(2)), "{error}");
+    let store = Store::open(&path).unwrap();
+    let large = store.write(|tx| tx.table(NAMES)?.insert(&"k".repeat(600), "1")).unwrap_err();
+    assert_eq!((large.kind(), large.os_error()), (ErrorKind::TooLarge, None));
+}
