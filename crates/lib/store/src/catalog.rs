@@ -118,6 +118,7 @@ pub(crate) fn remove(editor: &mut Editor<'_>, name: &str) -> Result<bool> {
     let catalog = editor.shared.header.catalog();
     let Some(bytes) = tree::get(editor, catalog, name.as_bytes())? else { return Ok(false) };
     let root = TableEntry::decode_or(bytes, |what| editor.wrong(catalog, what))?.root;
-    tree::remove_tree(editor, root)?;
+    tree::clear(editor, root)?;
+    editor.free(root)?;
     tree::remove(editor, catalog, name.as_bytes())
 }

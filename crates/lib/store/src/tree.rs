@@ -285,8 +285,11 @@ pub(crate) fn remove(editor: &mut Editor<'_>, root: u32, key: &[u8]) -> Result<b
     Ok(true)
 }
 
-/// Removes all keys between two bounds; how many they were. It changes each leaf once.
+/// Removes all keys between two bounds; how many they were. It changes each leaf once, and none if it removes all.
 pub(crate) fn remove_range(editor: &mut Editor<'_>, root: u32, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Result<u64> {
+    if from == Bound::Unbounded && to == Bound::Unbounded {
+        return clear(editor, root);
+    }
     let mut removed = 0;
     loop {
         let first = Entries::new(&*editor, root, from, to)?.next_key()?.map(KeyParts::to_vec);
@@ -295,24 +298,29 @@ pub(crate) fn remove_range(editor: &mut Editor<'_>, root: u32, from: Bound<&[u8]
     }
 }
 
-/// Removes a tree, with its large values.
-pub(crate) fn remove_tree(editor: &mut Editor<'_>, root: u32) -> Result<()> {
+/// Removes all keys; how many they were. Only the root is changed: the pages below it are read and freed.
+pub(crate) fn clear(editor: &mut Editor<'_>, root: u32) -> Result<u64> {
     node_at(editor, root)?;
-    let mut rest = vec![root];
+    let (mut rest, mut removed) = (vec![root], 0);
     while let Some(number) = rest.pop() {
         let page = *editor.page(number)?;
         let node = Node(&page);
         if node.is_leaf() {
+            removed += node.count() as u64;
             editor.remove_extents((0..node.count()).filter_map(|place| node.extent(place)));
         } else {
             for child in 0..=node.count() {
                 rest.push(child_at(editor, node, child)?.0);
             }
         }
-        // A page that is in the tree twice is an error here, so this ends.
-        editor.free(number)?;
+        if number == root {
+            plant(editor.edit(root)?);
+        } else {
+            // A page that is in the tree twice is an error here, so this ends.
+            editor.free(number)?;
+        }
     }
-    Ok(())
+    Ok(removed)
 }
 
 /// Removes the keys of one leaf, from `first` up to a bound.
