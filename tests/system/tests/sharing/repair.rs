@@ -12,7 +12,7 @@ use crate::fixture::{
     kernel_s, ran_together, run, run_together, slowdown_by_sharing, stderr,
 };
 
-const COUNTING: &[&str] = &["--iterations", "500000000"];
+const COUNTING: &[&str] = &["--iterations", "300000000"];
 
 /// Runs a program natively and with a repair, compares the results, and returns the statistics.
 fn repaired(fixture: &SharingFixture, run: RunCommand, program: &Path, arguments: &[&str]) -> Option<RepairStats> {
@@ -344,7 +344,7 @@ fn a_running_process_is_repaired_and_detached() {
     let Some(fixture) = SharingFixture::new() else { return };
     let program = fixture.build("counters", &["-g", "-O2"]);
     let running = std::process::Command::new(&program)
-        .args(["--pin", "--iterations", &iterations_for(&program, 2.0)])
+        .args(["--pin", "--iterations", &iterations_for(&program, 1.0)])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
