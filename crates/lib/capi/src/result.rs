@@ -93,7 +93,7 @@ impl CallError {
             Self::Guard(fieldstone_guard::Error::Full { .. }) => (-1, libc::ENOMEM),
             Self::Paging(error) => (paging_code(*error), error.errno()),
             Self::Checkpoint(error) => checkpoint_code(error),
-            Self::Store(error) => store_code(error.kind()),
+            Self::Store(error) => store_code(error),
             Self::NoEntry => (-15, libc::ENOENT),
             Self::Feature { .. } => (-3, libc::ENOTSUP),
             Self::Finding(_) => (-8, libc::EFAULT),
@@ -153,10 +153,10 @@ fn checkpoint_code(error: &fieldstone_checkpoint::Error) -> (c_int, c_int) {
 }
 
 /// The number in `enum fs_error` of an error of `fieldstone-store`, and the errno.
-const fn store_code(kind: fieldstone_store::ErrorKind) -> (c_int, c_int) {
+fn store_code(error: &fieldstone_store::Error) -> (c_int, c_int) {
     use fieldstone_store::ErrorKind;
-    match kind {
-        ErrorKind::Io => (-1, libc::EIO),
+    match error.kind() {
+        ErrorKind::Io => (-1, error.os_error().unwrap_or(libc::EIO)),
         ErrorKind::Memory => (-1, libc::ENOMEM),
         ErrorKind::Forked => (-4, libc::ECHILD),
         ErrorKind::TooLarge => (-6, libc::EINVAL),

@@ -50,7 +50,7 @@ impl Writer {
 
     /// Releases the removed pages that no snapshot can read.
     pub(crate) fn release_pages(&mut self, shared: &Shared) {
-        if self.held.release(shared.frames.oldest(shared.published().0), &shared.extents) {
+        if self.held.release(shared.frames.oldest(shared.published().0), |start| shared.remove_extent(start)) {
             self.group = 0;
         }
     }

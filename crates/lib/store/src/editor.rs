@@ -73,6 +73,11 @@ impl Edits {
         self.marks.push(Mark { number, before: PageMap::default(), end: self.end, written, removed });
     }
 
+    /// The number of the last savepoint.
+    pub(crate) fn last_mark(&self) -> Option<u64> {
+        self.marks.last().map(|mark| mark.number)
+    }
+
     /// Whether this transaction has a savepoint of this number.
     pub(crate) fn has_mark(&self, number: u64) -> bool {
         self.marks.iter().any(|mark| mark.number == number)
@@ -103,7 +108,7 @@ impl Edits {
 
     /// Forgets the extents that were written, except the first ones.
     fn drop_written(&mut self, kept: usize, shared: &Shared) {
-        self.written.drain(kept..).for_each(|start| shared.extents.remove(start));
+        self.written.drain(kept..).for_each(|start| shared.remove_extent(start));
     }
 
     /// Ends all savepoints, and returns the frames that only they need.

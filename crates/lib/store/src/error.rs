@@ -35,7 +35,7 @@ pub enum ErrorKind {
     TooLarge,
     /// There is no memory or address space.
     Memory,
-    /// There is no such object or root.
+    /// There is no such object or root, or no file and none is to be made.
     Absent,
     /// The store is larger than the window of a snapshot or transaction, which has reached objects in more
     /// pages than that.
@@ -99,6 +99,12 @@ impl Error {
         self.os_error
     }
 
+    /// The error of the commit of a transaction in which an operation has failed with this one.
+    pub(crate) fn of_commit(self) -> Self {
+        let lead = if self.lead == DAMAGED { OF_DAMAGED_COMMIT } else { OF_COMMIT };
+        Self { lead, ..self }
+    }
+
     /// What is wrong, without the place in the file.
     pub(crate) fn what(&self) -> &str {
         &self.what
@@ -121,7 +127,7 @@ impl Error {
 
     pub(crate) fn corrupt(path: &Path, page: Option<u32>, what: &str) -> Self {
         let file = quoted(path);
-        Self { page, lead: "the store is damaged: ", ..Self::new(ErrorKind::Corrupt, path, what) }.with_remedy(format!(
+        Self { page, lead: DAMAGED, ..Self::new(ErrorKind::Corrupt, path, what) }.with_remedy(format!(
             "look at it with `fieldstone store check {file}`; restore a backup, or save what can be read with \
              `fieldstone store dump --salvage {file}`"
         ))
@@ -143,7 +149,10 @@ impl Error {
     /// A failed call of the system.
     pub(crate) fn io(path: &Path, operation: &str, source: &io::Error) -> Self {
         let (kind, remedy) = if is_full(source) {
-            (ErrorKind::Full, Some(Cow::Borrowed("free space on the file system; the store is as before")))
+            (
+                ErrorKind::Full,
+                Some(Cow::Borrowed("free space on the file system; nothing of this transaction is in the store")),
+            )
         } else {
             (ErrorKind::Io, None)
         };
@@ -164,6 +173,12 @@ impl Error {
     }
 }
 
+/// How the message of damage begins.
+const DAMAGED: &str = "the store is damaged: ";
+/// How the message of a commit begins, if an operation of the transaction failed, or found damage.
+const OF_COMMIT: &str = "an operation of the transaction failed, so it cannot be committed: ";
+const OF_DAMAGED_COMMIT: &str =
+    "an operation of the transaction failed, so it cannot be committed: the store is damaged: ";
 /// What to do after a failed write.
 pub(crate) const REOPEN: &str = "close the store and open it again: all commits that returned are there";
 
@@ -205,7 +220,7 @@ mod tests {
         let full = io::Error::from(io::ErrorKind::StorageFull);
         let (path, of) = (Path::new("a"), |error: Error| error.remedy().unwrap().to_owned());
         assert!(of(Error::making(path, "make the store", &full)).ends_with("; no file was made"));
-        assert!(of(Error::io(path, "write", &full)).ends_with("; the store is as before"));
+        assert!(of(Error::io(path, "write", &full)).ends_with("; nothing of this transaction is in the store"));
         assert_eq!(Error::making(path, "x", &io::ErrorKind::NotFound.into()).remedy(), None);
     }
 }

@@ -113,16 +113,16 @@ impl Extents {
         lock(&self.loaded).contents.get(&start).map(|contents| &raw const **contents)
     }
 
-    /// Keeps the contents of an extent. Returns where they are, and what has no more room: readers may
-    /// still use it.
-    pub(crate) fn insert(&self, start: u32, contents: Box<[u8]>) -> (*const [u8], Vec<Box<[u8]>>) {
+    /// Keeps the contents of an extent. Returns where they are, and what has no more room, with its first pages:
+    /// readers may still use it.
+    pub(crate) fn insert(&self, start: u32, contents: Box<[u8]>) -> (*const [u8], Vec<(u32, Box<[u8]>)>) {
         let (place, mut evicted) = (&raw const *contents, Vec::new());
         let mut loaded = lock(&self.loaded);
         loaded.bytes += contents.len();
         while loaded.bytes > self.bound
             && let Some(oldest) = loaded.order.pop_front()
         {
-            evicted.extend(loaded.remove(oldest));
+            evicted.extend(loaded.remove(oldest).map(|contents| (oldest, contents)));
         }
         loaded.contents.insert(start, contents);
         loaded.order.push_back(start);
@@ -166,16 +166,16 @@ impl Held {
         self.ranges.range(..=page).next_back().is_some_and(|(_, &(end, _))| page < end)
     }
 
-    /// Releases the pages that only snapshots before version `oldest` can read, and the memory of extents.
-    /// Returns whether there were such.
-    pub(crate) fn release(&mut self, oldest: u64, extents: &Extents) -> bool {
+    /// Releases the pages that only snapshots before version `oldest` can read, and calls `released` with the first
+    /// page of each range. Returns whether there were such.
+    pub(crate) fn release(&mut self, oldest: u64, mut released: impl FnMut(u32)) -> bool {
         if self.ranges.is_empty() || oldest < self.oldest {
             return false;
         }
         self.ranges.retain(|&start, &mut (_, removed_by)| {
             let is_held = removed_by > oldest;
             if !is_held {
-                extents.remove(start);
+                released(start);
             }
             is_held
         });
@@ -205,22 +205,23 @@ mod tests {
             extents.insert(start, vec![0; 2 * PAGE].into());
             held.add(start..start + 2, removed_by);
         }
-        held.release(4, &extents);
+        held.release(4, |start| extents.remove(start));
         assert_eq!(
             [9, 10, 11, 12, 20, 21, 22].map(|page| held.contains(page)),
             [false, true, true, false, true, true, false]
         );
-        held.release(5, &extents);
+        held.release(5, |start| extents.remove(start));
         assert!(!held.contains(10) && held.contains(20) && extents.get(10).is_none() && extents.get(20).is_some());
-        held.release(6, &extents);
+        held.release(6, |start| extents.remove(start));
         assert!(!held.contains(20) && extents.get(20).is_none());
     }
 
     #[test]
     fn the_extents_that_are_in_memory_the_longest_are_evicted() {
         let extents = Extents::new(10_000);
-        let evicted = [1, 2, 3, 4].map(|start| extents.insert(start, vec![start as u8; 4000].into()).1.concat());
-        assert_eq!(evicted.map(|contents| contents.first().copied()), [None, None, Some(1), Some(2)]);
+        let evicted = [1, 2, 3, 4].map(|start| extents.insert(start, vec![start as u8; 4000].into()).1);
+        let first = evicted.map(|evicted| evicted.first().map(|(start, contents)| (*start, contents[0])));
+        assert_eq!(first, [None, None, Some((1, 1)), Some((2, 2))]);
         extents.remove(3);
         assert_eq!([1, 2, 3, 4].map(|start| extents.get(start).is_some()), [false, false, false, true]);
         // Larger than the bound: it is alone.

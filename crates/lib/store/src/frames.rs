@@ -9,8 +9,9 @@
 //! There is a bound on the number of frames. When it is reached, pages that the file contains as well are
 //! *evicted*, by the clock algorithm: those that were not read since the hand was there. What a snapshot
 //! was lent must stay, so the frame of an evicted page is free when all snapshots that were there have
-//! ended; until then it *waits*. So there are more frames than the bound while a snapshot reads much, and in a
-//! transaction that changes much. The next transaction takes the same frames.
+//! ended; until then it *waits*. Whoever needs the page meanwhile takes it back. So there are more frames than the
+//! bound while a snapshot reads much, but one for each page of it at most, and in a transaction that changes
+//! much. The next transaction takes the same frames.
 //!
 //! Source of the clock: Corbató, *A Paging Experiment with the Multics System* (1968).
 
@@ -45,6 +46,9 @@ const PAUSE: u32 = 64;
 /// not help.
 const MOST_WAITING: usize = 1024;
 
+/// Marks the newest frame of a page as evicted: it waits.
+const WAITS: u64 = 1 << 63;
+
 /// A frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Frame(pub(crate) u32);
@@ -53,7 +57,8 @@ pub(crate) struct Frame(pub(crate) u32);
 #[derive(Debug)]
 pub(crate) struct Frames {
     contents: Memory,
-    /// The number of the newest frame of each page, plus one; 0 for a page that is in the file only.
+    /// The number of the newest frame of each page, plus one, with [`WAITS`] if it is evicted; 0 for a page that is
+    /// in the file only.
     newest: Memory,
     /// For each page, an epoch of the log: the page may be evicted when the file contains that epoch.
     kept: Memory,
@@ -83,6 +88,8 @@ struct FrameRecord<'a> {
     was_read: &'a AtomicU64,
     /// The oldest version for which it was found.
     lent_to: &'a AtomicU64,
+    /// The number of the eviction since which it waits.
+    evicted_at: &'a AtomicU64,
 }
 
 /// The hand of the clock.
@@ -156,7 +163,14 @@ impl Frames {
     #[inline]
     fn record(&self, frame: Frame) -> FrameRecord<'_> {
         let words = &self.records.words()[frame.0 as usize * RECORD..][..RECORD];
-        FrameRecord { made_by: &words[0], older: &words[1], page: &words[2], was_read: &words[3], lent_to: &words[4] }
+        FrameRecord {
+            made_by: &words[0],
+            older: &words[1],
+            page: &words[2],
+            was_read: &words[3],
+            lent_to: &words[4],
+            evicted_at: &words[5],
+        }
     }
 
     /// A frame that is not published, with any contents; `None` if there is no memory for more.
@@ -244,7 +258,7 @@ impl Frames {
 
     /// Whether a page is in memory.
     pub(crate) fn has(&self, page: u32) -> bool {
-        self.newest(page).load(Acquire) != 0
+        !matches!(self.newest(page).load(Acquire), 0 | WAITS..)
     }
 
     /// Makes a frame the newest one of a page, as of a commit. 0 is what the file contains.
@@ -270,7 +284,8 @@ impl Frames {
     /// Makes a frame the newest one of a page; what it has replaced.
     fn set_newest(&self, page: u32, frame: Frame, commit: u64) -> Option<Replaced> {
         let (newest, record) = (self.newest(page), self.record(frame));
-        let old = newest.load(Relaxed);
+        // One that waits is no older version: what a snapshot reads is kept in memory before it is replaced.
+        let old = Some(newest.load(Relaxed)).filter(|&old| old < WAITS).unwrap_or(0);
         // Pairs with the fence of `lend`.
         fence(Release);
         record.made_by.store(commit, Relaxed);
@@ -317,9 +332,34 @@ impl Frames {
         if evicted.len() < FEW {
             hand.pause = (end / FEW as u32).min(PAUSE);
         }
+        let eviction = lock(&self.readers).add_evicted(&evicted);
+        evicted.iter().for_each(|&frame| self.record(Frame(frame)).evicted_at.store(eviction, Relaxed));
         drop(hand);
-        lock(&self.readers).add_evicted(evicted);
         self.free_evicted();
+    }
+
+    /// Takes back the frame of a page that was evicted and waits.
+    pub(crate) fn take_back(&self, page: u32) -> Option<Frame> {
+        // So no page is evicted and not counted as such yet.
+        let _hand = lock(&self.hand);
+        let mut readers = lock(&self.readers);
+        let newest = self.newest(page);
+        let frame = Frame((newest.load(Acquire).checked_sub(WAITS)? - 1) as u32);
+        let record = self.record(frame);
+        readers.take_back(record.evicted_at.load(Relaxed), frame.0);
+        record.was_read.store(1, Relaxed);
+        newest.store(u64::from(frame.0) + 1, Release);
+        Some(frame)
+    }
+
+    /// Takes back a large value that was evicted and waits.
+    pub(crate) fn take_back_contents(&self, start: u32) -> Option<Box<[u8]>> {
+        lock(&self.readers).take_back_contents(start)
+    }
+
+    /// A large value is gone: none that begins at this page is taken back.
+    pub(crate) fn forget_contents(&self, start: u32) {
+        lock(&self.readers).forget_contents(start);
     }
 
     /// Evicts the page of a frame, if it was not read for long, no older version of it is kept for
@@ -335,19 +375,26 @@ impl Frames {
         if self.kept.words()[page as usize].load(Relaxed) >= flushed || record.was_read.swap(0, Relaxed) != 0 {
             return false;
         }
-        newest.store(0, Release);
+        newest.store(WAITS + u64::from(frame.0) + 1, Release);
         true
     }
 
     /// Frees the frames of evicted pages that no snapshot can have been lent.
     fn free_evicted(&self) {
-        let (frames, contents) = lock(&self.readers).take_evicted();
+        let mut readers = lock(&self.readers);
+        let (frames, contents) = readers.take_evicted();
+        for &frame in &frames {
+            let newest = self.newest(self.record(Frame(frame)).page.load(Relaxed) as u32);
+            // Another frame if the page was made again since then.
+            let _ = newest.compare_exchange(WAITS + u64::from(frame) + 1, 0, Release, Relaxed);
+        }
+        drop(readers);
         drop(contents);
         lock(&self.unused).free.extend(frames);
     }
 
-    /// Drops contents of large values when all readers that are registered now have ended.
-    pub(crate) fn drop_later(&self, contents: Vec<Box<[u8]>>) {
+    /// Drops large values, each with its first page, when all readers that are registered now have ended.
+    pub(crate) fn drop_later(&self, contents: Vec<(u32, Box<[u8]>)>) {
         if !contents.is_empty() {
             lock(&self.readers).add_contents(contents);
         }
@@ -490,11 +537,50 @@ mod tests {
             let frame = publish(&frames, page, 1);
             assert_ne!(frame, lent);
         }
-        assert!(!frames.has(2));
+        assert!(!frames.has(2) && frames.find(2, 1).is_none());
         // SAFETY: the reader is registered since before the page was evicted.
         assert_eq!(unsafe { frames.contents(lent)[0] }, 1);
         frames.end(reader);
         let free: Vec<_> = (0..40).map(|_| frames.take().unwrap()).collect();
         assert!(free.contains(&lent));
+        assert_eq!(frames.take_back(2), None);
+    }
+
+    #[test]
+    fn an_evicted_page_that_is_needed_while_a_snapshot_may_read_it_is_taken_back() {
+        let frames = Frames::new(Path::new("test"), 4 * PAGE).unwrap();
+        frames.set_flushed(9);
+        let reader = frames.begin(1);
+        let lent = publish(&frames, 2, 1);
+        for round in 0..10 {
+            for page in 0..20 {
+                publish(&frames, 100 + page, 2 + round);
+            }
+            assert!(!frames.has(2), "round {round}");
+            assert_eq!(frames.take_back(2), Some(lent));
+            assert_eq!((frames.find(2, 1), frames.take_back(2)), (Some(lent), None));
+        }
+        frames.end(reader);
+    }
+
+    #[test]
+    fn an_evicted_page_that_is_made_again_is_not_taken_back() {
+        let frames = Frames::new(Path::new("test"), 4 * PAGE).unwrap();
+        frames.set_flushed(9);
+        let reader = frames.begin(1);
+        let old = publish(&frames, 2, 1);
+        for page in 100..120 {
+            publish(&frames, page, 1);
+        }
+        assert!(!frames.has(2));
+        frames.keep(2, 9);
+        let new = publish(&frames, 2, 2);
+        assert_eq!((frames.take_back(2), frames.find(2, 2)), (None, Some(new)));
+        frames.end(reader);
+        for page in 200..220 {
+            publish(&frames, page, 2);
+        }
+        assert_eq!(frames.find(2, 2), Some(new));
+        assert_ne!(old, new);
     }
 }

@@ -1,6 +1,6 @@
 //! The readers of each version, and the frames that are kept for them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use crate::frames::Frame;
 
@@ -45,16 +45,13 @@ pub(crate) struct Readers {
     replaced: VecDeque<Replaced>,
     /// Replaced versions that a reader was lent that is too old, with the number of the eviction.
     lent: VecDeque<(u64, u32)>,
-    /// What was evicted, with the number of the eviction, oldest first: frames of pages, and large values.
-    evicted: VecDeque<(u64, u32)>,
-    contents: VecDeque<(u64, Box<[u8]>)>,
+    /// Frames that were evicted, with the number of the eviction.
+    evicted: BTreeSet<(u64, u32)>,
+    /// Large values that were evicted, by the number of the eviction and the first page.
+    contents: BTreeMap<(u64, u32), Box<[u8]>>,
+    /// The last evictions of large values that can be taken back, by their first pages.
+    last_evictions: HashMap<u32, u64>,
     evictions: u64,
-}
-
-/// Takes what was evicted before a reader began that began after `oldest` evictions.
-fn take<T>(evicted: &mut VecDeque<(u64, T)>, oldest: u64) -> Vec<T> {
-    let count = evicted.iter().take_while(|(eviction, _)| *eviction <= oldest).count();
-    evicted.drain(..count).map(|(_, evicted)| evicted).collect()
 }
 
 /// Removes one from a count.
@@ -80,8 +77,9 @@ impl Default for Readers {
             most_replaced: usize::MAX,
             replaced: VecDeque::new(),
             lent: VecDeque::new(),
-            evicted: VecDeque::new(),
-            contents: VecDeque::new(),
+            evicted: BTreeSet::new(),
+            contents: BTreeMap::new(),
+            last_evictions: HashMap::new(),
             evictions: 0,
         }
     }
@@ -194,16 +192,36 @@ impl Readers {
         self.lent.push_back((self.evictions, frame.0));
     }
 
-    /// Adds frames of pages that were just evicted.
-    pub(crate) fn add_evicted(&mut self, frames: Vec<u32>) {
+    /// Adds frames of pages that were just evicted. Returns the number of the eviction.
+    pub(crate) fn add_evicted(&mut self, frames: &[u32]) -> u64 {
         self.evictions += 1;
-        self.evicted.extend(frames.into_iter().map(|frame| (self.evictions, frame)));
+        self.evicted.extend(frames.iter().map(|&frame| (self.evictions, frame)));
+        self.evictions
     }
 
-    /// Adds large values that were just evicted.
-    pub(crate) fn add_contents(&mut self, contents: Vec<Box<[u8]>>) {
+    /// Takes back a frame of an eviction.
+    pub(crate) fn take_back(&mut self, eviction: u64, frame: u32) {
+        self.evicted.remove(&(eviction, frame));
+    }
+
+    /// Adds large values that were just evicted, each with its first page.
+    pub(crate) fn add_contents(&mut self, contents: Vec<(u32, Box<[u8]>)>) {
         self.evictions += 1;
-        self.contents.extend(contents.into_iter().map(|contents| (self.evictions, contents)));
+        for (start, contents) in contents {
+            self.last_evictions.insert(start, self.evictions);
+            self.contents.insert((self.evictions, start), contents);
+        }
+    }
+
+    /// Takes back an evicted large value.
+    pub(crate) fn take_back_contents(&mut self, start: u32) -> Option<Box<[u8]>> {
+        let eviction = self.last_evictions.remove(&start)?;
+        self.contents.remove(&(eviction, start))
+    }
+
+    /// An evicted large value cannot be taken back any more.
+    pub(crate) fn forget_contents(&mut self, start: u32) {
+        self.last_evictions.remove(&start);
     }
 
     /// Evicted frames that readers may still use.
@@ -213,10 +231,22 @@ impl Readers {
 
     /// The evicted frames and large values that no reader can use: all of them began later.
     pub(crate) fn take_evicted(&mut self) -> (Vec<u32>, Vec<Box<[u8]>>) {
-        let oldest = self.least_eviction().unwrap_or(u64::MAX);
-        let mut frames = take(&mut self.evicted, oldest);
-        frames.append(&mut take(&mut self.lent, oldest));
-        (frames, take(&mut self.contents, oldest))
+        // What was evicted before the reader began that began first.
+        let end = (self.least_eviction().map_or(u64::MAX, |oldest| oldest.saturating_add(1)), 0);
+        let later = self.evicted.split_off(&end);
+        let mut frames: Vec<u32> = std::mem::replace(&mut self.evicted, later).into_iter().map(|of| of.1).collect();
+        while let Some((_, frame)) = self.lent.pop_front_if(|lent| *lent < end) {
+            frames.push(frame);
+        }
+        let later = self.contents.split_off(&end);
+        let mut dropped = Vec::new();
+        for ((eviction, start), contents) in std::mem::replace(&mut self.contents, later) {
+            if self.last_evictions.get(&start) == Some(&eviction) {
+                self.last_evictions.remove(&start);
+            }
+            dropped.push(contents);
+        }
+        (frames, dropped)
     }
 }
 
@@ -246,13 +276,31 @@ mod tests {
     fn evicted_frames_are_kept_for_readers_that_began_before() {
         let mut readers = Readers::default();
         let first = readers.begin(1);
-        readers.add_evicted(vec![7]);
+        readers.add_evicted(&[7]);
         let second = readers.begin(1);
-        readers.add_evicted(vec![8]);
+        readers.add_evicted(&[8]);
         assert_eq!(readers.take_evicted().0, []);
         assert!(readers.end(first));
         assert_eq!(readers.take_evicted().0, [7]);
         assert!(readers.end(second));
         assert_eq!(readers.take_evicted().0, [8]);
+    }
+
+    #[test]
+    fn an_evicted_large_value_is_taken_back_once_unless_it_is_gone() {
+        let mut readers = Readers::default();
+        let reader = readers.begin(1);
+        let value = |byte| vec![byte; 3].into_boxed_slice();
+        readers.add_contents(vec![(10, value(1)), (20, value(2))]);
+        assert_eq!(readers.take_back_contents(10), Some(value(1)));
+        assert_eq!(readers.take_back_contents(10), None);
+        // The pages have another value now.
+        readers.forget_contents(20);
+        readers.add_contents(vec![(20, value(3))]);
+        assert_eq!(readers.take_back_contents(20), Some(value(3)));
+        readers.add_contents(vec![(20, value(4))]);
+        assert!(readers.end(reader));
+        assert_eq!(readers.take_evicted().1, [value(2), value(4)]);
+        assert_eq!(readers.take_back_contents(20), None);
     }
 }

@@ -35,34 +35,48 @@ use crate::space;
 use crate::storage::{DiskFile, Storage};
 use crate::tree;
 
-/// Opens a file, and makes it if it is absent. Returns it with the header that is in the file now.
+/// Opens a file. If it is absent, makes it with a log of this size, if there is one. Returns it with the header that
+/// is in the file now.
 ///
 /// # Errors
 /// As of [`crate::Store::open`].
 pub(crate) fn open(
     path: &Path,
-    log_pages: u32,
+    log_pages: Option<u32>,
     memory: usize,
     options: &RecoveryOptions,
 ) -> Result<(Arc<Shared>, Header)> {
     let path = absolute(path)?;
-    let failed = |operation: &'static str| {
-        let path = path.clone();
-        move |error: io::Error| Error::io(&path, operation, &error)
-    };
     let file = match File::options().read(true).write(true).open(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => create(&path, log_pages)?,
-        opened => opened.map_err(failed("open the store"))?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => match log_pages {
+            Some(log_pages) => create(&path, log_pages)?,
+            None => {
+                let error = Error::new(ErrorKind::Absent, &path, "there is no such file");
+                return Err(error.with_remedy("the right path, or mount its file system"));
+            }
+        },
+        opened => opened.map_err(|error| cannot_open(&path, &error))?,
     };
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             return Err(busy(&file, &path));
         }
-        Err(TryLockError::Error(error)) => return Err(failed("lock the store")(error)),
+        Err(TryLockError::Error(error)) => return Err(Error::io(&path, "lock the store", &error)),
     }
     let storage = Box::new(DiskFile::new(file));
     recover(path, storage, memory, options)
+}
+
+/// The error of a file that cannot be opened to write.
+fn cannot_open(path: &Path, error: &io::Error) -> Error {
+    use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    let failed = Error::io(path, "open the store", error);
+    match error.kind() {
+        PermissionDenied | ReadOnlyFilesystem => failed
+            .with_remedy("the permission to write to it; `fieldstone store check`, `stat` and `dump` only read it"),
+        _ => failed,
+    }
 }
 
 /// The error of a file that is open already.

@@ -234,8 +234,18 @@ impl Shared {
         if let Some(contents) = self.extents.get(extent.start) {
             return Ok(contents);
         }
-        let contents = self.read_extent(extent)?;
+        let waiting = self.frames.take_back_contents(extent.start);
+        let contents = match waiting.filter(|contents| contents.len() as u64 == extent.bytes) {
+            Some(contents) => contents,
+            None => self.read_extent(extent)?,
+        };
         Ok(self.keep_extent(extent, contents))
+    }
+
+    /// Drops the contents of a large value that no reader can reach any more.
+    pub(crate) fn remove_extent(&self, start: u32) {
+        self.extents.remove(start);
+        self.frames.forget_contents(start);
     }
 
     /// Keeps the contents of a large value in memory, and drops those that are there the longest if there
@@ -277,6 +287,7 @@ impl Shared {
     fn load(&self, number: u32, version: u64) -> Result<Frame> {
         self.check_parent()?;
         let _loading = lock(&self.loading);
+        self.frames.take_back(number.min(MOST_PAGES - 1));
         if let Some(frame) = self.frames.find(number.min(MOST_PAGES - 1), version) {
             return Ok(frame);
         }

@@ -56,6 +56,7 @@ pub struct StoreBuilder {
     log_bytes: usize,
     memory_bytes: Option<usize>,
     old_version_bytes: Option<usize>,
+    creates: bool,
     recovery: RecoveryOptions,
     objects: ObjectOptions,
 }
@@ -84,6 +85,14 @@ impl StoreBuilder {
     #[must_use]
     pub const fn old_version_bytes(mut self, bytes: usize) -> Self {
         self.old_version_bytes = Some(bytes);
+        self
+    }
+
+    /// Whether a store is made if the file is absent; default true. Otherwise that is an error
+    /// ([`ErrorKind::Absent`]), for example if a file system is not mounted.
+    #[must_use]
+    pub const fn create(mut self, is_on: bool) -> Self {
+        self.creates = is_on;
         self
     }
 
@@ -138,6 +147,10 @@ impl StoreBuilder {
             let what = format!("cannot use {bytes} bytes of memory: it has 1 MiB or more");
             return Err(outside(what, "StoreBuilder::memory_bytes with 1048576 or more"));
         }
+        if let Some(bytes) = self.old_version_bytes.filter(|bytes| *bytes < LEAST_MEMORY) {
+            let what = format!("cannot keep old versions in {bytes} bytes of memory: it has 1 MiB or more");
+            return Err(outside(what, "StoreBuilder::old_version_bytes with 1048576 or more"));
+        }
         Ok((self.log_bytes.next_multiple_of(2 * PAGE) / PAGE) as u32)
     }
 
@@ -145,11 +158,11 @@ impl StoreBuilder {
     ///
     /// # Errors
     /// [`ErrorKind::TooLarge`] if the size of the log or of the memory is outside of its range: nothing is
-    /// read or written then. As [`Store::open`].
+    /// read or written then. [`ErrorKind::Absent`] without a file if none is to be made. As [`Store::open`].
     pub fn open(self) -> Result<Store> {
         let log_pages = self.check_sizes()?;
         let memory = self.memory_bytes.unwrap_or_else(half_of_memory).max(LEAST_MEMORY);
-        let (shared, header) = recovery::open(&self.path, log_pages, memory, &self.recovery)?;
+        let (shared, header) = recovery::open(&self.path, self.creates.then_some(log_pages), memory, &self.recovery)?;
         shared.frames.limit_old_versions(self.old_version_bytes.unwrap_or(memory / 2).max(LEAST_MEMORY));
         let flusher = Flusher::start_thread(&shared, header)?;
         let objects = ObjectOptions { memory_bytes: memory / 8, ..self.objects };
@@ -189,6 +202,7 @@ impl Store {
             log_bytes: DEFAULT_LOG,
             memory_bytes: None,
             old_version_bytes: None,
+            creates: true,
             recovery: RecoveryOptions::default(),
             objects: ObjectOptions::DEFAULT,
         }

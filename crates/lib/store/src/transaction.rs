@@ -29,8 +29,15 @@ pub struct Transaction {
     pub(crate) edits: Edits,
     pub(crate) reader: Reader,
     pub(crate) objects: ObjectEdits,
-    /// Whether an operation failed in the middle: then nothing can be committed.
-    pub(crate) has_failed: bool,
+    /// Why nothing can be committed: the first operation that failed in the middle.
+    pub(crate) failure: Option<Box<Failure>>,
+}
+
+/// A failed operation of a transaction.
+pub(crate) struct Failure {
+    error: Error,
+    /// The last savepoint before it.
+    savepoint: Option<u64>,
 }
 
 impl fmt::Debug for Transaction {
@@ -65,7 +72,7 @@ impl Transaction {
         let reader = open.shared.frames.begin(writer.sequence);
         let edits = Edits::new(writer.end, writer.group);
         let objects = ObjectEdits::new(open.objects.windows.slots(), writer.end);
-        Ok(Self { open, writer, edits, reader, objects, has_failed: false })
+        Ok(Self { open, writer, edits, reader, objects, failure: None })
     }
 
     fn shared(&self) -> &Shared {
@@ -77,7 +84,16 @@ impl Transaction {
         let (shared, version) = (&*self.open.shared, self.reader.version);
         let mut editor = Editor { shared, edits: &mut self.edits, writer: &self.writer, version };
         let result = change(&mut editor);
-        self.has_failed |= result.is_err();
+        self.note_failure(result)
+    }
+
+    /// Notes that an operation has failed in the middle, if it has.
+    pub(crate) fn note_failure<T>(&mut self, result: Result<T>) -> Result<T> {
+        if let Err(error) = &result
+            && self.failure.is_none()
+        {
+            self.failure = Some(Box::new(Failure { error: error.clone(), savepoint: self.edits.last_mark() }));
+        }
         result
     }
 
@@ -157,7 +173,8 @@ impl Transaction {
         Savepoint(self.edits.mark())
     }
 
-    /// Undoes the changes behind a savepoint, which stays; later ones end.
+    /// Undoes the changes behind a savepoint, which stays; later ones end. Operations that failed behind it no longer
+    /// prevent the commit.
     ///
     /// # Panics
     /// If the savepoint has ended, or is one of another transaction.
@@ -169,6 +186,8 @@ impl Transaction {
         );
         self.edits.roll_back_to(savepoint.0, &self.open.shared);
         self.objects.forget();
+        // Numbers of savepoints increase.
+        self.failure.take_if(|failure| failure.savepoint.is_some_and(|last| savepoint.0 <= last));
     }
 
     /// Makes the changes durable, then visible.
@@ -176,7 +195,8 @@ impl Transaction {
     /// # Errors
     /// [`ErrorKind::Full`]: nothing has changed. Other errors of the file, and a write that fails although its
     /// room was reserved ([`ErrorKind::Poisoned`]): the store takes no more writes until it is opened again,
-    /// and only then is it known whether the changes are there.
+    /// and only then is it known whether the changes are there. The error of an operation of this transaction that
+    /// failed: nothing has changed.
     pub fn commit(self) -> Result<()> {
         let open = Arc::clone(&self.open);
         let sequence = self.append()?;
@@ -199,9 +219,8 @@ impl Transaction {
     /// Appends the changes to the log, and ends; the number of the commit.
     fn append(mut self) -> Result<u64> {
         self.shared().check_parent()?;
-        if self.has_failed {
-            let what = "an operation of this transaction failed, so it cannot be committed";
-            return Err(Error::new(ErrorKind::Io, &self.shared().path, what).with_remedy("the whole transaction again"));
+        if let Some(failure) = self.failure.take() {
+            return Err(failure.error.of_commit());
         }
         self.collect_step();
         self.writer.append(&self.open.shared, &self.open.flusher, &mut self.edits, self.reader.version)?;

@@ -95,6 +95,36 @@ fn a_store_twelve_times_its_memory_is_read_written_and_copied_within_it() {
         assert!((0..).zip(&lent).all(|(key, contents)| **contents == value(key, rounds[key as usize])));
         assert_eq!(lent.len() as u64, ENTRIES);
     }
+    reading_again_in_one_snapshot_or_transaction_takes_no_more_memory(&folder.path().join("copy.store"));
+}
+
+/// Reads all pages of a store several times in one snapshot, and in one transaction; then large values.
+fn reading_again_in_one_snapshot_or_transaction_takes_no_more_memory(path: &Path) {
+    let store = Store::builder(path).memory_bytes(MEMORY).open().unwrap();
+    let assert_same = |what: &str, read: &mut dyn FnMut()| {
+        (0..2).for_each(|_| read());
+        let twice = resident();
+        (0..6).for_each(|_| read());
+        let often = resident();
+        assert!(often < twice + MEMORY, "{what}: {} KiB after two rounds, {} after eight", twice >> 10, often >> 10);
+    };
+    let now = store.read().unwrap();
+    assert_same("a snapshot", &mut || assert_eq!(now.table(NUMBERS).unwrap().iter().unwrap().count() as u64, ENTRIES));
+    drop(now);
+    let mut tx = store.begin().unwrap();
+    assert_same("a transaction", &mut || {
+        let table = tx.table(NUMBERS).unwrap();
+        (0..ENTRIES).step_by(10).for_each(|key| assert!(table.get(&key).unwrap().is_some()));
+    });
+    for key in 0..40 {
+        tx.table(BULK).unwrap().insert(&key, &vec![key as u8; 300_000]).unwrap();
+    }
+    tx.commit().unwrap();
+    let now = store.read().unwrap();
+    let large = now.table(BULK).unwrap();
+    assert_same("large values", &mut || {
+        (0..40).for_each(|key| assert_eq!(large.get(&key).unwrap().unwrap()[9], key as u8))
+    });
 }
 
 /// A group with a limit of memory, which this process enters.

@@ -380,3 +380,13 @@ fn an_error_has_the_number_of_the_failed_call() {
     let large = store.write(|tx| tx.table(NAMES)?.insert(&"k".repeat(600), "1")).unwrap_err();
     assert_eq!((large.kind(), large.os_error()), (ErrorKind::TooLarge, None));
 }
+
+#[test]
+fn a_store_that_is_to_be_there_is_not_made() {
+    let (_folder, path) = folder();
+    let error = Store::builder(&path).create(false).open().unwrap_err();
+    assert!(error.kind() == ErrorKind::Absent && error.remedy().is_some(), "{error}");
+    assert!(!path.exists());
+    Store::open(&path).unwrap();
+    Store::builder(&path).create(false).open().unwrap();
+}

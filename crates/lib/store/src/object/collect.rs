@@ -51,7 +51,7 @@ impl Transaction {
         let open = Arc::clone(&self.open);
         // `Store::collect` has it until it is done.
         let Ok(mut collector) = open.objects.collector.try_lock() else { return };
-        if !collector.is_at_commit || self.edits.pages.is_empty() || self.has_failed {
+        if !collector.is_at_commit || self.edits.pages.is_empty() || self.failure.is_some() {
             return;
         }
         let (shared, version) = (&*open.shared, self.reader.version);

@@ -71,9 +71,13 @@ pub(crate) fn no_object_page(pages: &impl Pages, shared: &Shared, name: &str, pa
 
 /// A pointer leads to no object.
 pub(crate) fn no_object(shared: &Shared, name: &str) -> Error {
-    let what = format!("a pointer leads to no object of type {name}: it was removed, or the pointer is from elsewhere");
-    Error::new(ErrorKind::Absent, &shared.path, what)
-        .with_remedy("a LongPtr, which carries a place from one snapshot or transaction to another")
+    let what = format!(
+        "a pointer leads to no object of type {name}: it is NULL, the object was removed, or a Ptr of another snapshot \
+         or transaction"
+    );
+    Error::new(ErrorKind::Absent, &shared.path, what).with_remedy(
+        "a root or a LongPtr, which lead to the same object in each snapshot and transaction, and a test for NULL",
+    )
 }
 
 /// Where a root leads.

@@ -115,16 +115,13 @@ impl Transaction {
         let (shared, version) = (&*self.open.shared, self.reader.version);
         let mut editor = crate::editor::Editor { shared, edits: &mut self.edits, writer: &self.writer, version };
         let taken = take_slot(&mut editor, filled, NumberedType { number, layout: &layout });
-        self.has_failed |= taken.is_err();
-        let (page, slot) = taken?;
-        self.store_object(Place { page, slot }, &object);
-        if self.has_failed {
-            return Err(self.foreign_pointer(T::NAME));
-        }
+        let (page, slot) = self.note_failure(taken)?;
+        let stored = self.store_object(Place { page, slot }, &object);
+        self.note_failure(stored)?;
         let unit = object_page(self, page)?.slots().unit(slot);
-        let pointer = self.objects.slots.pointer(address(page, unit));
-        self.has_failed |= pointer.is_none();
-        pointer.map(Ptr::of).ok_or_else(|| exhausted(&self.open.shared.path))
+        let pointer = self.objects.slots.pointer(address(page, unit)).map(Ptr::of);
+        let pointer = pointer.ok_or_else(|| exhausted(&self.open.shared.path));
+        self.note_failure(pointer)
     }
 
     /// A copy of an object, as of now.
@@ -281,16 +278,15 @@ impl Transaction {
     }
 
     /// Writes an object to a page that was changed before.
-    fn store_object<T: Object>(&mut self, place: Place, object: &T) {
+    ///
+    /// # Errors
+    /// [`ErrorKind::Absent`] if it has a pointer that leads to no object of its type, and as [`types::has_page`].
+    fn store_object<T: Object>(&mut self, place: Place, object: &T) -> Result<()> {
+        let (_, layout) = self.object_type::<T>()?;
         let page = self.edits.changed_page(&self.open.shared, place.page);
-        let layout = self.objects.types.get(&TypeId::of::<T>()).map(|known| Arc::clone(&known.1));
-        let Some((page, layout)) = page.zip(layout) else {
-            self.has_failed = true;
-            return;
-        };
-        let is_stored = write_object(page, place.slot, object, &layout, &self.objects.slots);
-        self.has_failed |= !is_stored || !self.leads_to_objects(place, &layout).is_ok_and(|is_right| is_right);
         self.objects.changed_bytes += size_of::<T>() as u64;
+        let is_stored = page.is_some_and(|page| write_object(page, place.slot, object, &layout, &self.objects.slots));
+        if is_stored && self.leads_to_objects(place, &layout)? { Ok(()) } else { Err(self.foreign_pointer(T::NAME)) }
     }
 
     /// Whether each pointer of an object leads to an object of its type that was not removed.
@@ -330,8 +326,8 @@ impl Transaction {
 
 /// An object of a transaction that is changed, and stored when this is dropped.
 ///
-/// If it then has a pointer that is not from this transaction, or whose object was removed, the transaction
-/// cannot be committed.
+/// If it then has a pointer that is not from this transaction, or whose object was removed, the commit returns
+/// [`ErrorKind::Absent`].
 pub struct ObjectEdit<'a, T: Object> {
     transaction: &'a mut Transaction,
     place: Place,
@@ -354,7 +350,9 @@ impl<T: Object> DerefMut for ObjectEdit<'_, T> {
 
 impl<T: Object> Drop for ObjectEdit<'_, T> {
     fn drop(&mut self) {
-        self.transaction.store_object(self.place, &self.value);
+        let stored = self.transaction.store_object(self.place, &self.value);
+        // The commit returns it.
+        let _ = self.transaction.note_failure(stored);
     }
 }
 
