@@ -19,6 +19,7 @@ pub(crate) mod object_page;
 mod objects;
 pub(crate) mod pointers;
 mod read;
+mod resident;
 mod stored;
 #[cfg(test)]
 pub(crate) mod tests;

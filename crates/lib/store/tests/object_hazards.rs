@@ -11,6 +11,7 @@ use fieldstone_store::{ErrorKind, LongPtr, Ptr, Result, Scope, Store, Table, che
 stored! {
     struct Node { id: u64, next: Ptr<Node>, data: [u64; 20] }
     struct Large { id: u64, next: Ptr<Large>, data: [u64; 380] }
+    struct Counter { count: u64, data: [u64; 299] }
     struct LongNames {
         a_field_whose_name_has_about_fifty_characters_number_1: [u64; 3],
         a_field_whose_name_has_about_fifty_characters_number_2: Ptr<Node>,
@@ -291,4 +292,37 @@ fn a_window_has_an_eighth_of_the_memory_of_the_store() {
         // The thread that fills pages may still drop one.
         assert!(addresses.len() == 600 && (16..=33).contains(&in_memory), "{in_memory} pages");
     }
+}
+
+const ROWS: Table<u64, [u8]> = Table::new("rows");
+
+/// A window that is filled repeatedly with one page has no more pages than one, so it does not keep its version.
+#[test]
+fn a_snapshot_of_one_object_becomes_too_old_after_many_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let builder = Store::builder(folder.path().join("one.store")).memory_bytes(1 << 20).old_version_bytes(1 << 20);
+    let store = builder.open().unwrap();
+    let set_rows =
+        |byte| store.write(|tx| (0..2000).try_for_each(|key| tx.table(ROWS)?.insert(&key, &[byte; 900]).map(drop)));
+    set_rows(0).unwrap();
+    let made = store.write(|tx| {
+        let counter = tx.alloc(Counter::ZERO)?;
+        tx.set_root("counter", counter)
+    });
+    made.unwrap();
+    for count in 1..=100 {
+        let counted = store.write(|tx| {
+            let pointer = tx.root::<Counter>("counter")?;
+            tx.edit(pointer)?.count += 1;
+            Ok(())
+        });
+        counted.unwrap();
+        assert_eq!(store.read().unwrap().root::<Counter>("counter").unwrap().count, count);
+    }
+    let old = store.read().unwrap();
+    let lent = old.root::<Counter>("counter").unwrap();
+    (1..6).for_each(|byte| set_rows(byte).unwrap());
+    let read = old.table(ROWS).and_then(|rows| rows.get(&1000).map(drop));
+    assert_eq!(read.unwrap_err().kind(), ErrorKind::TooOld);
+    assert_eq!(lent.count, 100);
 }

@@ -16,7 +16,7 @@
 //!
 //! Source: Wilson, *Pointer Swizzling at Page Fault Time*, 1991.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -29,6 +29,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::lock::lock;
 use crate::object::object_page::ObjectPage;
 use crate::object::pointers::{MOST_SLOTS, PageSlots};
+use crate::object::resident::ResidentSlots;
 use crate::page::{OBJECT, PAGE, Page, kind, set_u32};
 use crate::readers::Reader;
 use crate::shared::Shared;
@@ -57,9 +58,8 @@ struct View {
     /// Pages of the file.
     end: AtomicU32,
     slots: Mutex<PageSlots>,
-    /// Slots whose pages are in memory, in the order in which they came.
-    resident: Mutex<VecDeque<u32>>,
-    most_resident: usize,
+    /// Slots whose pages are in memory.
+    resident: Mutex<ResidentSlots>,
     /// Keeps the version once a page was dropped, so that it can be filled again with the same bytes.
     kept: Mutex<Option<Reader>>,
     /// Read while a page is filled, written when another version is shown: of two threads that fill a page
@@ -97,8 +97,7 @@ impl Window {
             version: AtomicU64::new(version),
             end: AtomicU32::new(end),
             slots: Mutex::new(PageSlots::new(options.slots, end)),
-            resident: Mutex::default(),
-            most_resident: (options.memory_bytes / PAGE).max(LEAST_PAGES),
+            resident: Mutex::new(ResidentSlots::new((options.memory_bytes / PAGE).max(LEAST_PAGES))),
             kept: Mutex::default(),
             shown: RwLock::default(),
             failed: Mutex::default(),
@@ -176,14 +175,18 @@ impl Window {
         let (view, filling) = (&self.view, &self.filling);
         let _no_fills = view.shown.write().unwrap_or_else(PoisonError::into_inner);
         self.release_version();
+        let mut resident = lock(&view.resident);
         match view.shared.object_changes.between(self.version(), version, FEW) {
             Some(pages) => {
                 let slots = lock(&view.slots);
-                pages.iter().filter_map(|&page| slots.slot(page)).try_for_each(|slot| filling.evict(bytes_of(slot)))?;
+                for slot in pages.iter().filter_map(|&page| slots.slot(page)) {
+                    filling.evict(bytes_of(slot))?;
+                    resident.remove(slot);
+                }
             }
             None => {
                 filling.evict(0..RANGE)?;
-                lock(&view.resident).clear();
+                resident.clear();
             }
         }
         view.version.store(version, Relaxed);
@@ -221,10 +224,10 @@ impl View {
             return Outcome::Chain;
         }
         let mut resident = lock(&self.resident);
-        resident.push_back(slot);
-        if resident.len() > self.most_resident
+        resident.add(slot);
+        if resident.is_over_limit()
             && self.keep_version()
-            && let Some(oldest) = resident.pop_front().filter(|&oldest| oldest != slot)
+            && let Some(oldest) = resident.pop_oldest()
         {
             // A page that stays is no damage.
             let _ = fault.evict_others(bytes_of(oldest));
