@@ -10,8 +10,9 @@ use crate::check_tests::{change_page, disk, findings, page_mut};
 use crate::crash::{Hook, HookedDisk, OnDisk, TABLES, empty, open, open_on};
 use crate::lock::lock;
 use crate::object::object_page::ObjectPage;
+use crate::object::tests::object_pages;
 use crate::object::{LongPtr, ObjectOptions, Ptr};
-use crate::page::{OBJECT, PAGE, kind, offset_of};
+use crate::page::{PAGE, offset_of};
 use crate::{ErrorKind, Result, Store};
 
 crate::stored! {
@@ -38,12 +39,6 @@ fn add_items(store: &Store, ids: Range<u64>) -> Result<LongPtr<Item>> {
         }
         tx.long(last)
     })
-}
-
-/// The pages of objects of an image.
-fn object_pages(image: &mut [u8]) -> Vec<u32> {
-    let pages = (image.len() / PAGE) as u32;
-    (0..pages).filter(|&page| kind(page_mut(image, page)) == OBJECT).collect()
 }
 
 /// The number of objects in an image, which must be whole.

@@ -286,6 +286,13 @@ fn a_transaction_with_a_foreign_pointer_cannot_be_committed() {
     assert!(store.read().unwrap().root_pointer::<Part>(ROOTS[0]).unwrap().is_null());
 }
 
+/// The pages of objects of the image of a store that was closed. Those behind the end of the store do not count:
+/// they are from before it became smaller.
+pub(crate) fn object_pages(image: &mut [u8]) -> Vec<u32> {
+    let end = file(image).unwrap().end();
+    (0..end).filter(|&page| kind(page_mut(image, page)) == OBJECT).collect()
+}
+
 /// The objects of each type in a file.
 fn counts(disk: &Arc<Mutex<Disk>>) -> BTreeMap<String, u64> {
     let image = lock(disk).cached().into_owned();
@@ -351,8 +358,7 @@ fn a_collection_of_a_damaged_store_removes_nothing() {
     (0..200).for_each(|_| change(&store, &mut model, &mut random).unwrap());
     drop(store);
     let mut image = lock(&disk).cached().into_owned();
-    let pages = image.len() / PAGE;
-    let last = (0..pages as u32).rev().find(|&page| kind(page_mut(&mut image, page)) == OBJECT).unwrap();
+    let last = *object_pages(&mut image).last().unwrap();
     page_mut(&mut image, last)[1000] ^= 1;
     let found = findings(&image);
     assert!(found.iter().all(|finding| matches!(finding.lost, Lost::Objects(_))) && !found.is_empty(), "{found:?}");
@@ -456,8 +462,8 @@ fn a_wrong_pointer_of_an_object_that_a_root_reaches_is_found() {
     add_ring(&store);
     drop(store);
     let mut image = lock(&disk).cached().into_owned();
-    let last = (0..(image.len() / PAGE) as u32).rev().find(|&page| kind(page_mut(&mut image, page)) == OBJECT);
-    change_page(&mut image, last.unwrap(), |page| set_unused(page, 0));
+    let last = *object_pages(&mut image).last().unwrap();
+    change_page(&mut image, last, |page| set_unused(page, 0));
     let found = findings(&image);
     assert!(found.iter().any(|finding| finding.what.ends_with("where no object is")), "{found:?}");
 }
@@ -500,8 +506,7 @@ fn no_damage_with_right_checks_makes_a_reader_of_objects_panic() {
     (0..150).for_each(|_| change(&store, &mut model, &mut random).unwrap());
     drop(store);
     let whole = lock(&disk).cached().into_owned();
-    let objects: Vec<u32> =
-        (0..(whole.len() / PAGE) as u32).filter(|&page| kind(page_mut(&mut whole.clone(), page)) == OBJECT).collect();
+    let objects = object_pages(&mut whole.clone());
     let (start, mut failed) = (std::time::Instant::now(), 0);
     for round in 0.. {
         let mut image = whole.clone();
