@@ -71,14 +71,20 @@ impl CollectReport {
 }
 
 /// The pages of a version.
-struct VersionPages<'a> {
-    shared: &'a Shared,
+pub(crate) struct VersionPages<'a> {
+    pub(crate) shared: &'a Shared,
     reader: Reader,
 }
 
 impl<'a> VersionPages<'a> {
-    fn new(shared: &'a Shared, version: u64) -> Self {
+    /// `version` must be registered.
+    pub(crate) fn new(shared: &'a Shared, version: u64) -> Self {
         Self { shared, reader: shared.frames.begin(version) }
+    }
+
+    /// Copies a page, which does not stay in memory.
+    pub(crate) fn copy(&self, number: u32, copy: &mut Page) -> Result<()> {
+        self.shared.copy_page(number, self.reader.version, copy)
     }
 }
 
@@ -148,7 +154,7 @@ impl Collection {
     /// # Errors
     /// As of [`Marks::scan`].
     pub(crate) fn mark(&mut self) -> Result<()> {
-        self.is_marked = self.marks.scan(&self.shared, self.reader.version, STEP_PAGES)?;
+        self.is_marked = self.marks.scan(&VersionPages::new(&self.shared, self.reader.version), STEP_PAGES)?;
         Ok(())
     }
 

@@ -9,7 +9,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::check_tests::{change_page, disk, findings, page_mut};
 use crate::crash::{Hook, HookedDisk, OnDisk, TABLES, empty, open, open_on};
 use crate::lock::lock;
-use crate::object::object_page::ObjectPage;
+use crate::object::collection::VersionPages;
+use crate::object::marks::Marks;
+use crate::object::object_page::{ObjectPage, address};
 use crate::object::tests::object_pages;
 use crate::object::{LongPtr, ObjectOptions, Ptr};
 use crate::page::{PAGE, offset_of};
@@ -125,4 +127,50 @@ fn a_failed_step_of_a_collection_is_undone_and_its_commit_has_its_own_changes() 
     let store = open(&disk).unwrap();
     assert_eq!(store.collect().unwrap().objects, before as u64 - 1);
     assert_eq!(store.read().unwrap().root::<Item>("first").unwrap().id, 7);
+}
+
+#[test]
+fn a_pointer_to_a_page_without_objects_does_not_end_a_collection() {
+    let (mut whole, first) = image_with_items(2);
+    let (before, objects_page) = (objects(&mut whole), object_pages(&mut whole)[0]);
+    let value_disk = disk(&whole);
+    let store = open(&value_disk).unwrap();
+    store.write(|tx| tx.table(TABLES[0])?.insert(&1, &[7; 3 * PAGE])).unwrap();
+    drop(store);
+    let with_value = lock(&value_disk).cached().into_owned();
+    let value_page = (0..with_value.len() / PAGE).find(|page| with_value[page * PAGE..][..PAGE] == [7; PAGE]).unwrap();
+    for page in [value_page as u64, 1, 1 << 20] {
+        let mut image = with_value.clone();
+        change_page(&mut image, objects_page, |page_of_item| {
+            let place = ObjectPage(page_of_item).pointers(0).next().unwrap();
+            assert_eq!(place.address(page_of_item), 0);
+            place.set_address(page_of_item, address(page as u32, 3));
+        });
+        let disk = disk(&image);
+        let store = open(&disk).unwrap();
+        assert_eq!(store.collect().unwrap().objects, before as u64 - 1, "page {page}");
+        let now = store.read().unwrap();
+        assert_eq!(now.get(now.short(first).unwrap()).unwrap().id, 0);
+    }
+}
+
+#[test]
+fn a_page_of_objects_that_cannot_be_read_ends_the_marking() {
+    let (mut image, _) = image_with_items(2);
+    let page = object_pages(&mut image)[0];
+    let unit = ObjectPage(page_mut(&mut image, page)).slots().unit(0);
+    let scan = |image: &[u8]| {
+        let store = open(&disk(image)).unwrap();
+        let mut marks = Marks::default();
+        marks.mark(address(page, unit));
+        let shared = &store.0.shared;
+        marks.scan(&VersionPages::new(shared, shared.published().0), 8)
+    };
+    assert!(scan(&image).unwrap());
+    // The lowest byte of the number of the type.
+    let mut other_type = image.clone();
+    change_page(&mut other_type, page, |page| page[16] ^= 1);
+    assert_eq!(scan(&other_type).unwrap_err().page(), Some(page));
+    page_mut(&mut image, page)[1000] ^= 1;
+    assert_eq!(scan(&image).unwrap_err().page(), Some(page));
 }

@@ -6,9 +6,10 @@
 use std::collections::{BTreeSet, HashMap};
 
 use crate::error::Result;
+use crate::object::collection::VersionPages;
 use crate::object::object_page::{ObjectPage, UNITS, page_of};
-use crate::page::{OBJECT, PAGE, kind};
-use crate::shared::Shared;
+use crate::object::types::{has_page, has_page_of_any};
+use crate::page::{OBJECT, PAGE, Page, kind};
 
 const WORDS: usize = UNITS as usize / 64;
 
@@ -17,6 +18,24 @@ const WORDS: usize = UNITS as usize / 64;
 struct PageMarks {
     marked: [u64; WORDS],
     scanned: [u64; WORDS],
+}
+
+/// Copies a page that an object or a root leads to. Returns false if the page has no objects in this version: those
+/// that it had were removed, and any bytes can be there now.
+///
+/// # Errors
+/// If a page with objects cannot be read.
+fn copy_objects(pages: &VersionPages<'_>, number: u32, page: &mut Page) -> Result<bool> {
+    let read = pages.copy(number, page);
+    let is_read = read.is_ok() && kind(page) == OBJECT;
+    if is_read && has_page(pages, pages.shared, ObjectPage(page).type_number(), number)? {
+        return Ok(true);
+    }
+    if !has_page_of_any(pages, pages.shared, number)? {
+        return Ok(false);
+    }
+    read?;
+    Err(pages.shared.wrong(number, "it has no objects of the type with which the tree of the pages names it"))
 }
 
 /// The objects that were reached.
@@ -45,17 +64,15 @@ impl Marks {
         self.pages.get(&page).is_some_and(|marks| marks.marked[unit / 64] >> (unit % 64) & 1 == 1)
     }
 
-    /// Scans at most `most` pages of a version, which the caller has registered. Returns whether no page is
-    /// pending any more.
+    /// Scans at most `most` pages of a version. Returns whether no page is pending any more.
     ///
     /// # Errors
-    /// If a page cannot be read. A pointer to no object keeps nothing.
-    pub(crate) fn scan(&mut self, shared: &Shared, version: u64, most: usize) -> Result<bool> {
+    /// If a page with objects cannot be read. A pointer to no object keeps nothing.
+    pub(crate) fn scan(&mut self, pages: &VersionPages<'_>, most: usize) -> Result<bool> {
         let mut page = [0; PAGE];
         for _ in 0..most {
             let Some(number) = self.pop_pending() else { return Ok(true) };
-            shared.copy_page(number, version, &mut page)?;
-            if kind(&page) == OBJECT {
+            if copy_objects(pages, number, &mut page)? {
                 self.scan_page(number, ObjectPage(&page));
             }
         }

@@ -58,6 +58,28 @@ pub(crate) fn has_page(pages: &impl Pages, shared: &Shared, number: u32, page: u
     Ok(tree::get(pages, tree, &page_key(number, page))?.is_some())
 }
 
+/// Whether a page has objects of any type. The page itself is not read.
+///
+/// Cost: a search in a tree for each type of the store.
+pub(crate) fn has_page_of_any(pages: &impl Pages, shared: &Shared, page: u32) -> Result<bool> {
+    for number in 1..=count(pages, shared)? {
+        if has_page(pages, shared, number, page)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The number of types, which is the largest number of one.
+fn count(pages: &impl Pages, shared: &Shared) -> Result<u32> {
+    let Some(tree) = catalog::root(pages, shared, TYPES)? else { return Ok(0) };
+    let (mut entries, mut count) = (Entries::new(pages, tree, Bound::Unbounded, Bound::Unbounded)?, 0);
+    while entries.next_key()?.is_some() {
+        count += 1;
+    }
+    Ok(count)
+}
+
 /// Why a page has no objects of a type: it has those of another type, or none.
 pub(crate) fn no_object_page(pages: &impl Pages, shared: &Shared, name: &str, page: u32) -> Error {
     let number = pages.page(page).ok().filter(|contents| kind(contents) == OBJECT);
@@ -159,11 +181,7 @@ pub(crate) fn number_or_new(editor: &mut Editor<'_>, name: &str, layout: &Layout
             .with_remedy("fewer changes between pointers of different types, or shorter names of types"));
     }
     let tree = catalog::root_or_new(editor, TYPES)?;
-    let mut entries = Entries::new(&*editor, tree, Bound::Unbounded, Bound::Unbounded)?;
-    let mut number = 1;
-    while entries.next_key()?.is_some() {
-        number += 1;
-    }
+    let number = count(&*editor, editor.shared)? + 1;
     tree::insert(editor, tree, name.as_bytes(), Payload::Value(&layout.encode(number)))?;
     Ok(number)
 }
