@@ -11,7 +11,7 @@ use crate::catalog::{self, Signature};
 use crate::data::{Key, Value};
 use crate::error::{Error, Result};
 use crate::extent::Extent;
-use crate::object::window::Window;
+use crate::object::window::WindowUse;
 use crate::page::Page;
 use crate::raw::RawTable;
 use crate::readers::Reader;
@@ -27,7 +27,7 @@ pub struct Snapshot {
     /// Pages of the file.
     end: u32,
     /// Shows the objects; `None` if the store has none.
-    pub(crate) window: Option<Arc<Window>>,
+    pub(crate) window: Option<WindowUse>,
     /// Where pointer 0 leads.
     pub(crate) base: usize,
 }
@@ -90,9 +90,8 @@ impl Drop for Snapshot {
         if self.open.shared.is_forked() {
             return;
         }
-        if let Some(window) = self.window.as_ref().filter(|window| window.keeps_version()) {
-            self.open.objects.windows.release_version(window);
-        }
+        // Before the store closes, which releases what nobody reads.
+        drop(self.window.take());
         self.open.shared.frames.end(self.reader);
     }
 }

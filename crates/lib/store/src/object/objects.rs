@@ -13,7 +13,7 @@ use crate::object::layout::Layout;
 use crate::object::pointers::MOST_SLOTS;
 use crate::object::stored::Object;
 use crate::object::types;
-use crate::object::window::{Window, WindowOptions, Windows, empty_range};
+use crate::object::window::{WindowOptions, WindowUse, Windows, empty_range};
 use crate::shared::Shared;
 use crate::snapshot::Snapshot;
 
@@ -60,7 +60,7 @@ impl Objects {
     }
 
     /// The window of a snapshot, and the address of its first byte. A store without objects has no window.
-    pub(crate) fn window(&self, shared: &Arc<Shared>, version: u64, end: u32) -> Result<(Option<Arc<Window>>, usize)> {
+    pub(crate) fn window(&self, shared: &Arc<Shared>, version: u64, end: u32) -> Result<(Option<WindowUse>, usize)> {
         if !shared.object_changes.has_objects() {
             return Ok((None, self.empty.start()));
         }

@@ -17,7 +17,7 @@
 //! Source: Wilson, *Pointer Swizzling at Page Fault Time*, 1991.
 
 use std::collections::HashSet;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::path::Path;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
@@ -60,8 +60,7 @@ struct View {
     slots: Mutex<PageSlots>,
     /// Slots whose pages are in memory.
     resident: Mutex<ResidentSlots>,
-    /// Keeps the version once a page was dropped, so that it can be filled again with the same bytes.
-    kept: Mutex<Option<Reader>>,
+    kept: Mutex<KeptVersion>,
     /// Read while a page is filled, written when another version is shown: of two threads that fill a page
     /// for one access, the second may come when the snapshot has ended.
     shown: RwLock<()>,
@@ -70,6 +69,43 @@ struct View {
     /// Why it is poisoned.
     error: Mutex<Option<Error>>,
     is_poisoned: AtomicBool,
+}
+
+/// What keeps the version of a window.
+#[derive(Debug, Default)]
+struct KeptVersion {
+    /// Snapshots that use the window.
+    users: usize,
+    /// Keeps the version once a page was dropped, so that it can be filled again with the same bytes. Ends with the
+    /// last user.
+    reader: Option<Reader>,
+}
+
+/// A window that a snapshot uses.
+#[derive(Debug)]
+pub(crate) struct WindowUse(Arc<Window>);
+
+impl WindowUse {
+    fn new(window: Arc<Window>) -> Self {
+        lock(&window.view.kept).users += 1;
+        Self(window)
+    }
+}
+
+impl Deref for WindowUse {
+    type Target = Window;
+
+    fn deref(&self) -> &Window {
+        &self.0
+    }
+}
+
+impl Drop for WindowUse {
+    fn drop(&mut self) {
+        if !self.0.view.shared.is_forked() {
+            self.0.view.end_use();
+        }
+    }
 }
 
 /// The bytes of a slot.
@@ -157,24 +193,11 @@ impl Window {
         lock(&self.view.slots).address(pointer)
     }
 
-    /// Whether it keeps its version.
-    pub(crate) fn keeps_version(&self) -> bool {
-        lock(&self.view.kept).is_some()
-    }
-
-    /// Ends what [`View::keep_version`] has begun.
-    fn release_version(&self) {
-        if let Some(reader) = lock(&self.view.kept).take() {
-            self.view.shared.frames.end(reader);
-        }
-    }
-
     /// Shows another version, now that no snapshot has it. Pages keep their slots: a thread may still fill
     /// one for an access of a snapshot that has ended.
     fn show(&mut self, version: u64, end: u32) -> fieldstone_pages::Result<()> {
         let (view, filling) = (&self.view, &self.filling);
         let _no_fills = view.shown.write().unwrap_or_else(PoisonError::into_inner);
-        self.release_version();
         let mut resident = lock(&view.resident);
         match view.shared.object_changes.between(self.version(), version, FEW) {
             Some(pages) => {
@@ -192,12 +215,6 @@ impl Window {
         view.version.store(version, Relaxed);
         view.end.store(end, Relaxed);
         Ok(())
-    }
-}
-
-impl Drop for Window {
-    fn drop(&mut self) {
-        self.release_version();
     }
 }
 
@@ -235,14 +252,26 @@ impl View {
         Outcome::Resolved
     }
 
-    /// Keeps the version, whatever the bound of old versions is. Returns false if it is too old: then pages that
-    /// are dropped could not be filled again.
+    /// Keeps the version until the last user ends, whatever the bound of old versions is. Returns false if it is too
+    /// old: then pages that are dropped could not be filled again. Returns false without a user: a thread may fill a
+    /// page for an access of a snapshot that has ended.
     fn keep_version(&self) -> bool {
         let mut kept = lock(&self.kept);
-        if kept.is_none() {
-            *kept = self.shared.frames.begin_pinned(self.version.load(Relaxed));
+        if kept.reader.is_none() && kept.users > 0 {
+            kept.reader = self.shared.frames.begin_pinned(self.version.load(Relaxed));
         }
-        kept.is_some()
+        kept.reader.is_some()
+    }
+
+    /// Ends a use by a snapshot. The last one releases the version.
+    fn end_use(&self) {
+        let mut kept = lock(&self.kept);
+        kept.users -= 1;
+        if kept.users == 0
+            && let Some(reader) = kept.reader.take()
+        {
+            self.shared.frames.end(reader);
+        }
     }
 
     fn poison(&self, slot: u32, error: Error) {
@@ -306,29 +335,19 @@ impl Windows {
         self.options.slots
     }
 
-    /// Releases the version of a window whose last snapshot ends.
-    pub(crate) fn release_version(&self, window: &Arc<Window>) {
-        let _all = lock(&self.all);
-        // The list has it, and the snapshot.
-        if Arc::strong_count(window) <= 2 {
-            window.release_version();
-        }
-    }
-
     /// A window that shows a version, for which the caller has registered a reader.
     ///
     /// # Errors
     /// [`ErrorKind::Memory`] without addresses.
-    pub(crate) fn take(&self, shared: &Arc<Shared>, version: u64, end: u32) -> Result<Arc<Window>> {
+    pub(crate) fn take(&self, shared: &Arc<Shared>, version: u64, end: u32) -> Result<WindowUse> {
         let mut all = lock(&self.all);
         all.retain_mut(|window| window.is_usable() || Arc::get_mut(window).is_none());
         let is_shown =
             |window: &&Arc<Window>| window.is_usable() && window.version() == version && window.has_room(end);
         if let Some(window) = all.iter().find(is_shown) {
-            return Ok(Arc::clone(window));
+            return Ok(WindowUse::new(Arc::clone(window)));
         }
         all.retain(|window| Arc::strong_count(window) > 1 || window.has_room(end));
-        all.iter().filter(|window| Arc::strong_count(window) == 1).for_each(|window| window.release_version());
         let unused = all.iter().position(|window| Arc::strong_count(window) == 1 && window.is_usable());
         let unused = unused.map(|index| all.swap_remove(index)).and_then(|mut window| {
             let shown = Arc::get_mut(&mut window)?.show(version, end);
@@ -339,11 +358,94 @@ impl Windows {
             None => Arc::new(Window::new(shared, &self.options, version, end)?),
         };
         all.push(Arc::clone(&window));
+        let window = WindowUse::new(window);
         let mut kept = 0;
         all.retain(|window| {
             kept += usize::from(Arc::strong_count(window) == 1);
             Arc::strong_count(window) > 1 || kept <= KEPT
         });
         Ok(window)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check_tests::disk;
+    use crate::crash::{empty, open};
+    use crate::{LongPtr, Ptr, Snapshot, Store};
+
+    crate::stored! {
+        struct Row { id: u64, next: Ptr<Row>, data: [u64; 100] }
+    }
+
+    /// A store with a list of rows, which has more pages than a window of it has in memory.
+    fn store_with_rows() -> (Store, LongPtr<Row>) {
+        let store = open(&disk(&empty(64))).unwrap();
+        let made = store.write(|tx| {
+            let mut first = Ptr::NULL;
+            for id in 1..200 {
+                first = tx.alloc(Row { id, next: first, ..Row::ZERO })?;
+            }
+            tx.set_root("first", first)?;
+            tx.long(first)
+        });
+        let first = made.unwrap();
+        (store, first)
+    }
+
+    fn increase(store: &Store, place: LongPtr<Row>) {
+        let increased = store.write(|tx| {
+            let pointer = tx.short(place)?;
+            tx.edit(pointer)?.id += 1;
+            Ok(())
+        });
+        increased.unwrap();
+    }
+
+    fn read_all(now: &Snapshot) {
+        let mut row = now.root::<Row>("first").unwrap();
+        while !row.next.is_null() {
+            row = now.follow(row.next);
+        }
+        now.check_objects().unwrap();
+    }
+
+    fn has_reader(window: &Window) -> bool {
+        lock(&window.view.kept).reader.is_some()
+    }
+
+    #[test]
+    fn the_last_snapshot_of_a_window_releases_its_version() {
+        let (store, first) = store_with_rows();
+        let [one, other] = [(); 2].map(|()| store.read().unwrap());
+        // As a snapshot has it that another thread is about to drop.
+        let window = Arc::clone(&one.window.as_ref().unwrap().0);
+        assert!(Arc::ptr_eq(&window, &other.window.as_ref().unwrap().0));
+        read_all(&one);
+        assert!(has_reader(&window));
+        increase(&store, first);
+        let oldest = || store.0.shared.frames.oldest(store.0.shared.published().0);
+        drop(one);
+        assert!(has_reader(&window) && oldest() == window.version());
+        drop(other);
+        assert!(!has_reader(&window) && oldest() > window.version());
+        // A fill that comes too late.
+        assert!(!window.view.keep_version() && !has_reader(&window));
+    }
+
+    #[test]
+    fn few_windows_are_kept_without_a_snapshot() {
+        let (store, first) = store_with_rows();
+        let read_next = || {
+            increase(&store, first);
+            store.read().unwrap()
+        };
+        let windows = || lock(&store.0.objects.windows.all).len();
+        let snapshots: Vec<Snapshot> = (0..6).map(|_| read_next()).collect();
+        assert_eq!(windows(), 6);
+        drop(snapshots);
+        let _now = read_next();
+        assert_eq!(windows(), KEPT + 1);
     }
 }
