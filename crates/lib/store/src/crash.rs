@@ -14,7 +14,7 @@ use crate::flush::Flusher;
 use crate::lock::lock;
 use crate::log::BLOCK;
 use crate::object::ObjectOptions;
-use crate::page::PAGE;
+use crate::page::{PAGE, offset_of};
 use crate::progress::RecoveryOptions;
 use crate::recovery::{recover, write_new};
 use crate::storage::Storage;
@@ -41,19 +41,35 @@ impl Random {
     }
 }
 
-/// A write; an empty one makes the file so large.
+/// A change of the file that was not synced.
 #[derive(Debug)]
-struct Write {
-    offset: u64,
-    bytes: Vec<u8>,
-    is_durable: bool,
+enum Change {
+    Write {
+        offset: u64,
+        bytes: Vec<u8>,
+        is_durable: bool,
+    },
+    /// The file has at least so many bytes.
+    Reserve(u64),
+    /// The file has at most so many bytes.
+    Cut(u64),
+}
+
+impl Change {
+    fn apply(&self, image: &mut Vec<u8>) {
+        match self {
+            Self::Write { offset, bytes, .. } => put(image, *offset, bytes),
+            Self::Reserve(bytes) => put(image, *bytes, &[]),
+            Self::Cut(bytes) => image.truncate(*bytes as usize),
+        }
+    }
 }
 
 /// A disk with a cache.
 #[derive(Debug)]
 pub(crate) struct Disk {
     synced: Vec<u8>,
-    writes: Vec<Write>,
+    changes: Vec<Change>,
     /// Calls until it stops.
     left: u64,
     random: Random,
@@ -72,7 +88,7 @@ impl Disk {
     pub(crate) fn new(synced: Vec<u8>, left: u64, random: Random) -> Arc<Mutex<Self>> {
         Arc::new(Mutex::new(Self {
             synced,
-            writes: Vec::new(),
+            changes: Vec::new(),
             left,
             random,
             durable_writes: 0,
@@ -88,25 +104,30 @@ impl Disk {
 
     /// What programs read.
     pub(crate) fn cached(&self) -> Cow<'_, [u8]> {
-        if self.writes.is_empty() {
+        if self.changes.is_empty() {
             return Cow::Borrowed(&self.synced);
         }
         let mut image = self.synced.clone();
-        self.writes.iter().for_each(|write| put(&mut image, write.offset, &write.bytes));
+        self.changes.iter().for_each(|change| change.apply(&mut image));
         Cow::Owned(image)
     }
 
-    /// What is there after a crash: of writes that were not durable, any blocks.
+    /// What is there after a crash: of writes that were not durable, any blocks; of changes of the size, any.
     pub(crate) fn crashed(&mut self) -> Vec<u8> {
         let mut image = self.synced.clone();
-        for write in &self.writes {
-            // The size of the file.
-            if write.bytes.is_empty() && self.random.below(2) == 0 {
-                put(&mut image, write.offset, &[]);
-            }
-            for (index, block) in write.bytes.chunks(BLOCK).enumerate() {
-                if write.is_durable || self.random.below(2) == 0 {
-                    put(&mut image, write.offset + (index * BLOCK) as u64, block);
+        for change in &self.changes {
+            match change {
+                Change::Write { offset, bytes, is_durable } => {
+                    for (index, block) in bytes.chunks(BLOCK).enumerate() {
+                        if *is_durable || self.random.below(2) == 0 {
+                            put(&mut image, offset + (index * BLOCK) as u64, block);
+                        }
+                    }
+                }
+                size => {
+                    if self.random.below(2) == 0 {
+                        size.apply(&mut image);
+                    }
                 }
             }
         }
@@ -126,12 +147,15 @@ impl Storage for OnDisk {
     fn reserve(&self, bytes: u64) -> io::Result<()> {
         let mut disk = lock(&self.0);
         disk.call()?;
-        disk.writes.push(Write { offset: bytes, bytes: Vec::new(), is_durable: false });
+        disk.changes.push(Change::Reserve(bytes));
         Ok(())
     }
 
-    fn cut(&self, _bytes: u64) -> io::Result<()> {
-        lock(&self.0).call()
+    fn cut(&self, bytes: u64) -> io::Result<()> {
+        let mut disk = lock(&self.0);
+        disk.call()?;
+        disk.changes.push(Change::Cut(bytes));
+        Ok(())
     }
 
     fn read(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
@@ -145,7 +169,7 @@ impl Storage for OnDisk {
     fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         let mut disk = lock(&self.0);
         let alive = disk.call();
-        disk.writes.push(Write { offset, bytes: bytes.to_vec(), is_durable: false });
+        disk.changes.push(Change::Write { offset, bytes: bytes.to_vec(), is_durable: false });
         alive
     }
 
@@ -153,7 +177,7 @@ impl Storage for OnDisk {
         std::thread::sleep(lock(&self.0).delay);
         let mut disk = lock(&self.0);
         let alive = disk.call();
-        disk.writes.push(Write { offset, bytes: bytes.to_vec(), is_durable: alive.is_ok() });
+        disk.changes.push(Change::Write { offset, bytes: bytes.to_vec(), is_durable: alive.is_ok() });
         disk.durable_writes += 1;
         alive
     }
@@ -162,7 +186,7 @@ impl Storage for OnDisk {
         let mut disk = lock(&self.0);
         disk.call()?;
         disk.synced = disk.cached().into_owned();
-        disk.writes.clear();
+        disk.changes.clear();
         Ok(())
     }
 }
@@ -441,5 +465,28 @@ fn after_a_failed_write_the_store_can_be_read_only() {
         drop(store);
         let found = both(&open(&disk).unwrap()).unwrap();
         assert!(found == model || found == uncertain, "call {call}");
+    }
+}
+
+#[test]
+fn a_file_that_is_shorter_than_its_store_after_a_crash_can_be_opened_repeatedly() {
+    let disk = Disk::new(empty(64), u64::MAX, Random(1));
+    let store = open(&disk).unwrap();
+    // The last pages are not in use, and never written.
+    let made = store.write(|tx| {
+        (0..1200).try_for_each(|key| tx.table(TABLES[1])?.insert(&key, &[1; 900]).map(drop))?;
+        tx.remove_table(TABLES[1].name())?;
+        tx.table(TABLES[0])?.insert(&1, &[7]).map(drop)
+    });
+    made.unwrap();
+    let needed = offset_of(store.0.shared.published().1) as usize;
+    let mut crashes = (0..50).map(|_| lock(&disk).crashed());
+    let mut image = crashes.find(|image| image.len() < needed).unwrap();
+    for _ in 0..3 {
+        let after = Disk::new(image, u64::MAX, Random(1));
+        let store = open(&after).unwrap();
+        assert_eq!(contents(&store, TABLES[0]).unwrap(), [(1, vec![7])].into());
+        // It is not closed.
+        image = lock(&after).cached().into_owned();
     }
 }
