@@ -19,6 +19,7 @@ use crate::{ErrorKind, Result, Store};
 
 crate::stored! {
     struct Item { id: u64, next: Ptr<Item>, data: [u64; 20] }
+    struct Other { id: u64, item: Ptr<Item> }
 }
 
 /// A page of the file that cannot be read; 0 for none.
@@ -173,4 +174,28 @@ fn a_page_of_objects_that_cannot_be_read_ends_the_marking() {
     assert_eq!(scan(&other_type).unwrap_err().page(), Some(page));
     page_mut(&mut image, page)[1000] ^= 1;
     assert_eq!(scan(&image).unwrap_err().page(), Some(page));
+}
+
+#[test]
+fn a_pointer_to_an_object_that_cannot_be_read_is_an_error_of_the_file() {
+    let (mut image, first) = image_with_items(2);
+    let page = object_pages(&mut image)[0];
+    let unreadable = Arc::<UnreadablePage>::default();
+    let storage = HookedDisk(OnDisk(disk(&image)), Arc::clone(&unreadable));
+    let store = open_on(Box::new(storage), 64 * PAGE, ObjectOptions::DEFAULT).unwrap();
+    // On a page of its own.
+    let other = store.write(|tx| tx.alloc(Other::ZERO).and_then(|pointer| tx.long(pointer))).unwrap();
+    unreadable.0.store(page, Relaxed);
+    let kind_of = |result: Result<()>| result.unwrap_err().kind();
+    let mut tx = store.begin().unwrap();
+    let (pointer, other) = (tx.short(first).unwrap(), tx.short(other).unwrap());
+    assert_eq!(kind_of(tx.get(pointer).map(drop)), ErrorKind::Io);
+    assert_eq!(kind_of(tx.edit(pointer).map(drop)), ErrorKind::Io);
+    assert_eq!(kind_of(tx.set_root("other", pointer)), ErrorKind::Io);
+    assert_eq!(kind_of(tx.get::<Other>(Ptr::of(pointer.0)).map(drop)), ErrorKind::Type);
+    assert_eq!(kind_of(tx.alloc(Other { id: 1, item: pointer }).map(drop)), ErrorKind::Io);
+    drop(tx);
+    let mut tx = store.begin().unwrap();
+    tx.edit(other).unwrap().item = pointer;
+    assert_eq!(kind_of(tx.commit()), ErrorKind::Io);
 }

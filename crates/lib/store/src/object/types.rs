@@ -16,8 +16,8 @@ use crate::editor::Editor;
 use crate::error::{Error, ErrorKind, Result};
 use crate::node::{LARGEST_ENTRY, Payload};
 use crate::object::layout::Layout;
-use crate::object::object_page::{MOST_ADDRESSES, ObjectPage};
-use crate::page::{OBJECT, kind, set_u32, set_u64, u32_at, u64_at};
+use crate::object::object_page::MOST_ADDRESSES;
+use crate::page::{set_u32, set_u64, u32_at, u64_at};
 use crate::shared::Shared;
 use crate::tree::{self, Entries, Pages};
 
@@ -80,15 +80,16 @@ fn count(pages: &impl Pages, shared: &Shared) -> Result<u32> {
     Ok(count)
 }
 
-/// Why a page has no objects of a type: it has those of another type, or none.
+/// Why a page has no objects of a type: it has those of another type, or none, or that cannot be read.
 pub(crate) fn no_object_page(pages: &impl Pages, shared: &Shared, name: &str, page: u32) -> Error {
-    let number = pages.page(page).ok().filter(|contents| kind(contents) == OBJECT);
-    let number = number.map(|contents| ObjectPage(contents).type_number());
-    if number.is_some_and(|number| has_page(pages, shared, number, page).is_ok_and(|has_page| has_page)) {
-        let what = format!("a pointer to an object of type {name} leads to another type");
-        return Error::new(ErrorKind::Type, &shared.path, what);
+    match has_page_of_any(pages, shared, page) {
+        Ok(true) => {
+            let what = format!("a pointer to an object of type {name} leads to another type");
+            Error::new(ErrorKind::Type, &shared.path, what)
+        }
+        Ok(false) => no_object(shared, name),
+        Err(error) => error,
     }
-    no_object(shared, name)
 }
 
 /// A pointer leads to no object.
