@@ -91,7 +91,13 @@ fn walk(store: &Store, is_over: &AtomicBool) -> u64 {
     let mut walks = 0;
     while !is_over.load(Ordering::Relaxed) {
         let now = store.read().unwrap();
-        let Ok(mut pointer) = now.root_pointer::<Node>("list") else { continue };
+        let mut pointer = match now.root_pointer::<Node>("list") {
+            Ok(pointer) => pointer,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Window, "{error}");
+                continue;
+            }
+        };
         let mut sum = 0;
         while !pointer.is_null() {
             let node = now.follow(pointer);
@@ -102,7 +108,7 @@ fn walk(store: &Store, is_over: &AtomicBool) -> u64 {
                 assert_eq!(sum, now.table(SUMS).unwrap().get("sum").unwrap().unwrap_or(0));
                 walks += 1;
             }
-            Err(error) => assert_eq!(error.kind(), ErrorKind::Window),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Window, "{error}"),
         }
     }
     walks
