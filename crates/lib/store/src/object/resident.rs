@@ -56,6 +56,16 @@ impl ResidentSlots {
         self.turns.len() > self.most
     }
 
+    /// As [`Self::pop_oldest`], while fewer than `free` slots can be added up to the limit.
+    pub(crate) fn pop_to_free(&mut self, free: usize) -> Option<u32> {
+        if self.turns.len() + free > self.most { self.pop_oldest() } else { None }
+    }
+
+    /// The slots that are to stay in memory.
+    pub(crate) const fn most(&self) -> usize {
+        self.most
+    }
+
     /// Removes the slot that was filled first.
     pub(crate) fn pop_oldest(&mut self) -> Option<u32> {
         while let Some((slot, turn)) = self.queue.pop_front() {

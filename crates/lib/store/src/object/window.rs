@@ -36,7 +36,7 @@ use crate::shared::Shared;
 
 /// Bytes that pointers can reach, and those of the object that the last one reaches.
 const RANGE: usize = MOST_SLOTS as usize * PAGE + PAGE;
-/// Pages that are dropped one by one; with more of them, a window is emptied.
+/// Pages that are dropped one by one; with more changed ones, a window is emptied.
 const FEW: usize = 1024;
 /// Windows that are kept without a snapshot.
 const KEPT: usize = 2;
@@ -193,6 +193,22 @@ impl Window {
         lock(&self.view.slots).address(pointer)
     }
 
+    /// Drops the pages that were filled first, if no snapshot uses it: a few pages that the next one reads then need no
+    /// other to be dropped, so it does not keep its version. The caller lets no snapshot begin.
+    fn free_few(&self) {
+        let view = &self.view;
+        if lock(&view.kept).users > 0 {
+            return;
+        }
+        let _no_fills = view.shown.write().unwrap_or_else(PoisonError::into_inner);
+        let mut resident = lock(&view.resident);
+        let free = (resident.most() / 4).min(FEW);
+        while let Some(slot) = resident.pop_to_free(free) {
+            // A page that stays is no damage.
+            let _ = self.filling.evict(bytes_of(slot));
+        }
+    }
+
     /// Shows another version, now that no snapshot has it. Pages keep their slots: a thread may still fill
     /// one for an access of a snapshot that has ended.
     fn show(&mut self, version: u64, end: u32) -> fieldstone_pages::Result<()> {
@@ -345,6 +361,7 @@ impl Windows {
         let is_shown =
             |window: &&Arc<Window>| window.is_usable() && window.version() == version && window.has_room(end);
         if let Some(window) = all.iter().find(is_shown) {
+            window.free_few();
             return Ok(WindowUse::new(Arc::clone(window)));
         }
         all.retain(|window| Arc::strong_count(window) > 1 || window.has_room(end));
@@ -357,6 +374,7 @@ impl Windows {
             Some(window) => window,
             None => Arc::new(Window::new(shared, &self.options, version, end)?),
         };
+        window.free_few();
         all.push(Arc::clone(&window));
         let window = WindowUse::new(window);
         let mut kept = 0;
@@ -432,6 +450,26 @@ mod tests {
         assert!(!has_reader(&window) && oldest() > window.version());
         // A fill that comes too late.
         assert!(!window.view.keep_version() && !has_reader(&window));
+    }
+
+    #[test]
+    fn a_snapshot_of_few_objects_keeps_no_version_in_a_window_that_others_have_filled() {
+        let (store, first) = store_with_rows();
+        let mut now = store.read().unwrap();
+        read_all(&now);
+        for round in 0..8 {
+            if round % 2 == 0 {
+                increase(&store, first);
+            }
+            // First, the one before ends.
+            drop(now);
+            now = store.read().unwrap();
+            let row = now.root::<Row>("first").unwrap();
+            (0..round * 4).fold(row, |row, _| now.follow(row.next));
+            assert!(!has_reader(now.window.as_ref().unwrap()), "round {round}");
+        }
+        read_all(&now);
+        assert!(has_reader(now.window.as_ref().unwrap()));
     }
 
     #[test]
