@@ -49,9 +49,9 @@ enum Change {
         bytes: Vec<u8>,
         is_durable: bool,
     },
-    /// The file has at least so many bytes.
+    /// The file has this number of bytes or more.
     Reserve(u64),
-    /// The file has at most so many bytes.
+    /// The file has this number of bytes or fewer.
     Cut(u64),
 }
 

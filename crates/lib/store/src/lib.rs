@@ -47,6 +47,7 @@
 //! | `object/read`, `object/write` | objects of a snapshot and of a transaction |
 //! | `object/pointers` | what a pointer of 4 bytes means in a snapshot or transaction |
 //! | `object/window`, `object/changes` | the addresses at which objects appear; which pages have changed |
+//! | `object/resident` | which pages of a window are in memory |
 //! | `object/collection`, `object/marks`, `object/collect` | removes unreachable objects; what is reached; when |
 //! | `object/check`, `object/lists` | verifies the objects of a file; what its trees name |
 //! | `object/objects` | what an open store has for its objects |
