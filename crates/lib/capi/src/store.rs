@@ -51,6 +51,7 @@ impl Bytes {
 struct Options {
     log_bytes: u64,
     memory_bytes: u64,
+    old_version_bytes: u64,
 }
 
 /// A table of bytes.
@@ -157,6 +158,9 @@ extern "C" fn fs_store_open(name: *const c_char, options: Option<&Options>, stor
             if let Some(bytes) = options.and_then(|options| chosen(options.memory_bytes)) {
                 builder = builder.memory_bytes(bytes);
             }
+            if let Some(bytes) = options.and_then(|options| chosen(options.old_version_bytes)) {
+                builder = builder.old_version_bytes(bytes);
+            }
             Ok(builder.open()?)
         })
     })
@@ -202,9 +206,12 @@ fn step(
     value: Option<&mut MaybeUninit<Bytes>>,
 ) -> CallResult {
     let cursor = non_null_mut(cursor)?;
+    let (Some(key), Some(value)) = (key, value) else {
+        return Err(CallError::Argument("the place for the key or the value is null"));
+    };
     let bytes = cursor.step(is_backward)?;
-    lend(key, &cursor.key)?;
-    lend(value, bytes)
+    lend(Some(key), &cursor.key)?;
+    lend(Some(value), bytes)
 }
 
 #[unsafe(no_mangle)]
@@ -267,7 +274,8 @@ extern "C" fn fs_store_remove_range(
     to: Bytes,
 ) -> c_int {
     run_call(|| {
-        let to = if to.start.is_null() { Bound::Unbounded } else { Bound::Excluded(to.slice()?) };
+        let is_open = to.start.is_null() && to.bytes == 0;
+        let to = if is_open { Bound::Unbounded } else { Bound::Excluded(to.slice()?) };
         let range = (Bound::Included(from.slice()?), to);
         non_null_mut(write)?.table(table(name)?)?.remove_range::<&[u8]>(range)?;
         Ok(())

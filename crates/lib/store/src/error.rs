@@ -195,7 +195,7 @@ fn message(lead: &str, page: Option<u32>, what: &str) -> String {
 }
 
 /// A path as a word of a shell.
-fn quoted(path: &Path) -> String {
+pub(crate) fn quoted(path: &Path) -> String {
     let text = path.to_string_lossy();
     let is_plain = |letter: char| letter.is_alphanumeric() || "/._-+,:@%".contains(letter);
     if !text.is_empty() && text.chars().all(is_plain) {

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::commit::Writer;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, quoted};
 use crate::extent::Extents;
 use crate::finding::{Finding, Lost};
 use crate::flush::{write_header, write_pages};
@@ -323,9 +323,11 @@ fn lost_commits(path: &Path, damage: Option<Finding>, is_accepted: bool) -> Resu
         return Ok(last - first + 1);
     }
     let commits = if first == last { format!("commit {first} is") } else { format!("commits {first} to {last} are") };
-    Err(Error::corrupt(path, None, &format!("{}, {commits} lost", damage.what)).with_remedy(
-        "a backup; or StoreBuilder::accept_lost_commits, which opens the store with the commits before them",
-    ))
+    Err(Error::corrupt(path, None, &format!("{}, {commits} lost", damage.what)).with_remedy(format!(
+        "a backup; or `fieldstone store dump --salvage {}`, which prints what can be read; or \
+         StoreBuilder::accept_lost_commits, which opens the store with the commits before them",
+        quoted(path)
+    )))
 }
 
 /// Brings the pages of the log that have the right check into memory. The error is that of a page that can

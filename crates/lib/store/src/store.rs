@@ -109,7 +109,8 @@ impl StoreBuilder {
     /// Opens a store although a record in the middle of its log is damaged; default false, which is an error
     /// ([`ErrorKind::Corrupt`]). The store has the commits before the damaged record. The commits from it on
     /// are lost permanently, and [`RecoveryProgress::lost_commits`] reports how many. Pages that were written to
-    /// their places after these commits are damaged, or newer than the rest: use a backup if there is one.
+    /// their places after these commits are damaged, or newer than the rest, and large values are unreadable whose
+    /// room later commits have used again: use a backup if there is one.
     #[must_use]
     pub const fn accept_lost_commits(mut self, is_on: bool) -> Self {
         self.recovery.accepts_lost_commits = is_on;

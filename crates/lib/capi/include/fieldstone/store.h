@@ -34,7 +34,7 @@
  *
  * A key has at most 512 bytes, a value at most 127 MiB: otherwise FS_ERROR_ARGUMENT. A name of
  * a table is text in UTF-8. FS_ERROR_TYPE for a table whose keys or values have another type than bytes:
- * it was made by another interface.
+ * it was made by another interface. So is one whose name begins with "fieldstone.".
  *
  * The codes are in enum fs_error of <fieldstone/pages.h>:
  *     FS_ERROR_CORRUPT -10    FS_ERROR_VERSION -11    FS_ERROR_FULL -12    FS_ERROR_POISONED -13
@@ -43,8 +43,8 @@
  *
  * FS_ERROR_FORKED from any call in a forked child that needs more than is in memory. FS_ERROR_CORRUPT and
  * FS_ERROR_SYSTEM from any call that reads; FS_ERROR_TOO_OLD from one that reads by an old fs_store_read,
- * when others have replaced more pages than half of memory_bytes: open a new one. After such an error, or FS_ERROR_FULL, of
- * a change, the fs_store_write cannot be committed.
+ * when others have replaced more pages than old_version_bytes: open a new one. After such an error, or
+ * FS_ERROR_FULL, of a change, the fs_store_write cannot be committed.
  */
 #ifndef FIELDSTONE_STORE_H
 #define FIELDSTONE_STORE_H
@@ -71,6 +71,8 @@ typedef struct fs_store_options {
     uint64_t log_bytes;    /* of a store that is made now: 64 KiB to 1 GiB, default 4 MiB */
     uint64_t memory_bytes; /* for what was read: at least 1 MiB, default half of the memory. It is exceeded by
                             * what living snapshots have read, and by what a transaction changes */
+    uint64_t old_version_bytes; /* for pages that were replaced and that a snapshot may still read: at least
+                                 * 1 MiB, default half of memory_bytes; see FS_ERROR_TOO_OLD */
 } fs_store_options;
 
 

@@ -19,12 +19,17 @@ static int has_remedy(const char *name, const char *words)
     return strstr(fs_error_message(), name) && remedy && strstr(remedy, words);
 }
 
-static fs_store *open_store(const char *name)
+static fs_store *open_with(const char *name, uint64_t old_version_bytes)
 {
-    fs_store_options options = {0, 1 << 20};
+    fs_store_options options = {0, 1 << 20, old_version_bytes};
     fs_store *store;
     CHECK(fs_store_open(in_folder(name), &options, &store) == FS_OK);
     return store;
+}
+
+static fs_store *open_store(const char *name)
+{
+    return open_with(name, 0);
 }
 
 /* Commits entries of a thousand bytes. */
@@ -79,9 +84,40 @@ static void a_snapshot_that_is_too_old(void)
     fs_store_read_free(old);
     CHECK(fs_store_read_open(store, &old) == FS_OK);
     CHECK(fs_store_cursor_open(old, "many", &cursor) == FS_OK);
-    CHECK(fs_store_cursor_next(cursor, &key, &value) == FS_OK && *(const char *)value.start == 'c');
+    CHECK(fs_store_cursor_next(cursor, &key, NULL) == FS_ERROR_ARGUMENT);
+    CHECK(fs_store_cursor_next(cursor, &key, &value) == FS_OK && memcmp(key.start, "00000000", 8) == 0);
+    CHECK(fs_store_cursor_previous(cursor, &key, &value) == FS_OK && *(const char *)value.start == 'c');
     fs_store_cursor_free(cursor);
     fs_store_read_free(old);
+    fs_store_free(store);
+}
+
+static void a_snapshot_with_memory_for_old_versions(void)
+{
+    fs_store *store = open_with("kept.store", 64 << 20);
+    fs_store_read *old;
+    fs_bytes value;
+    CHECK(put_many(store, ENTRIES, 'a') == FS_OK);
+    CHECK(fs_store_read_open(store, &old) == FS_OK);
+    CHECK(put_many(store, ENTRIES, 'b') == FS_OK && put_many(store, ENTRIES, 'c') == FS_OK);
+    CHECK(fs_store_get(old, "many", text("00000007"), &value) == FS_OK && *(const char *)value.start == 'a');
+    fs_store_read_free(old);
+    fs_store_free(store);
+}
+
+static void what_cannot_be_meant(void)
+{
+    fs_store *store;
+    fs_store_write *write;
+    fs_store_options options = {0, 0, 1000};
+    fs_bytes nowhere = {NULL, 1};
+    CHECK(fs_store_open(in_folder("absent/a.store"), NULL, &store) == FS_ERROR_SYSTEM && errno == ENOENT);
+    CHECK(fs_store_open(in_folder("meant.store"), &options, &store) == FS_ERROR_ARGUMENT);
+    store = open_store("meant.store");
+    CHECK(fs_store_write_open(store, &write) == FS_OK);
+    CHECK(fs_store_remove_range(write, "many", text("0"), nowhere) == FS_ERROR_ARGUMENT);
+    CHECK(fs_store_put(write, "fieldstone.roots", text("0"), text("0")) == FS_ERROR_TYPE);
+    fs_store_write_free(write);
     fs_store_free(store);
 }
 
@@ -150,6 +186,8 @@ int main(void)
     // A write behind the limit is an error then, and no signal.
     CHECK(signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
     a_snapshot_that_is_too_old();
+    a_snapshot_with_memory_for_old_versions();
+    what_cannot_be_meant();
     a_file_that_cannot_grow();
     a_write_that_fails();
     a_file_of_a_later_version();
