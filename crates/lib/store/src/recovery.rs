@@ -151,7 +151,7 @@ pub(crate) fn read_header(path: &Path, storage: &dyn Storage) -> Result<Header> 
         return Err(Error::no_store(path));
     }
     if bytes < 2 * PAGE as u64 {
-        return Err(Error::corrupt(path, None, "the file is too short to be a store"));
+        return Err(Error::corrupt(path, None, "the file is too short to be a store").with_remedy(NO_HEADER));
     }
     let copies = header_copies(storage);
     if let Some(header) = copies.iter().flatten().max_by_key(|header| header.epoch) {
@@ -161,8 +161,11 @@ pub(crate) fn read_header(path: &Path, storage: &dyn Storage) -> Result<Header> 
         let what = "the store was written by a later version, or needs features that this one does not have";
         return Err(Error::new(ErrorKind::Version, path, what).with_remedy("a newer fieldstone-store"));
     }
-    Err(Error::corrupt(path, Some(0), "neither copy of the header is whole"))
+    Err(Error::corrupt(path, Some(0), "neither copy of the header is whole").with_remedy(NO_HEADER))
 }
+
+/// What to do about a file without a header.
+const NO_HEADER: &str = "a backup: without the header nothing in the file can be read";
 
 /// Whether a copy of the header begins as that of a store.
 fn has_magic(storage: &dyn Storage) -> bool {

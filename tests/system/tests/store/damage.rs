@@ -66,7 +66,9 @@ fn salvage_passes_a_damaged_page_and_reports_what_is_missing() {
     let lines: std::collections::HashSet<&str> = whole.lines().collect();
     assert!(rows.lines().all(|line| lines.contains(line)));
     let copy = fixture.path("copy.store");
-    assert_eq!(with_input("load", &copy, text.as_bytes()).status.code(), Some(0));
+    let loaded = with_input("load", &copy, text.as_bytes());
+    assert_eq!(loaded.status.code(), Some(0));
+    assert!(stderr(&loaded).contains("entries are missing"), "{}", stderr(&loaded));
     assert_eq!(stdout("dump", &copy), text.replace("salvaged", "complete"));
     assert_eq!(run("check", &copy).status.code(), Some(0));
 }

@@ -87,7 +87,7 @@ impl ObjectLists {
         for listed in &self.pages {
             first.entry(listed.number).or_insert(listed.page);
         }
-        let what = "it has objects, which are no entries: make a copy of the store with `backup`";
+        let what = "it has objects, and a dump has tables only: a program copies both with Store::backup";
         first.into_iter().map(|(number, page)| Finding::at_page(page, what, self.lost(number))).collect()
     }
 

@@ -15,9 +15,9 @@ use fieldstone_wire::Remedy;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use super::record::{Last, Line, Record};
+use super::record::{Extent, Last, Line, Record};
 use super::{Format, failed};
-use crate::output::print;
+use crate::output::{message, print};
 
 /// A recovery that takes longer shows a progress bar.
 const BAR_DELAY: Duration = Duration::from_secs(1);
@@ -143,6 +143,9 @@ fn load(store: &Store, arguments: &Arguments, loaded: &mut Loaded) -> anyhow::Re
                 bail!(
                     "cannot load all of standard input: line {number} says {expected} entries, and it has {found}{remedy}"
                 );
+            }
+            if last.end == Extent::Salvaged {
+                message("the input is a dump of a damaged store: entries are missing in it");
             }
             (entries, is_complete) = (0, true);
             continue;
