@@ -86,20 +86,35 @@ pub(crate) struct Extents {
     bound: usize,
 }
 
+/// The contents of a large value.
+#[derive(Debug)]
+struct Loan {
+    contents: Box<[u8]>,
+    /// Whether a reader may have them.
+    is_lent: bool,
+}
+
 #[derive(Debug, Default)]
 struct Loaded {
     /// By their first pages.
-    contents: HashMap<u32, Box<[u8]>>,
+    contents: HashMap<u32, Loan>,
     /// First pages, those that are in memory the longest first; also of some that are gone.
     order: VecDeque<u32>,
     bytes: usize,
 }
 
 impl Loaded {
-    fn remove(&mut self, start: u32) -> Option<Box<[u8]>> {
+    fn remove(&mut self, start: u32) -> Option<Loan> {
         let removed = self.contents.remove(&start);
-        self.bytes -= removed.as_ref().map_or(0, |contents| contents.len());
+        self.bytes -= removed.as_ref().map_or(0, |loan| loan.contents.len());
         removed
+    }
+
+    /// Evicts the value that is in memory the longest, if there is one. Returns its contents with its first page if
+    /// they were lent; others are dropped.
+    fn evict(&mut self) -> Option<Option<(u32, Box<[u8]>)>> {
+        let oldest = self.order.pop_front()?;
+        Some(self.remove(oldest).filter(|loan| loan.is_lent).map(|loan| (oldest, loan.contents)))
     }
 }
 
@@ -108,25 +123,38 @@ impl Extents {
         Self { loaded: Mutex::default(), bound }
     }
 
-    /// The contents of an extent that is in memory.
-    pub(crate) fn get(&self, start: u32) -> Option<*const [u8]> {
-        lock(&self.loaded).contents.get(&start).map(|contents| &raw const **contents)
+    /// Lends the contents of an extent that is in memory.
+    pub(crate) fn lend(&self, start: u32) -> Option<*const [u8]> {
+        let mut loaded = lock(&self.loaded);
+        let loan = loaded.contents.get_mut(&start)?;
+        loan.is_lent = true;
+        Some(&raw const *loan.contents)
     }
 
-    /// Keeps the contents of an extent. Returns where they are, and what has no more room, with its first pages:
-    /// readers may still use it.
-    pub(crate) fn insert(&self, start: u32, contents: Box<[u8]>) -> (*const [u8], Vec<(u32, Box<[u8]>)>) {
-        let (place, mut evicted) = (&raw const *contents, Vec::new());
+    /// Keeps the contents of an extent that is in the file. Returns those that no longer fit into the memory and that
+    /// readers may still use, with their first pages.
+    pub(crate) fn insert(&self, start: u32, contents: Box<[u8]>) -> Vec<(u32, Box<[u8]>)> {
+        self.add(start, Loan { contents, is_lent: false })
+    }
+
+    /// As [`Extents::insert`], and lends the contents: where they are.
+    pub(crate) fn insert_lent(&self, start: u32, contents: Box<[u8]>) -> (*const [u8], Vec<(u32, Box<[u8]>)>) {
+        let place = &raw const *contents;
+        (place, self.add(start, Loan { contents, is_lent: true }))
+    }
+
+    fn add(&self, start: u32, loan: Loan) -> Vec<(u32, Box<[u8]>)> {
+        let mut evicted = Vec::new();
         let mut loaded = lock(&self.loaded);
-        loaded.bytes += contents.len();
+        loaded.bytes += loan.contents.len();
         while loaded.bytes > self.bound
-            && let Some(oldest) = loaded.order.pop_front()
+            && let Some(oldest) = loaded.evict()
         {
-            evicted.extend(loaded.remove(oldest).map(|contents| (oldest, contents)));
+            evicted.extend(oldest);
         }
-        loaded.contents.insert(start, contents);
+        loaded.contents.insert(start, loan);
         loaded.order.push_back(start);
-        (place, evicted)
+        evicted
     }
 
     /// Drops the contents of an extent that no reader can reach any more.
@@ -211,21 +239,30 @@ mod tests {
             [false, true, true, false, true, true, false]
         );
         held.release(5, |start| extents.remove(start));
-        assert!(!held.contains(10) && held.contains(20) && extents.get(10).is_none() && extents.get(20).is_some());
+        assert!(!held.contains(10) && held.contains(20) && extents.lend(10).is_none() && extents.lend(20).is_some());
         held.release(6, |start| extents.remove(start));
-        assert!(!held.contains(20) && extents.get(20).is_none());
+        assert!(!held.contains(20) && extents.lend(20).is_none());
     }
 
     #[test]
     fn the_extents_that_are_in_memory_the_longest_are_evicted() {
         let extents = Extents::new(10_000);
-        let evicted = [1, 2, 3, 4].map(|start| extents.insert(start, vec![start as u8; 4000].into()).1);
+        let evicted = [1, 2, 3, 4].map(|start| extents.insert_lent(start, vec![start as u8; 4000].into()).1);
         let first = evicted.map(|evicted| evicted.first().map(|(start, contents)| (*start, contents[0])));
         assert_eq!(first, [None, None, Some((1, 1)), Some((2, 2))]);
         extents.remove(3);
-        assert_eq!([1, 2, 3, 4].map(|start| extents.get(start).is_some()), [false, false, false, true]);
+        assert_eq!([1, 2, 3, 4].map(|start| extents.lend(start).is_some()), [false, false, false, true]);
         // Larger than the bound: it is alone.
-        assert_eq!(extents.insert(5, vec![5; 20_000].into()).1.len(), 1);
-        assert!(extents.get(5).is_some());
+        assert_eq!(extents.insert(5, vec![5; 20_000].into()).len(), 1);
+        assert!(extents.lend(5).is_some());
+    }
+
+    #[test]
+    fn evicted_contents_stay_only_if_they_were_lent() {
+        let extents = Extents::new(10_000);
+        let insert = |start: u32| extents.insert(start, vec![start as u8; 4000].into());
+        assert!([1, 2].iter().all(|&start| insert(start).is_empty()) && extents.lend(2).is_some());
+        assert_eq!(insert(3), []);
+        assert_eq!(insert(4), [(2, vec![2; 4000].into())]);
     }
 }

@@ -219,7 +219,7 @@ impl Shared {
     /// A large value of a version, which the caller has registered for as long as it uses the result.
     pub(crate) fn extent(&self, extent: Extent) -> Result<&[u8]> {
         self.check_parent()?;
-        let contents = match self.extents.get(extent.start) {
+        let contents = match self.extents.lend(extent.start) {
             Some(contents) => contents,
             None => self.load_extent(extent)?,
         };
@@ -231,7 +231,7 @@ impl Shared {
     fn load_extent(&self, extent: Extent) -> Result<*const [u8]> {
         self.check_parent()?;
         let _loading = lock(&self.loading);
-        if let Some(contents) = self.extents.get(extent.start) {
+        if let Some(contents) = self.extents.lend(extent.start) {
             return Ok(contents);
         }
         let waiting = self.frames.take_back_contents(extent.start);
@@ -239,7 +239,9 @@ impl Shared {
             Some(contents) => contents,
             None => self.read_extent(extent)?,
         };
-        Ok(self.keep_extent(extent, contents))
+        let (place, evicted) = self.extents.insert_lent(extent.start, contents);
+        self.frames.drop_later(evicted);
+        Ok(place)
     }
 
     /// Drops the contents of a large value that no reader can reach any more.
@@ -248,12 +250,10 @@ impl Shared {
         self.frames.forget_contents(start);
     }
 
-    /// Keeps the contents of a large value in memory, and drops those that are there the longest if there
-    /// are too many; where the contents are.
-    pub(crate) fn keep_extent(&self, extent: Extent, contents: Box<[u8]>) -> *const [u8] {
-        let (place, evicted) = self.extents.insert(extent.start, contents);
-        self.frames.drop_later(evicted);
-        place
+    /// Keeps the contents of a large value of the file in memory, and drops those that are there the longest if there
+    /// are too many.
+    pub(crate) fn keep_extent(&self, extent: Extent, contents: Box<[u8]>) {
+        self.frames.drop_later(self.extents.insert(extent.start, contents));
     }
 
     /// Reads a large value from the file, and checks it.

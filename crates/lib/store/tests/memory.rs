@@ -111,6 +111,7 @@ fn reading_again_in_one_snapshot_or_transaction_takes_no_more_memory(path: &Path
     let now = store.read().unwrap();
     assert_same("a snapshot", &mut || assert_eq!(now.table(NUMBERS).unwrap().iter().unwrap().count() as u64, ENTRIES));
     drop(now);
+    large_values_of_one_transaction_are_evicted(&store);
     let mut tx = store.begin().unwrap();
     assert_same("a transaction", &mut || {
         let table = tx.table(NUMBERS).unwrap();
@@ -125,6 +126,18 @@ fn reading_again_in_one_snapshot_or_transaction_takes_no_more_memory(path: &Path
     assert_same("large values", &mut || {
         (0..40).for_each(|key| assert_eq!(large.get(&key).unwrap().unwrap()[9], key as u8))
     });
+}
+
+/// Writes large values in one transaction, and reads each of them in it.
+fn large_values_of_one_transaction_are_evicted(store: &Store) {
+    let value = |key: u64| vec![key as u8; 200 << 10];
+    let before = resident();
+    let mut tx = store.begin().unwrap();
+    let mut table = tx.table(BULK).unwrap();
+    (0..200).for_each(|key| assert!(table.insert(&key, &value(key)).unwrap()));
+    let taken = resident().saturating_sub(before);
+    assert!(taken < 4 * MEMORY, "{} KiB were taken by 40,000 KiB", taken >> 10);
+    (0..200).for_each(|key| assert_eq!(table.get(&key).unwrap(), Some(&value(key)[..])));
 }
 
 /// A group with a limit of memory, which this process enters.
