@@ -81,8 +81,7 @@ impl Writer {
             return Ok(());
         }
         if edits.end > self.end {
-            let reserved = shared.storage.reserve(file_bytes(edits.end));
-            reserved.map_err(|error| Error::io(&shared.path, "make the file larger", &error))?;
+            edits.reserve(shared, "make the file larger")?;
         }
         if !edits.written.is_empty() {
             shared.storage.sync().map_err(|error| shared.fail("make large values durable", &error))?;
@@ -100,7 +99,7 @@ impl Writer {
         let apart = if is_large {
             // It may still write pages that are behind the end by now.
             flusher.wait(shared, self.epoch)?;
-            write_apart(shared, &record, edits.end.max(self.held.end()))?
+            write_apart(shared, &record, edits, self.held.end())?
         } else {
             0
         };
@@ -114,6 +113,7 @@ impl Writer {
         shared.frames.publish_all(pages.iter().map(|&(page, changed)| (page, changed.frame)), sequence, self.epoch);
         edits.pages.clear();
         edits.written.clear();
+        edits.bytes_before = None;
         // After the pages in memory: another thread may write the queue at once, and make it visible.
         shared.queue.push(record, offset, sequence, self.end);
         if is_large {
@@ -169,11 +169,10 @@ pub(crate) fn file_bytes(end: u32) -> u64 {
     u64::from(end.next_multiple_of(GROWTH)) * PAGE as u64
 }
 
-/// Makes the changes of a large transaction durable behind the end of the file; where they are.
-fn write_apart(shared: &Shared, record: &Record, end: u32) -> Result<u64> {
-    let (place, changes) = (file_bytes(end), record.changes());
-    let reserved = shared.storage.reserve(place + changes.len() as u64);
-    reserved.map_err(|error| Error::io(&shared.path, "make room for the changes", &error))?;
+/// Makes the changes of a large transaction durable behind its pages and those that are held; where they are.
+fn write_apart(shared: &Shared, record: &Record, edits: &mut Edits, held_end: u32) -> Result<u64> {
+    let (place, changes) = (file_bytes(edits.end.max(held_end)), record.changes());
+    edits.reserve_bytes(shared, place + changes.len() as u64, "make room for the changes")?;
     let written = shared.storage.write(changes, place).and_then(|()| shared.storage.sync());
     written.map_err(|error| shared.fail("write the changes of a transaction", &error))?;
     Ok(place)

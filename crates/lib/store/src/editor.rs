@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::commit::Writer;
+use crate::commit::{Writer, file_bytes};
 use crate::error::{Error, Result};
 use crate::extent::Extent;
 use crate::frames::{Frame, MOST_PAGES};
@@ -32,6 +32,8 @@ pub(crate) struct Edits {
     marks: Vec<Mark>,
     /// Pages of the file.
     pub(crate) end: u32,
+    /// Bytes of the file before the transaction has made it longer; `None` if it has not.
+    pub(crate) bytes_before: Option<u64>,
     /// The group in which the search for an unused page begins.
     pub(crate) group: u32,
     /// The group in which the search for pages of an extent begins.
@@ -109,6 +111,37 @@ impl Edits {
     /// Forgets the extents that were written, except the first ones.
     fn drop_written(&mut self, kept: usize, shared: &Shared) {
         self.written.drain(kept..).for_each(|start| shared.remove_extent(start));
+    }
+
+    /// Makes the file so long that it has all pages of the transaction. `operation` is what a message of an error calls
+    /// it.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Full`] and [`crate::ErrorKind::Io`].
+    pub(crate) fn reserve(&mut self, shared: &Shared, operation: &str) -> Result<()> {
+        self.reserve_bytes(shared, file_bytes(self.end), operation)
+    }
+
+    /// As [`Edits::reserve`], for these bytes.
+    pub(crate) fn reserve_bytes(&mut self, shared: &Shared, bytes: u64, operation: &str) -> Result<()> {
+        let failed = |error| Error::io(&shared.path, operation, &error);
+        let now = shared.storage.bytes().map_err(failed)?;
+        if now < bytes {
+            shared.storage.reserve(bytes).map_err(failed)?;
+            self.bytes_before.get_or_insert(now);
+        }
+        Ok(())
+    }
+
+    /// Cuts what the transaction has made the file longer, if it has and was not committed. After a failed write, the
+    /// file stays as it is.
+    pub(crate) fn cut_back(&mut self, shared: &Shared) {
+        if let Some(bytes) = self.bytes_before.take()
+            && shared.check_writable().is_ok()
+        {
+            // A file that stays longer has no effect but its size.
+            let _ = shared.storage.cut(bytes);
+        }
     }
 
     /// Ends all savepoints, and returns the frames that only they need.
@@ -276,7 +309,8 @@ impl Editor<'_> {
         let pages = contents.len().div_ceil(PAGE) as u32;
         let Some(start) = space::allocate_run(self, self.shared.first, pages, page)? else { return Ok(None) };
         let extent = Extent::new(start, &contents);
-        self.shared.write_extent(extent, &contents, self.edits.end)?;
+        self.edits.reserve(self.shared, "make room for a large value")?;
+        self.shared.write_extent(extent, &contents)?;
         self.edits.written.push(extent.start);
         self.shared.keep_extent(extent, contents.into());
         Ok(Some(extent))

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Condvar, Mutex, PoisonError};
 
 use crate::child_mark::ChildMark;
-use crate::commit::{Writer, file_bytes};
+use crate::commit::Writer;
 use crate::durable::Queue;
 use crate::error::{Error, ErrorKind, REOPEN, Result};
 use crate::extent::{Extent, Extents};
@@ -275,10 +275,8 @@ impl Shared {
         Ok(contents.into())
     }
 
-    /// Writes a large value to the file, of which `end` pages are in use.
-    pub(crate) fn write_extent(&self, extent: Extent, contents: &[u8], end: u32) -> Result<()> {
-        let reserved = self.storage.reserve(file_bytes(end));
-        reserved.map_err(|error| Error::io(&self.path, "make room for a large value", &error))?;
+    /// Writes a large value to the file, where it has room.
+    pub(crate) fn write_extent(&self, extent: Extent, contents: &[u8]) -> Result<()> {
         let written = self.storage.write(contents, extent.offset());
         written.map_err(|error| self.fail("write a large value", &error))
     }

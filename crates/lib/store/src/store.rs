@@ -301,7 +301,7 @@ impl Store {
 }
 
 impl Drop for Open {
-    /// Empties the log, so that the next opening has nothing to recover.
+    /// Empties the log, so that the next opening has nothing to recover, and cuts the file behind its pages.
     fn drop(&mut self) {
         if self.shared.is_forked() {
             self.flusher.forget();
@@ -309,11 +309,10 @@ impl Drop for Open {
         }
         let mut writer = self.shared.take_writer();
         if self.shared.check_writable().is_ok()
-            && writer.position > 0
-            && writer.turn(&self.shared, &self.flusher).is_ok()
+            && (writer.position == 0 || writer.turn(&self.shared, &self.flusher).is_ok())
+            && self.flusher.wait(&self.shared, writer.epoch).is_ok()
         {
-            let _ = self.flusher.wait(&self.shared, writer.epoch);
-            // Nobody reads any more.
+            // No snapshot and no transaction is left.
             writer.release_pages(&self.shared);
             let _ = writer.cut(&self.shared);
         }

@@ -235,6 +235,7 @@ impl Drop for Transaction {
             return;
         }
         self.edits.drop_all(shared);
+        self.edits.cut_back(shared);
         shared.frames.end(self.reader);
         shared.return_writer(std::mem::take(&mut self.writer));
     }

@@ -111,6 +111,22 @@ fn fill_the_disk(folder: &Path) {
     assert_eq!(count(&Store::open(&path).unwrap()), 200);
 }
 
+/// Writes large values in one transaction until the disk is full.
+fn fill_the_disk_by_one_transaction(folder: &Path) {
+    let path = folder.join("full.store");
+    let store = Store::builder(&path).log_bytes(64 << 10).open().unwrap();
+    store.write(|tx| tx.table(NUMBERS)?.insert(&0, &[1; 100])).unwrap();
+    let bytes = || std::fs::metadata(&path).unwrap().len();
+    let before = bytes();
+    let error = store
+        .write(|tx| (1..21).try_for_each(|key| tx.table(NUMBERS)?.insert(&key, &[7; 4 << 20]).map(drop)))
+        .unwrap_err();
+    assert_eq!((error.kind(), bytes()), (ErrorKind::Full, before), "{error}");
+    store.write(|tx| tx.table(NUMBERS)?.insert(&1, &[7; 4 << 20])).unwrap();
+    drop(store);
+    assert_eq!(check(&path, Scope::All, |finding| panic!("{finding:?}")).unwrap().findings, 0);
+}
+
 /// Makes and writes stores until the disk is copied, as a loss of power would leave it.
 fn write_until_the_power_is_lost(folder: &Path) {
     let store = Store::builder(folder.join("a.store")).log_bytes(64 << 10).open().unwrap();
@@ -132,6 +148,7 @@ fn child() {
     match role.as_str() {
         "everything" => use_everything(&folder),
         "full" => fill_the_disk(&folder),
+        "large" => fill_the_disk_by_one_transaction(&folder),
         "lose power" => write_until_the_power_is_lost(&folder),
         "after" => {
             ["a.store", "copy.store"].iter().for_each(|name| assert_round(&folder.join(name), 8));
@@ -185,6 +202,14 @@ fn a_store_in_layers_is_copied_when_it_is_opened() {
 fn a_full_disk_is_an_error_and_what_is_removed_makes_room() {
     let script = format!("mkdir disk; mount -t tmpfs -o size=4M none disk || exit 77; {RUN}");
     if run_mounted("full", &script).is_none() {
+        println!("SKIP no tmpfs can be mounted here");
+    }
+}
+
+#[test]
+fn a_transaction_that_fills_the_disk_leaves_the_size_of_the_file() {
+    let script = format!("mkdir disk; mount -t tmpfs -o size=40M none disk || exit 77; {RUN}");
+    if run_mounted("large", &script).is_none() {
         println!("SKIP no tmpfs can be mounted here");
     }
 }

@@ -126,6 +126,47 @@ fn what_was_lent_stays_while_the_store_grows() {
 }
 
 #[test]
+fn a_transaction_that_is_dropped_or_fails_leaves_the_size_of_the_file() {
+    let (_folder, path) = folder();
+    let store = small(&path);
+    set(&store, 0..100, &[1; 100]);
+    let bytes = || fs::metadata(&path).unwrap().len();
+    let before = bytes();
+    let insert =
+        |tx: &mut Transaction| (0..10).try_for_each(|key| tx.table(NUMBERS)?.insert(&key, &[7; 1 << 20]).map(drop));
+    let mut tx = store.begin().unwrap();
+    insert(&mut tx).unwrap();
+    assert!(bytes() > before + (9 << 20));
+    drop(tx);
+    assert_eq!(bytes(), before);
+    let failed = store.write(|tx| {
+        insert(tx)?;
+        tx.table(NUMBERS)?.insert(&0, &vec![0; 1 << 28])
+    });
+    assert_eq!(failed.unwrap_err().kind(), ErrorKind::TooLarge);
+    assert_eq!((bytes(), count(&store)), (before, 100));
+    store.write(insert).unwrap();
+    assert!(bytes() > before + (9 << 20));
+}
+
+#[test]
+fn a_file_is_cut_when_it_is_closed_also_if_nothing_was_committed() {
+    let (_folder, path) = folder();
+    let bytes = || fs::metadata(&path).unwrap().len();
+    let store = small(&path);
+    set(&store, 0..10, &[1; 100]);
+    let open = bytes();
+    drop(store);
+    let closed = bytes();
+    assert!(closed < open, "{closed} and {open} bytes");
+    // As after a process that was killed in a transaction.
+    fs::File::options().write(true).open(&path).unwrap().set_len(closed + (8 << 20)).unwrap();
+    drop(small(&path));
+    assert_eq!(bytes(), closed);
+    assert_eq!(count(&small(&path)), 10);
+}
+
+#[test]
 fn an_absent_table_reads_as_empty() {
     let (_folder, path) = folder();
     let now = small(&path).read().unwrap();
