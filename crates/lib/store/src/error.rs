@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
+
 /// The result type of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -142,19 +144,40 @@ impl Error {
     /// A failed call of the system while a file is made.
     pub(crate) fn making(path: &Path, operation: &str, source: &io::Error) -> Self {
         let error = Self::io(path, operation, source);
-        let is_full = error.kind == ErrorKind::Full;
-        if is_full { error.with_remedy("free space on the file system; no file was made") } else { error }
+        match remedy_of_full(source) {
+            Some(remedy) => error.with_remedy(format!("{remedy}; no file was made")),
+            None => error,
+        }
+    }
+
+    /// The error of a file that cannot be created in this directory.
+    pub(crate) fn creating(path: &Path, directory: &Path, source: &io::Error) -> Self {
+        let error = Self::making(path, &format!("create a file in {}", directory.display()), source);
+        if source.kind() == io::ErrorKind::NotFound {
+            error.with_remedy(format!("make the directory with `mkdir -p {}`", quoted(directory)))
+        } else {
+            error
+        }
+    }
+
+    /// The error of a file that cannot be opened.
+    pub(crate) fn opening(path: &Path, source: &io::Error) -> Self {
+        if source.kind() == io::ErrorKind::NotFound && is_link(path) {
+            let what = "cannot open the store: the symbolic link leads to a file that is absent";
+            let remedy = "make its file system available, or remove the link";
+            let os_error = source.raw_os_error();
+            return Self { os_error, ..Self::new(ErrorKind::Io, path, what) }.with_remedy(remedy);
+        }
+        Self::io(path, "open the store", source)
     }
 
     /// A failed call of the system.
     pub(crate) fn io(path: &Path, operation: &str, source: &io::Error) -> Self {
-        let (kind, remedy) = if is_full(source) {
-            (
-                ErrorKind::Full,
-                Some(Cow::Borrowed("free space on the file system; nothing of this transaction is in the store")),
-            )
-        } else {
-            (ErrorKind::Io, None)
+        let (kind, remedy) = match remedy_of_full(source) {
+            Some(remedy) => {
+                (ErrorKind::Full, Some(format!("{remedy}; nothing of this transaction is in the store").into()))
+            }
+            None => (ErrorKind::Io, remedy_of_call(source).map(Cow::Borrowed)),
         };
         Self { remedy, ..Self::call(kind, path, operation, source) }
     }
@@ -162,12 +185,13 @@ impl Error {
     /// A failed write or sync, after which the store takes no more writes. [`ErrorKind::Full`] would mean
     /// that the store is as before, so a full file system is [`ErrorKind::Poisoned`] here.
     pub(crate) fn poisoned(path: &Path, operation: &str, source: &io::Error) -> Self {
-        let (kind, remedy) = if is_full(source) {
-            let remedy = "free space on the file system, then close the store and open it again: nothing can be \
-                          written before, and all commits that returned are there";
-            (ErrorKind::Poisoned, remedy)
-        } else {
-            (ErrorKind::Io, REOPEN)
+        let (kind, remedy) = match remedy_of_full(source) {
+            Some(remedy) => {
+                let then = "then close the store and open it again: nothing can be written before, and all commits \
+                            that returned are there";
+                (ErrorKind::Poisoned, Cow::Owned(format!("{remedy}, {then}")))
+            }
+            None => (ErrorKind::Io, Cow::Borrowed(REOPEN)),
         };
         Self::call(kind, path, operation, source).with_remedy(remedy)
     }
@@ -182,10 +206,30 @@ const OF_DAMAGED_COMMIT: &str =
 /// What to do after a failed write.
 pub(crate) const REOPEN: &str = "close the store and open it again: all commits that returned are there";
 
-/// Whether a call failed because there is no room for the file.
-fn is_full(error: &io::Error) -> bool {
+/// What to do about a call that failed because there is no room for the file; `None` for another cause.
+fn remedy_of_full(error: &io::Error) -> Option<&'static str> {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
-    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+    match error.kind() {
+        StorageFull | QuotaExceeded => Some("free space on the file system"),
+        FileTooLarge => Some("raise the limit of file sizes (`ulimit -f`), or use a file system for larger files"),
+        _ => None,
+    }
+}
+
+/// What to do about a call that failed for another cause, if something is known.
+fn remedy_of_call(error: &io::Error) -> Option<&'static str> {
+    match Errno::from_io_error(error)? {
+        Errno::MFILE => Some("raise the limit of open files (`ulimit -n`), or close some"),
+        Errno::NFILE => Some("raise the limit of open files of the machine (`sysctl fs.file-max`)"),
+        Errno::ISDIR => Some("the path of a file in this directory"),
+        Errno::NOTDIR => Some("another path: a part of this one before the last `/` is no directory"),
+        _ => None,
+    }
+}
+
+/// Whether a path is a symbolic link, wherever it leads.
+fn is_link(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|metadata| metadata.is_symlink())
 }
 
 /// The text of an error. That of damage begins with its place.
@@ -222,5 +266,22 @@ mod tests {
         assert!(of(Error::making(path, "make the store", &full)).ends_with("; no file was made"));
         assert!(of(Error::io(path, "write", &full)).ends_with("; nothing of this transaction is in the store"));
         assert_eq!(Error::making(path, "x", &io::ErrorKind::NotFound.into()).remedy(), None);
+    }
+
+    #[test]
+    fn the_remedy_of_a_limit_names_the_limit() {
+        let path = Path::new("a");
+        let remedy = |errno: Errno| Error::io(path, "write", &errno.into()).remedy().unwrap_or_default().to_owned();
+        assert!(remedy(Errno::MFILE).contains("`ulimit -n`") && remedy(Errno::NFILE).contains("fs.file-max"));
+        let large = io::Error::from(Errno::FBIG);
+        let errors = [
+            Error::io(path, "write", &large),
+            Error::making(path, "write", &large),
+            Error::poisoned(path, "write", &large),
+        ];
+        for error in errors {
+            let remedy = error.remedy().unwrap();
+            assert!(remedy.contains("`ulimit -f`") && !remedy.contains("free space"), "{remedy}");
+        }
     }
 }

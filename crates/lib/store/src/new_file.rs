@@ -47,7 +47,8 @@ impl NewFile<'_> {
         }
         let directory = directory(self.path);
         remove_abandoned(directory);
-        let (file, temporary) = create_temporary(directory, self.mode).map_err(failed)?;
+        let (file, temporary) =
+            create_temporary(directory, self.mode).map_err(|error| Error::creating(self.path, directory, &error))?;
         write(&file)?;
         file.sync_all().map_err(failed)?;
         rename(&temporary.0, self.path).map_err(|error| match error.kind() {

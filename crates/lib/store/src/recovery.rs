@@ -49,6 +49,7 @@ pub(crate) fn open(
     let path = absolute(path)?;
     let file = match File::options().read(true).write(true).open(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => match log_pages {
+            Some(_) if path.is_symlink() => return Err(Error::opening(&path, &error)),
             Some(log_pages) => create(&path, log_pages)?,
             None => {
                 let error = Error::new(ErrorKind::Absent, &path, "there is no such file");
@@ -71,7 +72,7 @@ pub(crate) fn open(
 /// The error of a file that cannot be opened to write.
 fn cannot_open(path: &Path, error: &io::Error) -> Error {
     use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
-    let failed = Error::io(path, "open the store", error);
+    let failed = Error::opening(path, error);
     match error.kind() {
         PermissionDenied | ReadOnlyFilesystem => failed
             .with_remedy("the permission to write to it; `fieldstone store check`, `stat` and `dump` only read it"),

@@ -125,10 +125,10 @@ fn cannot_read(error: &io::Error) -> String {
 
 /// Opens a file to read, with a lock that others who read can have as well.
 fn open_to_read(path: &Path) -> Result<File> {
-    let failed = |error: io::Error| Error::io(path, "open the store", &error);
+    let failed = |error: io::Error| Error::opening(path, &error);
     // A pipe would wait for its writer.
     if !fs::metadata(path).map_err(failed)?.is_file() {
-        return Err(Error::new(ErrorKind::Io, path, "it is not a regular file"));
+        return Err(Error::new(ErrorKind::Io, path, "it is not a regular file").with_remedy("the file of a store"));
     }
     let file = File::open(path).map_err(failed)?;
     match file.try_lock_shared() {

@@ -144,11 +144,7 @@ impl Transaction {
     /// The root of a table, which is made if it is absent.
     pub(crate) fn table_root(&mut self, table: Signature<'_>) -> Result<u32> {
         check_table_name(self.shared(), table.name)?;
-        check_size(self.shared(), table.name.len(), 0)?;
-        if table.entry_bytes() > LARGEST_ENTRY {
-            let what = format!("the names of the types of the table {} are too long", table.name);
-            return Err(Error::new(ErrorKind::TooLarge, &self.shared().path, what));
-        }
+        check_name_sizes(self.shared(), table)?;
         // A table with other types changes nothing.
         match catalog::root(self, self.shared(), table)? {
             Some(root) => Ok(root),
@@ -255,16 +251,40 @@ impl Pages for Transaction {
     }
 }
 
-/// Whether a key and a value have permitted sizes.
+/// # Errors
+/// If a key or a value is too large.
 fn check_size(shared: &Shared, key: usize, value: usize) -> Result<()> {
-    if key > LARGEST_KEY || value > LARGEST_VALUE {
+    let (what, remedy) = if key > LARGEST_KEY {
+        let what = format!("cannot insert a key of {key} bytes: a key has at most {LARGEST_KEY} bytes");
+        (what, "a shorter key, for example a hash of this one, with the whole key in the value")
+    } else if value > LARGEST_VALUE {
+        let what = format!("cannot insert a value of {value} bytes: a value has at most {LARGEST_VALUE} bytes");
+        (what, "several smaller values, each with a key of its own")
+    } else {
+        return Ok(());
+    };
+    Err(Error::new(ErrorKind::TooLarge, &shared.path, what).with_remedy(remedy))
+}
+
+/// # Errors
+/// If the name of a table, or the names of its types, are too long.
+fn check_name_sizes(shared: &Shared, table: Signature<'_>) -> Result<()> {
+    let bytes = table.name.len();
+    let (what, remedy) = if bytes > LARGEST_KEY {
+        let what = format!("cannot use a table with a name of {bytes} bytes: it has at most {LARGEST_KEY} bytes");
+        (what, "a shorter name")
+    } else if table.entry_bytes() > LARGEST_ENTRY {
+        let (name, key, value) = (table.name, table.key.len(), table.value.len());
+        let most = LARGEST_ENTRY - (table.entry_bytes() - key - value);
         let what = format!(
-            "an entry with a key of {key} and a value of {value} bytes is too large: a key has at most {LARGEST_KEY} \
-             bytes, a value {LARGEST_VALUE}"
+            "cannot use the table {name}: the names of its types have {key} and {value} bytes, and may have {most} \
+             bytes together"
         );
-        return Err(Error::new(ErrorKind::TooLarge, &shared.path, what));
-    }
-    Ok(())
+        (what, "shorter names in Key::TYPE and Value::TYPE")
+    } else {
+        return Ok(());
+    };
+    Err(Error::new(ErrorKind::TooLarge, &shared.path, what).with_remedy(remedy))
 }
 
 /// A table of a transaction.

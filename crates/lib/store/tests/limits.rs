@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use fieldstone_store::{ErrorKind, Savepoint, Scope, Store, StoreFile, Table, Transaction, check};
+use fieldstone_store::{Error, ErrorKind, Savepoint, Scope, Store, StoreFile, Table, Transaction, check};
 use tempfile::TempDir;
 
 const NUMBERS: Table<u64, [u8]> = Table::new("numbers");
@@ -386,6 +386,35 @@ fn a_file_that_is_no_store_is_reported_as_such() {
     }
     let error = Store::open("/dev/null").map(drop).unwrap_err();
     assert_eq!(error.message(), "it is no store");
+}
+
+#[test]
+fn errors_of_paths_and_sizes_name_a_remedy() {
+    let (folder, path) = folder();
+    let assert_error = |error: Error, what: &str, remedy: &str| {
+        assert!(error.message().contains(what) && error.remedy().is_some_and(|text| text.contains(remedy)), "{error}");
+    };
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink(folder.path().join("nowhere"), &link).unwrap();
+    let what = "cannot open the store: the symbolic link leads to a file that is absent";
+    assert_error(Store::open(&link).unwrap_err(), what, "remove the link");
+    assert_error(StoreFile::open(&link).unwrap_err(), what, "remove the link");
+    assert_error(Store::open(folder.path()).unwrap_err(), "Is a directory", "a file in this directory");
+    let absent = folder.path().join("no folder");
+    let what = format!("cannot create a file in {}: No such file", absent.display());
+    let remedy = format!("`mkdir -p '{}'`", absent.display());
+    assert_error(Store::open(absent.join("a.store")).unwrap_err(), &what, &remedy);
+    let store = small(&path);
+    assert_error(store.backup(absent.join("a.store")).unwrap_err(), &what, &remedy);
+    let mut tx = store.begin().unwrap();
+    let keys: Table<[u8], [u8]> = Table::new("keys");
+    let error = tx.table(keys).unwrap().insert(&[1; 513], &[]).unwrap_err();
+    assert_error(error, "a key of 513 bytes: a key has at most 512 bytes", "a shorter key");
+    let error = tx.table(NUMBERS).unwrap().insert(&0, &vec![0; 1 << 28]).unwrap_err();
+    assert_error(error, "a value of 268435456 bytes: a value has at most 133689344 bytes", "several smaller values");
+    let name: &str = Box::leak("n".repeat(513).into_boxed_str());
+    let error = tx.table(Table::<u64, [u8]>::new(name)).unwrap_err();
+    assert_error(error, "a name of 513 bytes: it has at most 512 bytes", "a shorter name");
 }
 
 #[test]
