@@ -62,6 +62,19 @@ impl Signature<'_> {
         self.name.len() + 4 + self.key.len() + 1 + self.value.len()
     }
 
+    /// # Errors
+    /// If the name of a type has a zero byte, which ends the first one in an entry of the catalog.
+    fn check_types(&self, shared: &Shared) -> Result<()> {
+        match [self.key, self.value].into_iter().find(|name| name.contains('\0')) {
+            None => Ok(()),
+            Some(name) => {
+                let what = format!("cannot open the table {}: the name {name:?} of a type has a zero byte", self.name);
+                let remedy = "names without zero bytes in Key::TYPE and Value::TYPE";
+                Err(Error::new(ErrorKind::Type, &shared.path, what).with_remedy(remedy))
+            }
+        }
+    }
+
     /// The root in an entry of the catalog, if the entry has these types.
     fn root_of(&self, entry: &[u8]) -> Option<u32> {
         let (root, types) = entry.split_at_checked(4)?;
@@ -73,6 +86,7 @@ impl Signature<'_> {
 
 /// The root of a table; `None` if it is absent.
 pub(crate) fn root(pages: &impl Pages, shared: &Shared, table: Signature<'_>) -> Result<Option<u32>> {
+    table.check_types(shared)?;
     let catalog = shared.header.catalog();
     let Some(bytes) = tree::get(pages, catalog, table.name.as_bytes())? else { return Ok(None) };
     if let Some(root) = table.root_of(bytes) {

@@ -5,7 +5,7 @@
 use std::ops::Bound;
 use std::path::PathBuf;
 
-use fieldstone_store::{ErrorKind, Savepoint, Snapshot, Store, Table, Transaction};
+use fieldstone_store::{Error, ErrorKind, Savepoint, Snapshot, Store, Table, Transaction, Value};
 use tempfile::TempDir;
 
 const NUMBERS: Table<u64, [u8]> = Table::new("numbers");
@@ -192,6 +192,43 @@ fn a_second_opening_and_wrong_types_are_refused() {
     assert_eq!(tx.table(other).unwrap_err().kind(), ErrorKind::Type);
     tx.table(NAMES).unwrap().insert("a", "b").unwrap();
     tx.commit().unwrap();
+}
+
+/// Bytes of a type with a name.
+macro_rules! named_bytes {
+    ($type:ident, $name:literal) => {
+        #[derive(Debug)]
+        struct $type;
+
+        impl Value for $type {
+            type Lent<'a> = &'a [u8];
+            const TYPE: &'static str = $name;
+
+            fn encode(&self, _bytes: &mut Vec<u8>) {}
+
+            fn decode(bytes: &[u8]) -> Option<&[u8]> {
+                Some(bytes)
+            }
+        }
+    };
+}
+
+named_bytes!(ZeroInside, "bytes\0x");
+named_bytes!(ZeroOnly, "\0");
+
+#[test]
+fn a_zero_byte_in_the_name_of_a_type_is_refused() {
+    let (_folder, path) = folder();
+    let store = Store::open(&path).unwrap();
+    let assert_refused = |error: Error| {
+        assert_eq!(error.kind(), ErrorKind::Type, "{error}");
+        assert!(error.to_string().contains("cannot open the table other: the name") && error.remedy().is_some());
+    };
+    let table: Table<u32, ZeroInside> = Table::new("other");
+    assert_refused(store.read().unwrap().table(table).unwrap_err());
+    assert_refused(store.begin().unwrap().table(table).unwrap_err());
+    assert_refused(store.begin().unwrap().table(Table::<u32, ZeroOnly>::new("other")).unwrap_err());
+    assert!(store.read().unwrap().tables().unwrap().is_empty());
 }
 
 #[test]
