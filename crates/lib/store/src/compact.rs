@@ -169,11 +169,33 @@ pub(crate) fn trim(editor: &mut Editor<'_>) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::{MOVES, PAGE};
+    use crate::Store;
     use crate::check_tests::{disk, findings};
     use crate::crash::{TABLES, empty, open};
 
     /// Bytes of a large value: more pages than a step moves.
     const VALUE: usize = (MOVES as usize + 10) * PAGE;
+
+    #[test]
+    fn a_step_moves_few_pages() {
+        /// Pages on the way to a leaf.
+        const WAY: u32 = 4;
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path().join("a.store")).unwrap();
+        for table in [TABLES[0], TABLES[1]] {
+            let fill = |tx: &mut crate::Transaction| {
+                (0..1000).try_for_each(|key| tx.table(table)?.insert(&key, &[7; 900]).map(drop))
+            };
+            store.write(fill).unwrap();
+        }
+        store.write(|tx| tx.table(TABLES[0])?.clear()).unwrap();
+        let (mut compaction, mut moved) = (None, Vec::new());
+        while store.write(|tx| tx.compact(&mut compaction)).unwrap() {
+            moved.push(compaction.as_ref().unwrap().moved);
+        }
+        assert!(moved.iter().all(|&pages| pages < MOVES + WAY), "{moved:?}");
+        assert!(moved.iter().sum::<u32>() > 2 * MOVES, "{moved:?}");
+    }
 
     #[test]
     fn a_step_moves_one_of_the_values_that_are_large_enough_for_a_step() {

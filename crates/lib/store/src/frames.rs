@@ -506,6 +506,22 @@ mod tests {
     }
 
     #[test]
+    fn a_reader_that_is_too_old_is_lent_nothing() {
+        let frames = Frames::new(Path::new("test"), 1 << 30).unwrap();
+        frames.limit_old_versions(PAGE);
+        let [_, unchanged] = [7, 8].map(|page| publish(&frames, page, 1));
+        let (old, new) = (frames.begin(1), 3);
+        assert_eq!(frames.find(8, 1), Some(unchanged));
+        for commit in 2..=new {
+            publish(&frames, 7, commit);
+        }
+        assert!(frames.is_too_old(1) && !frames.is_too_old(new));
+        assert_eq!((frames.find(8, 1), frames.find(8, new)), (None, Some(unchanged)));
+        assert_eq!([1, new].map(|version| frames.lend(unchanged, version)), [false, true]);
+        frames.end(old);
+    }
+
+    #[test]
     fn pages_that_the_file_contains_are_evicted_at_the_bound() {
         let frames = Frames::new(Path::new("test"), 8 * PAGE).unwrap();
         for page in 0..8 {

@@ -115,6 +115,19 @@ fn a_large_transaction_waits_until_the_pages_of_the_log_are_written() {
 }
 
 #[test]
+fn the_file_is_cut_after_the_pages_of_the_log_are_written() {
+    let (store, gate) = open_stopped().unwrap();
+    std::thread::scope(|scope| {
+        let cut = scope.spawn(|| store.begin()?.cut());
+        std::thread::sleep(Duration::from_millis(300));
+        let is_early = cut.is_finished();
+        gate.set(false);
+        cut.join().unwrap().unwrap();
+        assert!(!is_early, "the thread may still write pages behind the end");
+    });
+}
+
+#[test]
 fn an_extent_takes_no_page_that_the_log_contains() {
     let disk = disk(&empty(512));
     let store = open(&disk).unwrap();
