@@ -86,6 +86,9 @@ pub(crate) struct Extents {
     bound: usize,
 }
 
+/// The first page of an evicted large value, and its contents.
+pub(crate) type Evicted = (u32, Box<[u8]>);
+
 /// The contents of a large value.
 #[derive(Debug)]
 struct Loan {
@@ -112,7 +115,7 @@ impl Loaded {
 
     /// Evicts the value that is in memory the longest, if there is one. Returns its contents with its first page if
     /// they were lent; others are dropped.
-    fn evict(&mut self) -> Option<Option<(u32, Box<[u8]>)>> {
+    fn evict(&mut self) -> Option<Option<Evicted>> {
         let oldest = self.order.pop_front()?;
         Some(self.remove(oldest).filter(|loan| loan.is_lent).map(|loan| (oldest, loan.contents)))
     }
@@ -133,17 +136,17 @@ impl Extents {
 
     /// Keeps the contents of an extent that is in the file. Returns those that no longer fit into the memory and that
     /// readers may still use, with their first pages.
-    pub(crate) fn insert(&self, start: u32, contents: Box<[u8]>) -> Vec<(u32, Box<[u8]>)> {
+    pub(crate) fn insert(&self, start: u32, contents: Box<[u8]>) -> Vec<Evicted> {
         self.add(start, Loan { contents, is_lent: false })
     }
 
     /// As [`Extents::insert`], and lends the contents: where they are.
-    pub(crate) fn insert_lent(&self, start: u32, contents: Box<[u8]>) -> (*const [u8], Vec<(u32, Box<[u8]>)>) {
+    pub(crate) fn insert_lent(&self, start: u32, contents: Box<[u8]>) -> (*const [u8], Vec<Evicted>) {
         let place = &raw const *contents;
         (place, self.add(start, Loan { contents, is_lent: true }))
     }
 
-    fn add(&self, start: u32, loan: Loan) -> Vec<(u32, Box<[u8]>)> {
+    fn add(&self, start: u32, loan: Loan) -> Vec<Evicted> {
         let mut evicted = Vec::new();
         let mut loaded = lock(&self.loaded);
         loaded.bytes += loan.contents.len();

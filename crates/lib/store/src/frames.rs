@@ -26,6 +26,7 @@ use std::sync::atomic::fence;
 use fieldstone_pages::Memory;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::extent::Evicted;
 use crate::lock::lock;
 use crate::page::{PAGE, Page};
 use crate::readers::{Reader, Readers, Replaced};
@@ -394,7 +395,7 @@ impl Frames {
     }
 
     /// Drops large values, each with its first page, when all readers that are registered now have ended.
-    pub(crate) fn drop_later(&self, contents: Vec<(u32, Box<[u8]>)>) {
+    pub(crate) fn drop_later(&self, contents: Vec<Evicted>) {
         if !contents.is_empty() {
             lock(&self.readers).add_contents(contents);
         }

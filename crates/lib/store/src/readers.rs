@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
+use crate::extent::Evicted;
 use crate::frames::Frame;
 
 /// A snapshot or a transaction.
@@ -205,7 +206,7 @@ impl Readers {
     }
 
     /// Adds large values that were just evicted, each with its first page.
-    pub(crate) fn add_contents(&mut self, contents: Vec<(u32, Box<[u8]>)>) {
+    pub(crate) fn add_contents(&mut self, contents: Vec<Evicted>) {
         self.evictions += 1;
         for (start, contents) in contents {
             self.last_evictions.insert(start, self.evictions);

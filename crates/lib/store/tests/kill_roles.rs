@@ -3,13 +3,17 @@
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
+mod common;
+
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use fieldstone_store::{ErrorKind, RecoveryProgress, Scope, Store, StoreBuilder, Table, check};
+use fieldstone_store::{RecoveryProgress, Scope, Store, Table, check};
+
+use common::wait_and_open;
 
 const NUMBERS: Table<u64, [u8]> = Table::new("numbers");
 const ROLE: &str = "FIELDSTONE_STORE_ROLE";
@@ -18,20 +22,6 @@ const ENTRIES: u64 = 2000;
 
 fn open(folder: &Path) -> Store {
     wait_and_open(&Store::builder(folder.join("a.store")).log_bytes(64 << 10))
-}
-
-/// Opens a store that was just closed. A child that another test has forked meanwhile has its lock until the
-/// child begins another program.
-fn wait_and_open(builder: &StoreBuilder) -> Store {
-    let start = Instant::now();
-    loop {
-        match builder.clone().open() {
-            Err(error) if error.kind() == ErrorKind::Busy && start.elapsed() < Duration::from_secs(60) => {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            opened => return opened.unwrap_or_else(|error| panic!("{error}")),
-        }
-    }
 }
 
 fn set(store: &Store, keys: std::ops::Range<u64>, value: u8) {

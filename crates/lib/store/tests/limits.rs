@@ -2,12 +2,16 @@
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use fieldstone_store::{Error, ErrorKind, Savepoint, Scope, Store, StoreFile, Table, Transaction, check};
 use tempfile::TempDir;
+
+use common::wait_and_open;
 
 const NUMBERS: Table<u64, [u8]> = Table::new("numbers");
 
@@ -18,7 +22,7 @@ fn folder() -> (TempDir, PathBuf) {
 }
 
 fn small(path: &Path) -> Store {
-    Store::builder(path).log_bytes(64 << 10).open().unwrap()
+    wait_and_open(&Store::builder(path).log_bytes(64 << 10))
 }
 
 fn set(store: &Store, keys: std::ops::Range<u64>, value: &[u8]) {

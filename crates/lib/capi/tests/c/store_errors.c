@@ -129,7 +129,7 @@ static void a_file_that_cannot_grow(void)
     CHECK(stat(in_folder("full.store"), &before) == 0);
     limit_files(before.st_size);
     CHECK(put_many(store, ENTRIES, 'b') == FS_ERROR_FULL && errno == ENOSPC);
-    CHECK(has_remedy("full.store", "free space"));
+    CHECK(has_remedy("full.store", "ulimit -f"));
     limit_files(RLIM_INFINITY);
     CHECK(first_byte(store, "00000000") == 'a' && first_byte(store, "00000001") == 0);
     CHECK(put_many(store, ENTRIES, 'c') == FS_OK && first_byte(store, "00000001") == 'c');
@@ -144,7 +144,7 @@ static void a_write_that_fails(void)
     // The log begins there.
     limit_files(8192);
     CHECK(put_many(store, 1, 'b') == FS_ERROR_POISONED && errno == EROFS);
-    CHECK(has_remedy("failed.store", "free space") && has_remedy("failed.store", "open it again"));
+    CHECK(has_remedy("failed.store", "ulimit -f") && has_remedy("failed.store", "open it again"));
     limit_files(RLIM_INFINITY);
     CHECK(fs_store_write_open(store, &write) == FS_ERROR_POISONED && write == NULL);
     CHECK(has_remedy("failed.store", "open it again"));
