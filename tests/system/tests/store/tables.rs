@@ -101,7 +101,7 @@ fn wrong_input_is_refused_with_its_line() {
         assert!(stderr(&output).contains("; 0 lines before are in the store"), "{}", stderr(&output));
     }
     let too_large = format!("t\tbytes\tbytes\t{}\t1", "k".repeat(3000));
-    assert!(stderr(&with_input("load", &copy, too_large.as_bytes())).contains("too large"));
+    assert!(stderr(&with_input("load", &copy, too_large.as_bytes())).contains("a key has at most 512 bytes"));
     assert_eq!(stdout("dump", &copy), "complete\t0\n");
 }
 
