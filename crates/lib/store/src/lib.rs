@@ -84,6 +84,8 @@ mod extent;
 mod finding;
 mod flush;
 mod frames;
+#[cfg(test)]
+mod frames_tests;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
