@@ -36,7 +36,7 @@ const BATCH: usize = 50_000;
 /// The limit of the control group.
 const MEMORY_BYTES: u64 = 128 << 20;
 /// Operations that fill the memory, and timed ones.
-const OPERATIONS: [usize; 2] = [4_000, 4_000];
+const OPERATIONS: [usize; 2] = [20_000, 20_000];
 
 /// What the process of a sample does.
 #[derive(Debug, Deserialize, Serialize)]

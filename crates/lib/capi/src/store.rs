@@ -210,8 +210,9 @@ fn step(
         return Err(CallError::Argument("the place for the key or the value is null"));
     };
     let bytes = cursor.step(is_backward)?;
-    lend(Some(key), &cursor.key)?;
-    lend(Some(value), bytes)
+    key.write(Bytes::lent(&cursor.key));
+    value.write(Bytes::lent(bytes));
+    Ok(())
 }
 
 #[unsafe(no_mangle)]

@@ -40,6 +40,17 @@ impl<'a> TableEntry<'a> {
     pub(crate) fn decode_or<E>(bytes: &'a [u8], wrong: impl FnOnce(&'static str) -> E) -> std::result::Result<Self, E> {
         Self::decode(bytes).ok_or_else(|| wrong("the catalog describes a table in an unknown way"))
     }
+
+    /// The table of this name; `wrong` makes the error if the name is no text.
+    pub(crate) fn table_or<E>(
+        &self,
+        name: Vec<u8>,
+        wrong: impl FnOnce(&'static str, Vec<u8>) -> E,
+    ) -> std::result::Result<RawTable, E> {
+        let name = String::from_utf8(name);
+        let name = name.map_err(|error| wrong("the name of a table is not UTF-8", error.into_bytes()))?;
+        Ok(RawTable { name, key_type: self.key.to_owned(), value_type: self.value.to_owned() })
+    }
 }
 
 /// A table by its name and the names of its types.
@@ -86,12 +97,14 @@ impl Signature<'_> {
 
 /// The root of a table; `None` if it is absent.
 pub(crate) fn root(pages: &impl Pages, shared: &Shared, table: Signature<'_>) -> Result<Option<u32>> {
-    table.check_types(shared)?;
     let catalog = shared.header.catalog();
-    let Some(bytes) = tree::get(pages, catalog, table.name.as_bytes())? else { return Ok(None) };
-    if let Some(root) = table.root_of(bytes) {
+    let found = tree::get(pages, catalog, table.name.as_bytes())?;
+    if let Some(root) = found.and_then(|bytes| table.root_of(bytes)) {
         return Ok(Some(root));
     }
+    // No table is made with such types, so none was found above.
+    table.check_types(shared)?;
+    let Some(bytes) = found else { return Ok(None) };
     let entry = TableEntry::decode_or(bytes, |what| pages.wrong(catalog, what))?;
     let what = format!(
         "the table {} has keys of type {} and values of type {}, not {} and {}",
@@ -118,10 +131,9 @@ pub(crate) fn tables(pages: &impl Pages, shared: &Shared) -> Result<Vec<RawTable
     let mut entries = Entries::new(pages, catalog, Bound::Unbounded, Bound::Unbounded)?;
     while let Some((name, bytes)) = entries.next()? {
         let entry = TableEntry::decode_or(bytes, |what| pages.wrong(catalog, what))?;
-        let name = String::from_utf8(name.to_vec());
-        let name = name.map_err(|_| pages.wrong(catalog, "the name of a table is not UTF-8"))?;
-        if !is_reserved(&name) {
-            tables.push(RawTable { name, key_type: entry.key.to_owned(), value_type: entry.value.to_owned() });
+        let table = entry.table_or(name.to_vec(), |what, _| pages.wrong(catalog, what))?;
+        if !is_reserved(&table.name) {
+            tables.push(table);
         }
     }
     Ok(tables)

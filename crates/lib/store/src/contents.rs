@@ -78,13 +78,7 @@ fn listed(page: u32, node: Node<'_>, index: usize) -> Result<Listed, Box<Finding
         Box::new(Finding::at_page(page, what, Lost::Tables { from: name, to: Some(behind) }))
     };
     let entry = TableEntry::decode_or(node.value(index), |what| wrong(what, name.clone()))?;
-    match String::from_utf8(name) {
-        Ok(name) => {
-            let table = RawTable { name, key_type: entry.key.to_owned(), value_type: entry.value.to_owned() };
-            Ok(Listed { table, root: entry.root, page })
-        }
-        Err(error) => Err(wrong("the name of a table is not UTF-8", error.into_bytes())),
-    }
+    Ok(Listed { table: entry.table_or(name, wrong)?, root: entry.root, page })
 }
 
 /// The findings of some damage: one for each range of missing keys.

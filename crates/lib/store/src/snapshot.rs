@@ -90,7 +90,7 @@ impl Drop for Snapshot {
         if self.open.shared.is_forked() {
             return;
         }
-        // Before the store closes, which releases what nobody reads.
+        // This may be the last user of the store, which closes after this: then no window may keep a version.
         drop(self.window.take());
         self.open.shared.frames.end(self.reader);
     }

@@ -233,7 +233,8 @@ impl Store {
 
     /// Makes the file smaller: moves pages from its end to unused places, then cuts it. Others read and
     /// write meanwhile; each step is a transaction of at most 64 pages, or of one large value. Returns how
-    /// many bytes smaller the file is. What a living snapshot may read is not cut off: then the file becomes smaller later.
+    /// many bytes smaller the file is. What a living snapshot may read is not cut off: then the file becomes
+    /// smaller later.
     ///
     /// Cost: each page of the tables is read, and those at the end are written twice.
     ///

@@ -89,10 +89,9 @@ impl Transaction {
 
     /// Notes that an operation has failed in the middle, if it has.
     pub(crate) fn note_failure<T>(&mut self, result: Result<T>) -> Result<T> {
-        if let Err(error) = &result
-            && self.failure.is_none()
-        {
-            self.failure = Some(Box::new(Failure { error: error.clone(), savepoint: self.edits.last_mark() }));
+        if let Err(error) = &result {
+            let failure = || Box::new(Failure { error: error.clone(), savepoint: self.edits.last_mark() });
+            self.failure.get_or_insert_with(failure);
         }
         result
     }

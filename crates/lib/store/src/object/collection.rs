@@ -8,8 +8,8 @@
 //! pointer to it. Objects that came later are not removed. So programs read and write meanwhile
 //! (*snapshot at the beginning*: Yuasa, *Real-Time Garbage Collection on General-Purpose Machines*, 1990).
 //!
-//! Cost: each page of objects is read twice, looked up in the tree of the pages once, and written if it has objects to remove; 150 bytes of memory for
-//! each page, and the pages that others replace meanwhile.
+//! Cost: each page of objects is read twice, looked up in the tree of the pages once, and written if it has
+//! objects to remove; 150 bytes of memory for each page, and the pages that others replace meanwhile.
 
 use std::ops::Bound;
 use std::sync::Arc;
