@@ -368,7 +368,8 @@ impl Windows {
         let unused = all.iter().position(|window| Arc::strong_count(window) == 1 && window.is_usable());
         let unused = unused.map(|index| all.swap_remove(index)).and_then(|mut window| {
             let shown = Arc::get_mut(&mut window)?.show(version, end);
-            shown.is_ok().then_some(window)
+            // A fill for a snapshot that has ended, whose pages are gone, may have poisoned it meanwhile.
+            (shown.is_ok() && window.is_usable()).then_some(window)
         });
         let window = match unused {
             Some(window) => window,
@@ -470,6 +471,30 @@ mod tests {
         }
         read_all(&now);
         assert!(has_reader(now.window.as_ref().unwrap()));
+    }
+
+    #[test]
+    fn a_window_that_a_late_fill_poisons_while_it_is_taken_is_not_used() {
+        let (store, first) = store_with_rows();
+        let now = store.read().unwrap();
+        read_all(&now);
+        let window = Arc::clone(&now.window.as_ref().unwrap().0);
+        drop(now);
+        increase(&store, first);
+        // A fill is under way: whoever takes the window waits for its end.
+        let view = Arc::clone(&window.view);
+        drop(window);
+        let filling = view.shown.read().unwrap();
+        std::thread::scope(|scope| {
+            let reading = scope.spawn(|| read_all(&store.read().unwrap()));
+            while store.0.objects.windows.all.try_lock().is_ok() {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            view.poison(1, view.shared.wrong(1, "it contains zeros only"));
+            drop(filling);
+            reading.join().unwrap();
+        });
     }
 
     #[test]
