@@ -8,7 +8,7 @@
 //! | `thread_time` | the parts of the time of a commit |
 //!
 //! All stores are on one file system and have the same records. Each commit is durable. LMDB has its default
-//! flags, redb `Durability::Immediate`, SQLite WAL mode with `synchronous=FULL`, fjall an fdatasync(2) a commit.
+//! flags but no read-ahead, redb `Durability::Immediate`, SQLite WAL mode with `synchronous=FULL`, fjall an fdatasync(2) a commit.
 
 mod engine;
 mod fieldstone;
