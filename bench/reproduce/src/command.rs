@@ -97,7 +97,7 @@ enum Format {
     Json,
     /// A line per number
     Csv,
-    /// The page docs/results/README.md
+    /// A page for docs/results
     Markdown,
 }
 
@@ -164,7 +164,7 @@ fn run(arguments: &Arguments) -> Result<()> {
 
 fn print(arguments: &Arguments, summaries: &[ExperimentSummary]) -> Result<()> {
     let names: String = arguments.names.iter().map(|name| format!(" {name}")).collect();
-    let command = format!("fieldstone reproduce{names} --saved --format markdown > docs/results/README.md");
+    let command = format!("fieldstone reproduce{names} --saved --format markdown");
     write(&match arguments.format {
         Format::Text => text::render(&show::document(summaries), style()),
         Format::Json => serde_json::to_string_pretty(summaries)? + "\n",

@@ -107,8 +107,8 @@ mod tests {
             let all = share("processor time") + share("wait for the disk") + share("wait for a processor");
             assert!((all - 1.0).abs() < 1e-6, "{}: {all}", store.name);
             assert!(share("processor time") > 0.0 && share("bytes written by the thread") >= 512.0);
-            assert!(share("median commit") <= share("99th percentile"), "{}", store.name);
-            assert!(share("one direct write of as many bytes") > 0.0);
+            assert!(share("median commit, µs") <= share("99th percentile, µs"), "{}", store.name);
+            assert!(share("one direct write of as many bytes, µs") > 0.0);
         }
         let (ours, lmdb) = (of(&values, "Fieldstone"), of(&values, "LMDB"));
         assert_eq!((ours.ratio, lmdb.ratio), (Some(ours.value / lmdb.value), None));

@@ -40,7 +40,7 @@ pub fn document(summaries: &[ExperimentSummary]) -> Document {
     }
 }
 
-/// The page `docs/results/README.md`, which `command` generates.
+/// A page for `docs/results`, which `command` generates.
 #[must_use]
 pub fn documentation(summaries: &[ExperimentSummary], command: &str) -> Document {
     let generated = format!(

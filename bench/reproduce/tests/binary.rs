@@ -56,7 +56,7 @@ fn table2_is_measured_and_all_formats_agree() {
     assert!(page.contains(&number) && page.contains("<svg"));
     // Without a name: all saved results, as the page of the repository.
     let page = text(folder.path(), &["--saved", "--format", "markdown"]);
-    let command = "`fieldstone reproduce --saved --format markdown > docs/results/README.md`";
+    let command = "`fieldstone reproduce --saved --format markdown`";
     assert!(page.starts_with("# Results\n") && page.contains(command) && page.contains(&number), "{page}");
 }
 

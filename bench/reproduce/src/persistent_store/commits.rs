@@ -31,11 +31,11 @@ const PARTS: [&str; STORES.len()] = [
 const PROCESSOR: &str = "processor time";
 const DISK: &str = "wait for the disk";
 const RUN_QUEUE: &str = "wait for a processor";
-const MEDIAN: &str = "median commit";
-const WORST: &str = "99th percentile";
-const PROCESSOR_TIME: &str = "processor time of a commit";
-const DIRECT: &str = "one direct write of as many bytes";
-const DIRECT_PROCESSOR: &str = "processor time of that write";
+const MEDIAN: &str = "median commit, µs";
+const WORST: &str = "99th percentile, µs";
+const PROCESSOR_TIME: &str = "processor time of a commit, µs";
+const DIRECT: &str = "one direct write of as many bytes, µs";
+const DIRECT_PROCESSOR: &str = "processor time of that write, µs";
 const BYTES: &str = "bytes written by the thread";
 
 /// A cell for each size of a commit; each sample has `1 / divisor` of the commits.

@@ -43,8 +43,8 @@ use model::Model;
 use operations::{Found, OPERATIONS, Operation, RunTime, T1};
 
 const RELATIVE: &str = "OO7, T1 hot: time relative to native pointers in memory";
-const COLD: &str = "OO7, cold: the first run after the store was opened";
-const HOT: &str = "OO7, hot: later runs";
+const COLD: &str = "OO7, cold: the first run after the store was opened, µs";
+const HOT: &str = "OO7, hot: later runs, µs";
 const FILE: &str = "OO7: size";
 
 const NATIVE: &str = "native pointers";
