@@ -294,9 +294,14 @@ fn a_window_has_an_eighth_of_the_memory_of_the_store() {
             addresses.push((&raw const *object).expose_provenance());
         }
         now.check_objects().unwrap();
-        let in_memory = addresses.iter().filter(|&&address| is_in_memory(address)).count();
-        // The thread that fills pages may still drop one.
-        assert!(addresses.len() == 600 && (16..=33).contains(&in_memory), "{in_memory} pages");
+        let in_memory = || addresses.iter().filter(|&&address| is_in_memory(address)).count();
+        // Each thread that fills pages may still have to drop one.
+        let begun = Instant::now();
+        while in_memory() > 32 && begun.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let in_memory = in_memory();
+        assert!(addresses.len() == 600 && (16..=32).contains(&in_memory), "{in_memory} pages");
     }
 }
 

@@ -77,12 +77,11 @@ fn dependent_scattered_loads_cost_the_most_and_more_on_small_pages() {
     for attempts_left in (0..4).rev() {
         let Some(found) = unless_skipped(replay(&addresses, 0.0, &ANY, EFFORT, || Ok(()))) else { return };
         let [fewest, likely, most] = [found.fewest, found.likely, found.most].map(|found| found.ns_2m);
-        assert!(most > 1.5 * fewest && most > 1.5 * found.sequential.ns_2m, "{found:?}");
-        assert!(found.most.difference.likely > 0.0, "{found:?}");
+        let costs_the_most = most > 1.5 * fewest && most > 1.5 * found.sequential.ns_2m;
         let in_order = fewest < likely && likely < most;
-        assert!(in_order || attempts_left > 0, "{found:?}");
-        if in_order {
+        if costs_the_most && in_order && found.most.difference.likely > 0.0 {
             break;
         }
+        assert!(attempts_left > 0, "{found:?}");
     }
 }
