@@ -63,13 +63,12 @@ fn compilers() -> Vec<&'static str> {
     ["gcc", "clang"].into_iter().filter(is_here).collect()
 }
 
-/// The static library with the options of pkg-config for it. Of its 120 MB few sections are used: without the others a
-/// program is linked in half the time.
+/// The static library, with the options of pkg-config for it.
 fn static_library() -> Vec<String> {
     let template = fs::read_to_string(source("fieldstone.pc.in")).unwrap();
     let private = template.lines().find_map(|line| line.strip_prefix("Libs.private:")).unwrap();
     let archive = library("libfieldstone.a").into_os_string().into_string().unwrap();
-    [archive, "-Wl,--gc-sections".to_owned()].into_iter().chain(private.split_whitespace().map(str::to_owned)).collect()
+    [archive].into_iter().chain(private.split_whitespace().map(str::to_owned)).collect()
 }
 
 /// Compiles a program, and returns its path.
